@@ -114,7 +114,7 @@ class StateDict(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
-            return _as_array(self._tensors[name])
+            return as_array(self._tensors[name])
         except TypeError as error:
             raise PortingError(f"tensor {name} has a dtype that NumPy doesn't have ({first_line(error)})") from None
 
@@ -189,7 +189,8 @@ def _is_named_tensor(name: object, value: object) -> bool:
     return isinstance(name, str) and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _as_array(value: Any) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
+    """Returns a torch tensor, or any array, as a NumPy array, without a copy of one in main memory."""
     if not hasattr(value, "detach"):
         return np.asarray(value)
     import torch

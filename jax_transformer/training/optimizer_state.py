@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,9 +10,9 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.model.matrices import matrix_size
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.training_state import SLOTS, TrainingState
-from jax_transformer.training.optimizers import matrix_axes
 from jax_transformer.training.state import TrainState
 
 SLOT_OF = {"mu": "first_moment", "nu": "second_moment", "trace": "momentum"}
@@ -124,15 +123,8 @@ class Layout:
     def _factored(self, path: str) -> tuple[int, int] | None:
         """Returns inputs and outputs of a parameter, or of its layers, that Adafactor keeps by its factors; None for
         any other."""
-        shape = self.shapes[path]
-        sides = matrix_axes(path, np.broadcast_to(0.0, shape))
-        if sides is not None:
-            matrix = tuple(math.prod(shape[axis] for axis in side) for side in sides)
-        elif path.endswith("/bias"):
-            return None
-        else:
-            matrix = shape[1:] if "/layers/" in path else shape
-        return matrix if len(matrix) == 2 and min(matrix) >= self.factored_from else None
+        matrix = matrix_size(path, self.shapes[path])
+        return matrix if matrix is not None and min(matrix) >= self.factored_from else None
 
     def problems(self, saved: TrainingState) -> list[str]:
         """Returns what keeps a saved state from continuing in these parameters."""

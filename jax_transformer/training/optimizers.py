@@ -13,6 +13,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model.functional import Params
+from jax_transformer.model.matrices import matrix_axes
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ADAM_SIZE = 0.2
@@ -136,19 +137,6 @@ def _heads_merged(path: str, leaf: jax.Array | optax.MaskedNode) -> jax.Array | 
     if sides is not None:
         return leaf.reshape(leaf.shape[0], *(math.prod(leaf.shape[axis] for axis in side) for side in sides))
     return leaf.reshape(leaf.shape[0], -1) if path.endswith("/bias") else leaf
-
-
-def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Returns the input and output axes of a parameter that is one matrix per layer; None for any other.
-
-    The first axis is the layer. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
-    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads.
-    """
-    if "/layers/" not in path or not path.endswith("/kernel"):
-        return None
-    axes = tuple(range(1, leaf.ndim))
-    split = -1 if path.endswith("attention/output/kernel") else 1
-    return axes[:split], axes[split:]
 
 
 def _labels(params: Params) -> Params:

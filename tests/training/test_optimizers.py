@@ -11,8 +11,9 @@ import pytest
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model.functional import Params, init_params
+from jax_transformer.model.matrices import matrix_axes
 from jax_transformer.runtime.trees import flatten, unflatten
-from jax_transformer.training.optimizers import make_optimizer, matrix_axes
+from jax_transformer.training.optimizers import make_optimizer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

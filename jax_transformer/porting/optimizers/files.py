@@ -1,0 +1,122 @@
+"""Where checkpoints keep the state of their training: beside the model in one dict, in files of transformers' Trainer,
+in fairseq's form, or in a file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from jax_transformer.porting.optimizers.numbering import is_optimizer
+from jax_transformer.porting.optimizers.schedulers import is_scheduler
+from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.storage.tensor_mappings import load_torch
+from jax_transformer.storage.tensors import PortingError
+
+OPTIMIZERS, SCHEDULER, TRAINER_STATE = ("optimizer.pt", "optimizer.bin"), "scheduler.pt", "trainer_state.json"
+"""Files of a checkpoint of transformers' Trainer."""
+STEPS = ("step", "steps", "global_step", "num_updates", "iteration")
+"""Keys under which programs keep the number of optimizer steps."""
+FAIRSEQ = "last_optimizer_state"
+
+
+@dataclass(frozen=True)
+class TrainingFiles:
+    """Holds what a checkpoint keeps of its training, as PyTorch has it."""
+
+    form: Literal["dict", "trainer", "fairseq", "file"]
+    optimizer: Mapping[str, Any]
+    scheduler: Mapping[str, Any] | None = None
+    step: int | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Where they lay in a dict: "optimizer" and "scheduler" by key."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """What else the dict, or trainer_state.json, holds."""
+
+
+def read_training_files(source: str | os.PathLike[str], optimizer: str | os.PathLike[str] | None = None) -> TrainingFiles:
+    """Reads what a checkpoint keeps of its training.
+
+    Args:
+      source: a torch file, or a directory of transformers' Trainer.
+      optimizer: a torch file with the optimizer's state_dict, alone or in a dict, where the checkpoint has none.
+
+    Raises:
+      PortingError: there is none, or there are several.
+    """
+    path = Path(optimizer or source)
+    if path.is_dir():
+        return _read_trainer(path)
+    if path.suffix == ".safetensors" or not path.is_file():
+        raise PortingError(
+            f"{path}: expected a torch file or a directory of transformers' Trainer, which keep an optimizer's state; "
+            "received another; name the file of the optimizer with --optimizer"
+        )
+    content = load_torch(path)
+    if is_optimizer(content):
+        return TrainingFiles("file", content)
+    if not isinstance(content, Mapping):
+        raise PortingError(f"{path}: expected an optimizer's state; received {type(content).__name__}")
+    return _read_fairseq(path, content) if FAIRSEQ in content else _read_dict(path, content)
+
+
+def _read_dict(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
+    optimizers = [key for key, value in content.items() if is_optimizer(value)]
+    schedulers = [key for key, value in content.items() if is_scheduler(value)]
+    for what, found in (("optimizer", optimizers), ("scheduler", schedulers)):
+        if len(found) > 1 or (not found and what == "optimizer"):
+            raise PortingError(
+                f"{path}: expected the state of one {what}; received "
+                f"{'those under ' + ', '.join(map(repr, found)) if found else 'none'}"
+            )
+    steps = {key: content[key] for key in STEPS if type(content.get(key)) is int}
+    keys = {"optimizer": optimizers[0]} | ({"scheduler": schedulers[0]} if schedulers else {})
+    others = {key: value for key, value in content.items() if key not in keys.values() and is_json(value)}
+    return TrainingFiles(
+        "dict",
+        content[optimizers[0]],
+        content[schedulers[0]] if schedulers else None,
+        next(iter(steps.values()), None),
+        keys,
+        others,
+    )
+
+
+def _read_fairseq(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
+    if not is_optimizer(content[FAIRSEQ]):
+        raise PortingError(f"{path}: expected an optimizer's state under {FAIRSEQ!r}; received none")
+    history = content.get("optimizer_history") or [{}]
+    step = history[-1].get("num_updates") if isinstance(history[-1], Mapping) else None
+    others = {key: value for key, value in content.items() if key not in ("model", FAIRSEQ) and is_json(value)}
+    return TrainingFiles("fairseq", content[FAIRSEQ], None, step, {"optimizer": FAIRSEQ}, others)
+
+
+def _read_trainer(path: Path) -> TrainingFiles:
+    file = next((path / name for name in OPTIMIZERS if (path / name).is_file()), None)
+    if file is None:
+        raise PortingError(f"{path}: expected {OPTIMIZERS[0]}, as transformers' Trainer writes it; there is none")
+    others: Any = {}
+    if (path / TRAINER_STATE).is_file():
+        try:
+            others = parse_json(read_text(path / TRAINER_STATE, JSON_BYTES, PortingError))
+        except ValueError as error:
+            raise PortingError(f"{path / TRAINER_STATE}: no JSON ({error})") from None
+    if not isinstance(others, dict):
+        raise PortingError(f"{path / TRAINER_STATE}: expected a JSON object; received {type(others).__name__}")
+    scheduler = load_torch(path / SCHEDULER) if (path / SCHEDULER).is_file() else None
+    if scheduler is not None and not is_scheduler(scheduler):
+        raise PortingError(f"{path / SCHEDULER}: expected a scheduler's state; received another")
+    step = others.get("global_step")
+    return TrainingFiles("trainer", load_torch(file), scheduler, step if type(step) is int else None, {}, others)
+
+
+def is_json(value: Any) -> bool:
+    """Returns whether JSON keeps the value as it is."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False

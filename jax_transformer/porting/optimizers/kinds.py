@@ -1,0 +1,208 @@
+"""How PyTorch's optimizers keep their state, and what their settings are called in TrainConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jax_transformer.storage.tensors import PortingError
+
+Groups = Sequence[Mapping[str, Any]]
+"""The param_groups of an optimizer's state_dict."""
+Told = dict[str, Any]
+"""Fields of TrainConfig."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Describes one of PyTorch's optimizers."""
+
+    title: str
+    optimizer: Literal["adam", "sgd", "adafactor"]
+    """Its name in TrainConfig."""
+    marks: frozenset[str]
+    """Settings that all of its groups have, and no other optimizer's."""
+    slots: Mapping[str, str]
+    """Slots by the key of a parameter's state. Adafactor's factors are "rows" and "columns" of the torch matrix."""
+    fixed: Mapping[str, tuple[Any, ...]]
+    """Settings that change the update, and their values that the update has here."""
+    read: Callable[[Mapping[str, Any]], Told]
+    """Fields that follow from the settings of a group, but the weight decay."""
+    write: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """The settings of a group, from all fields of TrainConfig and "rate", the learning rate; but the weight decay."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """Other keys of a parameter's state, which its first step writes, and what they are before it."""
+    step: Literal["tensor", "number", "none"] = "tensor"
+    """How a parameter's state counts its steps."""
+
+
+def _read_adam(group: Mapping[str, Any]) -> Told:
+    b1, b2 = group["betas"]
+    told = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
+    if "decoupled_weight_decay" in group:
+        told["weight_decay_kind"] = "decoupled" if group["decoupled_weight_decay"] else "l2"
+    return told
+
+
+def _write_adam(train: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "lr": train["rate"],
+        "betas": (train["adam_b1"], train["adam_b2"]),
+        "eps": train["adam_eps"],
+        "amsgrad": False,
+        "maximize": False,
+        "foreach": None,
+        "capturable": False,
+        "differentiable": False,
+        "fused": None,
+        "decoupled_weight_decay": train["weight_decay_kind"] == "decoupled",
+    }
+
+
+def _write_sgd(train: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "lr": train["rate"],
+        "momentum": train["momentum"],
+        "dampening": 0,
+        "nesterov": False,
+        "maximize": False,
+        "foreach": None,
+        "differentiable": False,
+        "fused": None,
+    }
+
+
+def _read_adafactor(group: Mapping[str, Any]) -> Told:
+    told: Told = {"scale_by_parameter": bool(group["scale_parameter"]), "factored_from": 1}
+    if group["weight_decay"] and group["scale_parameter"]:
+        raise PortingError(
+            "weight_decay must be 0 with scale_parameter, by which transformers' Adafactor multiplies the decay too; "
+            f"received {group['weight_decay']}"
+        )
+    return told | ({"schedule": "relative", "learning_rate": 1.0} if group["relative_step"] else {})
+
+
+def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
+    is_relative = train["schedule"] == "relative"
+    return {
+        "lr": None if is_relative else train["rate"],
+        "eps": (1e-30, 1e-3),
+        "clip_threshold": 1.0,
+        "decay_rate": -0.8,
+        "beta1": None,
+        "scale_parameter": train["scale_by_parameter"],
+        "relative_step": is_relative,
+        "warmup_init": False,
+    }
+
+
+KINDS = (
+    Kind(
+        title="torch.optim.Adam or AdamW",
+        optimizer="adam",
+        marks=frozenset({"betas"}),
+        slots={"exp_avg": "first_moment", "exp_avg_sq": "second_moment"},
+        fixed={"amsgrad": (False,), "maximize": (False,)},
+        read=_read_adam,
+        write=_write_adam,
+    ),
+    Kind(
+        title="torch.optim.SGD",
+        optimizer="sgd",
+        marks=frozenset({"momentum", "dampening"}),
+        slots={"momentum_buffer": "momentum"},
+        fixed={"dampening": (0,), "nesterov": (False,), "maximize": (False,)},
+        read=lambda group: {"momentum": float(group["momentum"])},
+        write=_write_sgd,
+        step="none",
+    ),
+    Kind(
+        title="transformers' Adafactor",
+        optimizer="adafactor",
+        marks=frozenset({"clip_threshold", "decay_rate"}),
+        slots={"exp_avg_sq_row": "rows", "exp_avg_sq_col": "columns", "exp_avg_sq": "squares"},
+        fixed={
+            "eps": ((1e-30, 1e-3), [1e-30, 1e-3]),
+            "clip_threshold": (1.0,),
+            "decay_rate": (-0.8,),
+            "beta1": (None,),
+            "warmup_init": (False,),
+        },
+        read=_read_adafactor,
+        write=_write_adafactor,
+        extras={"RMS": 0.0},
+        step="number",
+    ),
+)
+
+
+def kind_of(groups: Groups) -> Kind:
+    """Returns the optimizer that has such groups.
+
+    Raises:
+      PortingError: none of KINDS has them.
+    """
+    for kind in KINDS:
+        if groups and all(kind.marks <= group.keys() for group in groups):
+            return kind
+    titles = ", ".join(kind.title for kind in KINDS)
+    received = ", ".join(name for name in (groups[0] if groups else {}) if name != "params")
+    raise PortingError(f"optimizer: expected the state of {titles}; received groups with {received or 'nothing'}")
+
+
+def kind_for(optimizer: str) -> Kind:
+    """Returns PyTorch's counterpart of an optimizer of TrainConfig."""
+    return next(kind for kind in KINDS if kind.optimizer == optimizer)
+
+
+def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Told:
+    """Returns the fields of TrainConfig that the settings of all groups tell, but the parameters that don't decay.
+
+    Args:
+      decay_kind: "l2" or "decoupled", for files of Adam that don't say so. (PyTorch says it since 2.6.)
+
+    Raises:
+      PortingError: settings that aren't built here, or that differ between groups; all problems together.
+    """
+    problems = [
+        f"{name} must be {' or '.join(map(repr, dict.fromkeys(map(_plain, values))))}; received {group[name]!r}"
+        for group in groups[:1]
+        for name, values in kind.fixed.items()
+        if name in group and _plain(group[name]) not in [_plain(value) for value in values]
+    ]
+    for name in groups[0]:
+        of_groups = [_plain(group.get(name)) for group in groups]
+        if name not in (*OWN, "weight_decay") and any(value != of_groups[0] for value in of_groups):
+            problems.append(f"{name} must be the same in all groups; received {', '.join(map(repr, of_groups))}")
+    decays = sorted({float(group["weight_decay"]) for group in groups} - {0.0})
+    if len(decays) > 1:
+        problems.append(
+            f"weight_decay must be one number or 0 in each group; received {', '.join(map(str, decays))}"
+        )
+    if problems:
+        raise PortingError(f"optimizer: {kind.title} with settings that no run here has", problems)
+    told: Told = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
+    if kind.optimizer == "adafactor":
+        told["weight_decay_kind"] = "decoupled"
+    elif kind.optimizer == "sgd":
+        told["weight_decay_kind"] = "l2"
+    elif decay_kind is not None:
+        told["weight_decay_kind"] = decay_kind
+    if decays and "weight_decay_kind" not in told:
+        raise PortingError(
+            "optimizer: its file doesn't say whether it is Adam, whose weight decay is added to the gradient, or "
+            "AdamW; give --weight-decay-kind l2 or decoupled"
+        )
+    return told
+
+
+OWN = ("params", "param_names")
+"""What differs from group to group."""
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting that can be compared: a number in place of a tensor, a tuple in place of a list."""
+    if hasattr(value, "item"):
+        return value.item()
+    return tuple(value) if isinstance(value, list) else value

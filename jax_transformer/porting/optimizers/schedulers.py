@@ -1,0 +1,58 @@
+"""What the state_dicts of PyTorch's schedulers tell of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax_transformer.porting.optimizers.kinds import Told
+
+
+def is_scheduler(content: Any) -> bool:
+    """Returns whether it has the form of a scheduler's state_dict."""
+    return isinstance(content, Mapping) and "last_epoch" in content and "_last_lr" in content
+
+
+def read_scheduler(state: Mapping[str, Any]) -> Told:
+    """Returns the fields of TrainConfig that a scheduler's state tells.
+
+    A LambdaLR, as transformers' schedules are, keeps its peak and forgets its function.
+    """
+    told: Told = {}
+    rates = [float(rate) for rate in state.get("base_lrs", [])]
+    if rates:
+        told["learning_rate"] = rates[0]
+    ends_at_zero = not state.get("eta_min")
+    if "T_max" in state and ends_at_zero:
+        told |= {"schedule": "cosine", "max_steps": int(state["T_max"]), "warmup_steps": 0}
+    elif "T_0" in state and ends_at_zero:
+        told |= {"schedule": "cosine_restarts", "restart_steps": int(state["T_0"])}
+        told |= {"restart_factor": int(state["T_mult"]), "warmup_steps": 0}
+    elif "num_bad_epochs" in state:  # ReduceLROnPlateau, whose rate is what it has come to
+        told |= {"learning_rate": float(state["_last_lr"][0]), "schedule": "constant", "warmup_steps": 0}
+        told |= {"plateau_patience": int(state["patience"]), "plateau_factor": float(state["factor"])}
+    return told
+
+
+def next_rate(state: Mapping[str, Any]) -> float:
+    """Returns the learning rate of the next step."""
+    return float(state["_last_lr"][0])
+
+
+def moved_scheduler(state: Mapping[str, Any], step: int, rate: float) -> dict[str, Any]:
+    """Returns a scheduler's state after `step` steps, whose next one has this rate."""
+    moved = dict(state) | {"last_epoch": step, "_last_lr": [rate] * len(state["_last_lr"])}
+    return moved | ({"_step_count": step + 1} if "_step_count" in state else {})
+
+
+def lambda_scheduler(peak: float, step: int, rate: float, groups: int) -> dict[str, Any]:
+    """Returns the state of a LambdaLR, which takes its function from the program that loads it."""
+    return {
+        "base_lrs": [peak] * groups,
+        "last_epoch": step,
+        "_step_count": step + 1,
+        "_is_initial": False,
+        "_get_lr_called_within_step": False,
+        "_last_lr": [rate] * groups,
+        "lr_lambdas": [None] * groups,
+    }
