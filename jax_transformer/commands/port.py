@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
+from jax_transformer.commands.training_state_options import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.model_directory import check_replaceable, is_model_directory
@@ -19,6 +20,7 @@ from jax_transformer.storage.tensor_files import SUFFIXES
 if TYPE_CHECKING:
     from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.model_directory import Model
+    from jax_transformer.storage.training_state import TrainingState
 
 FILE = tyro.conf.arg(metavar="FILE")
 USAGE_HINT = (
@@ -54,12 +56,15 @@ class PortOptions:
     """Convert all values to this dtype, except position tables to bfloat16. Default: keep their dtypes."""
     vocabularies: tyro.conf.OmitArgPrefixes[VocabularyOptions] = field(default_factory=VocabularyOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
+    training: tyro.conf.OmitArgPrefixes[TrainingStateOptions] = field(default_factory=TrainingStateOptions)
 
     def given(self) -> list[str]:
         """Returns the names of the options that were set."""
-        groups = (self, self.vocabularies, self.checkpoint)
+        groups = (self, self.vocabularies, self.checkpoint, self.training)
         fields = [(group, field) for group in groups for field in dataclasses.fields(group)]
-        own = [(group, field) for group, field in fields if field.name not in ("vocabularies", "checkpoint")]
+        own = [
+            (group, field) for group, field in fields if field.name not in ("vocabularies", "checkpoint", "training")
+        ]
         return [field.name for group, field in own if getattr(group, field.name) != field.default]
 
 
@@ -79,6 +84,9 @@ def port(arguments: Sequence[str]) -> int:
         raise ValueError(
             f"--config {options.config}: expected --map beside it; dialects say what their programs compute"
         )
+    of_state = {field.name for field in dataclasses.fields(TrainingStateOptions)} & {*options.given()}
+    if of_state and not options.training.with_optimizer:
+        raise ValueError(f"--{min(of_state).replace('_', '-')}: expected --with-optimizer beside it; received none")
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     _check_places(options)
@@ -104,7 +112,8 @@ def _check_places(options: PortOptions) -> None:
             raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
         check_replaceable(destination.resolve())
         return
-    _refuse_others(options, ("destination", "dialect", "map", "dtype"), f"with the directory {source} as the source")
+    used = ("destination", "dialect", "map", "dtype", "with_optimizer", "step")
+    _refuse_others(options, used, f"with the directory {source} as the source")
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
     if source.resolve() in (destination.resolve(), *destination.resolve().parents):
@@ -131,6 +140,8 @@ def _import(options: PortOptions) -> int:
     hints = options.checkpoint.hints()
     with naming_errors(options.source):
         model = read_checkpoint(options.source, options.dialect, hints, names=options.map, config=options.config)
+        if options.training.with_optimizer:
+            model = _with_training_state(model, options)
     if options.dtype:
         _cast(model.params, options.dtype)
     model, text = with_vocabularies(model, options.vocabularies)
@@ -150,12 +161,36 @@ def _import(options: PortOptions) -> int:
         print(f"decoding: {_listed(model.generation.decoding)}")
     if left_out := _not_decoded(origin):
         print(f"          not decoded by: {_listed(left_out)} (kept for export)")
+    if model.training_state is not None:
+        print(f"training: {_described(model.training_state)}")
     if text:
         print(f"text:     {text}")
     if assumed := _assumed(model, hints):
         print(f"assumed:  {_listed(assumed)} (the dialect's defaults; change them with --set)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _with_training_state(model: Model, options: PortOptions) -> Model:
+    from jax_transformer.porting.optimizers.port import import_training_state
+
+    given = options.training
+    return import_training_state(
+        model,
+        options.source,
+        optimizer=given.optimizer,
+        frozen=given.frozen,
+        decay_kind=given.weight_decay_kind,
+        step=given.step,
+    )
+
+
+def _described(state: TrainingState) -> str:
+    """Describes a training state: the optimizer, the steps done, and the parameters that it moves."""
+    moved = f"moments of {len(state.paths)} parameters" if state.slots else "no moments"
+    told = {name: value for name, value in state.train.items() if name not in ("optimizer", "freeze", "no_decay")}
+    frozen = f", {len(state.train['freeze'])} frozen" if state.train.get("freeze") else ""
+    return f"{state.optimizer} after {state.step:,} steps, {moved}{frozen} ({_listed(told)})"
 
 
 def _print_names(origin: Mapping[str, Any]) -> None:
@@ -245,7 +280,9 @@ def _export(options: PortOptions) -> int:
     from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.model_directory import load_model
 
-    model = load_model(options.source, mapped=True)
+    with_optimizer = options.training.with_optimizer
+    model = _load_with_state(options) if with_optimizer else load_model(options.source, mapped=True)
+    state = model.training_state
     own = None if options.dialect else map_of_origin(model.origin)
     names = own if options.map is None else NameMap.read(options.map)
     dialect = None if names else options.dialect or (model.origin or {}).get("dialect")
@@ -253,15 +290,35 @@ def _export(options: PortOptions) -> int:
     left_out = _left_out(model, dialect) if names is None else _left_out_by(names, model)
     if options.dtype:
         _cast(model.params, options.dtype)
-    export_checkpoint(model, options.destination, dialect, names=names, consume=True)
+    export_checkpoint(model, options.destination, dialect, names=names, with_optimizer=with_optimizer, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
     beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
     print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
+    if with_optimizer and state is not None:
+        print(f"training: {state.optimizer} after {state.step:,} steps")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
     return 0
+
+
+def _load_with_state(options: PortOptions) -> Model:
+    """Loads a model with its training state: a run's at a checkpoint, or that of a model directory."""
+    from jax_transformer.porting.optimizers.port import training_state_of_run
+    from jax_transformer.storage.model_directory import load_model
+    from jax_transformer.training.export import load_training_model
+    from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
+
+    source, step = Path(options.source), options.training.step
+    if not ((source / CONFIG).is_file() and (source / CHECKPOINTS).is_dir()):
+        if step is not None:
+            raise ValueError(f"--step: expected a run directory, which has checkpoints by step; received {source}")
+        return load_model(source, mapped=True)
+    model, former = load_training_model(source, step)
+    if model.training_state is None:
+        raise ValueError(f"{source}: expected a checkpoint with a training state; received none")
+    return training_state_of_run(model, model.training_state, model.training_state.train, former)
 
 
 def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:

@@ -220,7 +220,9 @@ class RunConfig:
                     f"received {positions}; raise model.{name} or lower data.max_length"
                 )
         if self.init_optimizer and not self.init_from:
-            problems.append("init_optimizer needs init_from, the model whose training state is continued; received none")
+            problems.append(
+                "init_optimizer needs init_from, the model whose training state is continued; received none"
+            )
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")
         if self.train.accumulate > 1 and not self.model.batch_rows_are_independent:

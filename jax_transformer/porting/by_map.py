@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write
 from jax_transformer.storage.tensor_mappings import Relocated
 from jax_transformer.storage.tensors import PortingError, Tensors
 
+FileWriter = Callable[[str | os.PathLike[str], Mapping[str, Any], str | None], Any]
+"""Writes named arrays to a file, and a text beside them, as `write_tensors` does."""
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
@@ -103,6 +105,8 @@ def import_by_map(
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
         "config": {name: getattr(config, name) for name in UNTOLD},
     }
+    if checkpoint.is_in_order:
+        origin["is_in_order"] = True
     if ignored:
         origin["ignored"] = ignored
     kept = Relocated({name: (tensors, name) for name in ignored}) if ignored else None
@@ -110,7 +114,12 @@ def import_by_map(
 
 
 def export_by_map(
-    model: Model, path: str | os.PathLike[str], names: NameMap | None = None, *, consume: bool = False
+    model: Model,
+    path: str | os.PathLike[str],
+    names: NameMap | None = None,
+    *,
+    write: FileWriter = write_tensors,
+    consume: bool = False,
 ) -> None:
     """Exports a model under the names of a map. By the map that it was imported by, it writes the same file again:
     the prefix of all names, their order, and the tensors that the map ignores.
@@ -119,6 +128,7 @@ def export_by_map(
       model: the model.
       path: a file ending in .safetensors, .pt, .pth or .bin.
       names: the map; None: that by which the model was imported.
+      write: writes the file.
       consume: as of `export_checkpoint`.
 
     Raises:
@@ -146,7 +156,7 @@ def export_by_map(
     in_memory = os.fspath(path).endswith(TORCH_SUFFIXES)
     found: dict[str, Any] = {**(make_arrays(deferred) if in_memory else deferred), **ignored}
     tensors = {name: found[name] for name in dict.fromkeys([*order, *found]) if name in found}
-    write_tensors(path, tensors, settings_text(model, table, names.text()))
+    write(path, tensors, settings_text(model, table, names.text()))
 
 
 def computed_positions(names: NameMap, config: TransformerConfig) -> dict[str, np.ndarray]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import Relocated, as_arrays, is_state_dict, settings_of
+from jax_transformer.storage.tensor_files import TORCH_SUFFIXES, read_tensors
+from jax_transformer.storage.tensor_mappings import Relocated, SafetensorsFile, as_arrays, is_state_dict, settings_of
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
@@ -26,6 +26,8 @@ class Checkpoint:
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
     settings: str | None = None
     """The text that `export_checkpoint` wrote beside the tensors."""
+    is_in_order: bool = False
+    """Whether the tensors stand in the order in which their module lists them."""
 
     def described(self) -> str:
         """Describes what was unwrapped; empty if nothing was."""
@@ -63,12 +65,18 @@ def open_checkpoint(
             content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of
         )
     tensors = as_arrays(content)
+    is_in_order = (
+        os.fspath(source).endswith(TORCH_SUFFIXES)
+        if not isinstance(source, Mapping)
+        else (not isinstance(source, SafetensorsFile | Relocated))
+    )
     prefix, settings = prefix_of(tensors), settings_of(tensors)
     if prefix is None:
         added = next((base for base in base_prefixes if base and recognised([base + name for name in tensors])), "")
         renamed = Relocated({added + name: (tensors, name) for name in tensors}) if added else tensors
-        return Checkpoint(renamed, "", added, inside, settings)
-    return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside, settings)
+        return Checkpoint(renamed, "", added, inside, settings, is_in_order)
+    named = _without_prefix(tensors, prefix) if prefix else tensors
+    return Checkpoint(named, prefix, "", inside, settings, is_in_order)
 
 
 def _only_state_dict(

@@ -39,6 +39,7 @@ from jax_transformer.porting.hints import (
 from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.names.dialect import NAME as MAP
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.porting.optimizers.port import directory_writer, file_writer
 from jax_transformer.porting.state_dicts import (
     computes_position_table,
     deferred_params,
@@ -174,6 +175,8 @@ def read_checkpoint(
     }
     if settings is not None:
         origin["has_settings"] = True
+    if checkpoint.is_in_order:
+        origin["is_in_order"] = True
     if checkpoint.added:
         origin["added"] = checkpoint.added
     if ignored:
@@ -235,6 +238,7 @@ def export_checkpoint(
     dialect: str | None = None,
     *,
     names: NameMap | str | os.PathLike[str] | None = None,
+    with_optimizer: bool = False,
     consume: bool = False,
 ) -> None:
     """Exports a model's parameters as PyTorch tensors, in the order and under the names they were imported with.
@@ -248,12 +252,14 @@ def export_checkpoint(
         directory, which transformers reads, for dialects that have one.
       dialect: the dialect of the names. None: that of the checkpoint that the model was imported from, or its map.
       names: a map of names, or its YAML file, in place of a dialect.
+      with_optimizer: also write the model's training state: into a torch file as the checkpoint had it, or into a
+        directory as transformers' Trainer has it.
       consume: free the model's parameters on the way, so that little more memory is needed than they take. The model
         has none afterwards.
 
     Raises:
       PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the
-        dialect; the path can't be written.
+        dialect; there is no training state, or no place for one; the path can't be written.
 
     Example:
       >>> import torch
@@ -268,8 +274,9 @@ def export_checkpoint(
         raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     origin = model.origin or {}
     name = dialect or origin.get("dialect")
+    write = file_writer(model, path) if with_optimizer else write_tensors
     if names is not None or name == MAP:
-        export_by_map(model, path, None if names is None else read_map(names), consume=consume)
+        export_by_map(model, path, None if names is None else read_map(names), write=write, consume=consume)
         return
     if name is None:
         raise PortingError(
@@ -297,10 +304,11 @@ def export_checkpoint(
     tensors: Mapping[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
     tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:
-        write_tensors(path, tensors, settings_text(model, table))
+        write(path, tensors, settings_text(model, table))
     else:
+        write_more = directory_writer(model) if with_optimizer else None
         known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
-        hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer)
+        hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer, write_more)
 
 
 def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,12 +119,14 @@ def write_directory(
     tensors: Mapping[str, np.ndarray],
     origin: Mapping[str, Any],
     tokenizer: Mapping[str, bytes],
+    write_more: Callable[[Path], None] | None = None,
 ) -> None:
     """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
 
     Args:
       origin: the config.json and the text of generation_config.json that the model came with, if any: what the model
         doesn't say stays as it was.
+      write_more: writes other files into the directory.
 
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
@@ -155,6 +157,8 @@ def write_directory(
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
+        if write_more is not None:
+            write_more(temporary)
         write_digests(temporary)
         if path.exists():
             path.rmdir()

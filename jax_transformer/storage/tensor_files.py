@@ -151,7 +151,7 @@ def write_tensors(
     with atomic_write(path, durable=True) as temporary:
         if path.suffix == ".safetensors":
             return save_safetensors(tensors, temporary, None if settings is None else {SETTINGS: settings})
-        _save_torch(tensors, temporary, settings)
+        _save_torch(state_dict_of_tensors(tensors, settings), temporary)
         with temporary.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -200,24 +200,56 @@ def _check_suffix(path: Path) -> None:
         )
 
 
-def _save_torch(arrays: Mapping[str, Any], path: Path, settings: str | None) -> None:
+def write_torch(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Writes a dict of anything that torch.load reads with weights_only=True, its arrays as tensors, as `write_tensors`
+    writes files."""
+    with atomic_write(Path(path), durable=True) as temporary:
+        _save_torch(_with_tensors(content, {}), temporary)
+
+
+def state_dict_of_tensors(arrays: Mapping[str, np.ndarray | Deferred], settings: str | None = None) -> dict[str, Any]:
+    """Returns torch tensors of arrays; the same array under two names becomes one tensor, tied in a file too.
+
+    Args:
+      settings: a text that the state_dict keeps under a name that no module has: load_state_dict passes it by.
+    """
+    state_dict = OrderedDict(_with_tensors(arrays, {}))
+    if settings is not None:
+        state_dict._metadata = {SETTINGS: {"text": settings}}  # type: ignore[attr-defined]
+    return state_dict
+
+
+def _with_tensors(value: Any, made: dict[int, Any]) -> Any:
+    """Returns a value with a tensor in place of each array in it.
+
+    Args:
+      made: the tensors so far, by the identity of their arrays.
+    """
+    if isinstance(value, np.ndarray | Deferred):
+        if id(value) not in made:
+            made[id(value)] = _tensor(np.asarray(value, order="C"))
+        return made[id(value)]
+    if isinstance(value, OrderedDict) or not isinstance(value, Mapping | list | tuple):
+        return value  # one of `state_dict_of_tensors`, or anything else that isn't an array
+    if isinstance(value, Mapping):
+        return {key: _with_tensors(one, made) for key, one in value.items()}
+    return type(value)(_with_tensors(one, made) for one in value)
+
+
+def _tensor(array: np.ndarray) -> Any:
     import torch
 
-    converted: dict[int, torch.Tensor] = {}  # the same array under two names becomes one tensor: tied in the file too
-    for array in arrays.values():
-        if id(array) in converted:
-            continue
-        own = np.asarray(array, order="C")
-        own = own if own.flags.writeable else own.copy()  # torch has no read-only tensors
-        is_bfloat16 = own.dtype.name == "bfloat16"
-        converted[id(array)] = (
-            torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(own)
-        )
-    state_dict = OrderedDict((name, converted[id(array)]) for name, array in arrays.items())
-    if settings is not None:  # under a name that no module has: load_state_dict passes it by
-        state_dict._metadata = {SETTINGS: {"text": settings}}  # type: ignore[attr-defined]
+    own = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
+    if own.dtype.name == "bfloat16":
+        return torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(own)
+
+
+def _save_torch(content: Mapping[str, Any], path: Path) -> None:
+    import torch
+
     with path.open("wb") as file:  # by its path, it would keep the temporary name inside
         try:
-            torch.save(state_dict, file)
+            torch.save(content, file)
         except RuntimeError as error:  # ending the archive failed because a write had failed before
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None

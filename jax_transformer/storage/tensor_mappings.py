@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import re
@@ -211,7 +212,10 @@ def load_torch(path: Path) -> Any:
         # only the zip format, torch's own since 1.6, can be mapped into memory
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected pickle protocol")  # any protocol that loads is right
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            with torch.serialization.safe_globals(
+                [argparse.Namespace]
+            ):  # options, as fairseq keeps: values and no code
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # foreign bytes, unpickled, end in any exception
         wanted = _wanted_code(path, error)
         if wanted:

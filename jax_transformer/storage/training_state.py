@@ -1,7 +1,7 @@
 """The training state of a model: an optimizer's moments by parameter path, and the number of steps done.
 
-A model directory keeps it in `optimizer.safetensors`, under names such as first_moment/encoder/final_norm/scale, and the
-rest of it in its manifest.
+A model directory keeps it in `optimizer.safetensors`, under names such as first_moment/encoder/final_norm/scale, and
+the rest of it in its manifest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SLOTS: Mapping[str, tuple[str, ...]] = {
     "adafactor": ("input_squares", "output_squares", "squares"),
 }
 """The slots of each optimizer. Those of Adam and SGD have the parameters' shapes. Adafactor keeps the means of a
-matrix's squared gradients over its outputs [(L,) inputs] and over its inputs [(L,) outputs], and of other parameters all
-squares."""
+matrix's squared gradients over its outputs, [(L,) inputs], and over its inputs, [(L,) outputs], and of other parameters
+all squares."""
 
 
 @dataclass(frozen=True)

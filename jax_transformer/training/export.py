@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
@@ -18,12 +19,15 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
-from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
+from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, load_model, origin_of
+from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training.averaging import average
-from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
+from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
+from jax_transformer.training.optimizer_state import training_state
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
-from jax_transformer.training.state import abstract_state
+from jax_transformer.training.schedules import make_schedule
+from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
 
 
@@ -103,6 +107,51 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
     return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
+def load_training_model(run: str | Path, step: int | None = None) -> tuple[Model, TrainingState | None]:
+    """Returns a run's model at a checkpoint with its training state, and the state that the run continued, if any. The
+    run may still be training.
+
+    The parameters are those that are trained, and not their moving average.
+
+    Args:
+      run: the run's directory.
+      step: the step of the checkpoint. None: the latest.
+
+    Raises:
+      CheckpointError: no run at this path, or none with such a checkpoint.
+      OptimizerStateError: the run's optimizer is Muon.
+    """
+    path = Path(run)
+    config = _config_of_run(path)
+    corpus = prepare(config.data)
+    model = fit_config(config.model, corpus)
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
+    try:
+        known = saved_steps(path / CHECKPOINTS)
+        step = max(known, default=None) if step is None else step
+        if step is None or step not in known:
+            have = ", ".join(map(str, known)) or "none"
+            raise CheckpointError(f"{path}: expected a step with a checkpoint ({have}); received {step}")
+        mesh = make_mesh(devices=jax.devices()[:1])
+        state = checkpoints.restore(step, abstract_state(model, config.train, mesh=mesh))
+    finally:
+        checkpoints.close()
+    rate = float(make_schedule(config.train, model.d_model)(state.step) * state.rate_scale)
+    saved = dataclasses.replace(
+        training_state(state, config.train), train=dataclasses.asdict(config.train), next_rate=rate
+    )
+    former = load_model(config.init_from, mapped=True).training_state if config.init_optimizer else None
+    params = jax.tree.map(np.asarray, all_params(state))
+    return dataclasses.replace(make_model(config, corpus, params), training_state=saved), former
+
+
+def _config_of_run(path: Path) -> RunConfig:
+    """Reads the config of a run that has checkpoints. Raises CheckpointError if there is none."""
+    if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
+        raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
+    return load_config(path / CONFIG, RunConfig())
+
+
 def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | None = None) -> Model:
     """Averages the `count` "last" or "best" evaluated checkpoints of a run, or all if there are fewer. The run may
     still be training. `Model.training` includes the validation loss.
@@ -120,9 +169,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
     """
     mesh = make_mesh(devices=jax.devices()[:1]) if mesh is None else mesh
     path = Path(run)
-    if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
-        raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
-    config = load_config(path / CONFIG, RunConfig())
+    config = _config_of_run(path)
     corpus = prepare(config.data)
     model = fit_config(config.model, corpus)
     like = abstract_state(model, config.train, mesh=mesh)

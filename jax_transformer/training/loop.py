@@ -24,12 +24,13 @@ from jax_transformer.training.joint_run import check_same_start, create_run, ope
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.memory import check_memory
 from jax_transformer.training.metrics import check_tokenizer
+from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
 from jax_transformer.training.state import init_state
 from jax_transformer.training.tensorboard import require_tensorboard
 from jax_transformer.training.trainer import Trainer, TrainingResult
-from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
+from jax_transformer.training.warm_start import follow_initial_model, load_initial_params, load_training_state
 
 
 def train(
@@ -164,6 +165,8 @@ def _check_start(config: RunConfig, corpus: PreparedCorpus, *, describes: bool =
     check_divides(model, mesh)
     if not describes:
         check_memory(config, model, mesh)
-    jax.eval_shape(lambda: init_state(model, config.train))
+    state = jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
         load_initial_params(config.init_from, model, corpus)
+    if config.init_optimizer:
+        check_continues(state, load_training_state(config.init_from), config.train)

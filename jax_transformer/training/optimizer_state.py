@@ -18,7 +18,8 @@ from jax_transformer.training.state import TrainState
 SLOT_OF = {"mu": "first_moment", "nu": "second_moment", "trace": "momentum"}
 """Slots by the field of the Optax state that holds arrays of the parameters' shapes."""
 FACTORS = ("v_row", "v_col")
-"""The fields of Adafactor's factors, whose axes depend on which side of a matrix is longer. (Its field "v" holds all squares.)"""
+"""The fields of Adafactor's factors, whose axes depend on which side of a matrix is longer. (Its field "v" holds all
+squares.)"""
 
 
 class OptimizerStateError(ValueError):
@@ -36,14 +37,7 @@ def continue_training(state: TrainState, saved: TrainingState, config: TrainConf
     Raises:
       OptimizerStateError: another optimizer; parameters without a state, or of another shape; all problems together.
     """
-    if config.optimizer != saved.optimizer:
-        raise OptimizerStateError(
-            f"train.optimizer: expected {saved.optimizer}, whose state the model has; received {config.optimizer}"
-        )
-    layout = Layout.of(state, config)
-    problems = layout.problems(saved)
-    if problems:
-        raise OptimizerStateError("\n  - ".join(["this training state doesn't fit the run:", *problems]))
+    layout = check_continues(state, saved, config)
 
     def value(keys: KeyPath, leaf: jax.Array) -> jax.Array:
         field, path = _place(keys)
@@ -56,6 +50,28 @@ def continue_training(state: TrainState, saved: TrainingState, config: TrainConf
 
     optimizer = jax.tree_util.tree_map_with_path(value, state.optimizer)
     return state._replace(optimizer=optimizer, step=_like(state.step, np.asarray(saved.step)))
+
+
+def check_continues(state: TrainState, saved: TrainingState, config: TrainConfig) -> Layout:
+    """Returns how the state keeps its slots; shapes suffice.
+
+    Raises:
+      OptimizerStateError: see `continue_training`; the run ends before the steps that are done.
+    """
+    if config.optimizer != saved.optimizer:
+        raise OptimizerStateError(
+            f"train.optimizer: expected {saved.optimizer}, whose state the model has; received {config.optimizer}"
+        )
+    if saved.step >= config.max_steps:
+        raise OptimizerStateError(
+            f"train.max_steps: expected more than the {saved.step:,} steps that the model has been trained for, which "
+            f"count; received {config.max_steps:,}"
+        )
+    layout = Layout.of(state, config)
+    problems = layout.problems(saved)
+    if problems:
+        raise OptimizerStateError("\n  - ".join(["this training state doesn't fit the run:", *problems]))
+    return layout
 
 
 def training_state(state: TrainState, config: TrainConfig) -> TrainingState:

@@ -42,17 +42,18 @@ from jax_transformer.training.interruption import Interrupted, how_to_resume, st
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores
+from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
-from jax_transformer.training.schedules import plateau_scale
+from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, evaluation_params, init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.virtual_shards import VirtualShards
-from jax_transformer.training.warm_start import load_initial_params
+from jax_transformer.training.warm_start import continuation_lines, load_initial_params, load_training_state
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,21 @@ class Trainer:
         if latest is None:
             self.run_dir.forget_after(0)
             self.position, self.saved_window = {}, SavedWindow()
-            return self._at_rate_of_records(state)
+            return self._at_rate_of_records(self._continued(state) if self.config.init_optimizer else state)
         state = checkpoints.restore(latest, like=state)
         self.position = self.processes.agree("the position in the data", partial(checkpoints.position, latest))
         self.saved_window = self.processes.agree("the metrics under way", partial(checkpoints.window, latest))
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
         return self._at_rate_of_records(state)
+
+    def _continued(self, state: TrainState) -> TrainState:
+        """Returns the first state with the training state of the initial model."""
+        saved = load_training_state(self.config.init_from)
+        state = continue_training(state, saved, self.config.train)
+        rate = float(make_schedule(self.config.train, self.model_config.d_model)(state.step))
+        print(*continuation_lines(self.config, saved, rate), sep="\n", flush=True)
+        return state
 
     def _description(self, state: TrainState) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(state.params))

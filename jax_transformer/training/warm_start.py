@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import OF_INITIAL_MODEL, PRESETS
-from jax_transformer.config.run import RunConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
-from jax_transformer.storage.model_directory import load_model
+from jax_transformer.storage.model_directory import Model, load_model
 from jax_transformer.storage.model_files import TOKENIZERS
+from jax_transformer.storage.training_state import TrainingState
 
 MAY_DIFFER = {
     "dropout_rate",
@@ -50,10 +54,11 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
 
     The model's config is taken if that of the run is a preset's; of the fields that MAY_DIFFER, those that the run sets
     otherwise remain, and so do those of OF_RUN. The model's tokenizers are taken if `data` names none. A model that was
-    ported from transformers also says what stands around targets.
+    ported from transformers also says what stands around targets. With `init_optimizer`, its training state says how it
+    was trained, in the fields that the run leaves as the preset finetune has them.
 
     Raises:
-      InitialModelError: the preset finetune without a model.
+      InitialModelError: the preset finetune without a model; a model without a training state to continue.
       ModelError: see `load_model`.
     """
     if not config.init_from:
@@ -77,7 +82,63 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
                 target_bos=model.source_tokenizer.adds_bos,
             )
     joint = data.joint_vocabulary or (ours.share_embeddings and bool(data.source_tokenizer))
-    return dataclasses.replace(config, model=ours, data=dataclasses.replace(data, joint_vocabulary=joint))
+    train = (
+        _as_trained(config.train, _training_state(config.init_from, model)) if config.init_optimizer else config.train
+    )
+    data = dataclasses.replace(data, joint_vocabulary=joint)
+    return dataclasses.replace(config, model=ours, data=data, train=train)
+
+
+def _training_state(path: str, model: Model) -> TrainingState:
+    if model.training_state is None:
+        raise InitialModelError(
+            f"init_optimizer: expected a model with a training state, as port --with-optimizer keeps it; received {path}"
+        )
+    return model.training_state
+
+
+def _as_trained(train: TrainConfig, state: TrainingState) -> TrainConfig:
+    """Returns the config with what the training state tells, where it is as finetune has it."""
+    usual = PRESETS["finetune"]().train
+    left_open = {name for name in state.train if getattr(train, name) == getattr(usual, name)}
+    told: dict[str, Any] = {name: _plain(value) for name, value in state.train.items() if name in left_open}
+    return dataclasses.replace(train, **told)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a field's value as the config has it, where JSON has a list."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def load_training_state(path: str) -> TrainingState:
+    """Reads the training state of the model at `path`.
+
+    Raises:
+      InitialModelError: it has none.
+      ModelError: see `load_model`.
+    """
+    return _training_state(path, load_model(path, mapped=True))
+
+
+def continuation_lines(config: RunConfig, state: TrainingState, rate: float) -> Iterator[str]:
+    """Yields what continues, and what the run does otherwise than the training before it.
+
+    Args:
+      config: the run's.
+      state: what it continues.
+      rate: the learning rate of the run's next step.
+    """
+    yield f"continuing at step {state.step:,} with the {state.optimizer} state of {config.init_from}"
+    for name, value in state.train.items():
+        ours = getattr(config.train, name)
+        if ours != _plain(value):
+            yield f"note: train.{name}: {ours!r} in this run, {value!r} in the training before it"
+    if state.next_rate is not None and not math.isclose(rate, state.next_rate, rel_tol=1e-6):
+        yield (
+            f"note: the next learning rate is {rate:.6g} in this run, and {state.next_rate:.6g} in the schedule before "
+            "it; to go on as it would have, set train.schedule, learning_rate, warmup_steps, warmup_from_zero and "
+            "max_steps as they were"
+        )
 
 
 def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:

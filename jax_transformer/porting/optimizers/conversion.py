@@ -31,21 +31,33 @@ class Table:
     shapes: Shapes
     """Of every leaf, by path."""
 
+    constants: tuple[str, ...] = ()
+    """Names of the tensors that are constants here. A program may count them among its parameters."""
+
     @classmethod
     def of(cls, rules: Sequence[Rule], shapes: Shapes) -> Table:
-        trained = [rule for rule in rules if not rule.paths[0].startswith("constants/")]
-        return cls(trained, {path: shape for path, shape in shapes.items() if not path.startswith("constants/")})
+        def is_constant(path: str) -> bool:
+            return path.startswith("constants/")
 
-    def names(self, present: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the tensors by name, tied ones once, under the first of their names in `present`, and
-        in its order."""
-        order = {name: number for number, name in enumerate(present)}
-        first: dict[str, tuple[int, ...]] = {}
+        held = [rule for rule in rules if all(path in shapes for path in rule.paths)]
+        constants = [name for rule in held if is_constant(rule.paths[0]) for name in rule.all_names]
+        trained = {path: shape for path, shape in shapes.items() if not is_constant(path)}
+        return cls([rule for rule in held if not is_constant(rule.paths[0])], trained, tuple(constants))
+
+    def shapes_of(self, order: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the tensors by name; tied ones once, under the first of their names in `order`."""
+        numbers = {name: number for number, name in enumerate(order)}
+        found = {}
         for rule in self.rules:
             for place in rule.places(self.shapes):
-                names = sorted((name for name in place.names if name in order), key=order.__getitem__)
-                first[(names or place.required(()))[0]] = rule.torch_shape(self.shapes)
-        return dict(sorted(first.items(), key=lambda item: order.get(item[0], len(order))))
+                names = sorted((name for name in place.names if name in numbers), key=numbers.__getitem__)
+                found[(names or place.required(()))[0]] = rule.torch_shape(self.shapes)
+        return found
+
+    def names_of(self, paths: Collection[str]) -> set[str]:
+        """Returns every name of the tensors of these leaves."""
+        part = self.only(paths)
+        return {name for rule in part.rules for place in rule.places(part.shapes) for name in place.names}
 
     def only(self, paths: Collection[str]) -> Table:
         rules = [rule for rule in self.rules if all(path in paths for path in rule.paths)]
@@ -57,7 +69,8 @@ class Table:
         Raises:
           PortingError: leaves of which some tensors have, and others haven't: a stack's layers are one leaf here.
         """
-        paths, problems = [], []
+        paths: list[str] = []
+        problems = []
         for rule in self.rules:
             places = rule.places(self.shapes)
             missing = [place.names[0] for place in places if not any(name in names for name in place.names)]
@@ -79,17 +92,18 @@ def slots_from_entries(kind: Kind, entries: Entries, table: Table) -> Slots:
     """
     slots: Slots = {}
     for part in _parts(kind, table):
-        found = {place.required(()): _entry(place, entries) for place in _places(part)}
+        found = {tuple(place.required(())): _entry(place, entries) for place in _places(part)}
         for key, slot in kind.slots.items():
             arrays = {names: as_array(entry[key]) for names, entry in found.items() if entry.get(key) is not None}
             if not arrays and kind.optimizer == "adafactor":
                 continue  # it keeps factors or squares
             tensors = {name: array for names, array in arrays.items() for name in names}
             if slot in ("rows", "columns"):
-                slot, leaves = _leaf_of_factors(slot, list(arrays.values()), part)
+                slot, path, leaf = _leaf_of_factors(slot, list(arrays.values()), part)
+                slots.setdefault(slot, {})[path] = leaf
             else:
                 leaves = leaves_from_tensors(part.rules, tensors, part.shapes, f"optimizer: {key}")
-            slots.setdefault(slot, {}).update({path: np.asarray(leaf) for path, leaf in leaves.items()})
+                slots.setdefault(slot, {}).update({path: np.asarray(leaf) for path, leaf in leaves.items()})
     return slots
 
 
@@ -107,9 +121,7 @@ def entries_from_slots(
     return entries
 
 
-def _tensors(
-    slot: str, slots: Mapping[str, Mapping[str, Any]], part: Table
-) -> Iterator[tuple[Place, np.ndarray]]:
+def _tensors(slot: str, slots: Mapping[str, Mapping[str, Any]], part: Table) -> Iterator[tuple[Place, np.ndarray]]:
     """Yields the tensor of each place that a slot has one for."""
     if slot in ("rows", "columns"):
         (path,) = part.shapes
@@ -183,8 +195,8 @@ def _factor(slot: str, part: Table) -> Factor:
     return Factor("input_squares", numbers[:, 0]) if is_of_inputs else Factor("output_squares", numbers[0])
 
 
-def _leaf_of_factors(slot: str, arrays: list[np.ndarray], part: Table) -> tuple[str, dict[str, np.ndarray]]:
-    """Returns the slot and leaf of the factors of a rule's tensors, one for each layer."""
+def _leaf_of_factors(slot: str, arrays: list[np.ndarray], part: Table) -> tuple[str, str, np.ndarray]:
+    """Returns the slot, the path and the leaf of the factors of a rule's tensors, one for each layer."""
     factor, (rule,) = _factor(slot, part), part.rules
     if len(arrays) != len(rule.places(part.shapes)) or any(array.shape != factor.order.shape for array in arrays):
         raise PortingError(
@@ -192,4 +204,4 @@ def _leaf_of_factors(slot: str, arrays: list[np.ndarray], part: Table) -> tuple[
             f"{', '.join(str(list(array.shape)) for array in arrays)}"
         )
     layers = [array[factor.order] for array in arrays]
-    return factor.slot, {rule.paths[0]: np.stack(layers) if rule.stacked else layers[0]}
+    return factor.slot, rule.paths[0], np.stack(layers) if rule.stacked else layers[0]

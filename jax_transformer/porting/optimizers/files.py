@@ -3,6 +3,7 @@ in fairseq's form, or in a file of its own."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from jax_transformer.porting.optimizers.numbering import is_optimizer
 from jax_transformer.porting.optimizers.schedulers import is_scheduler
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
-from jax_transformer.storage.tensor_mappings import load_torch
+from jax_transformer.storage.tensor_files import write_torch
+from jax_transformer.storage.tensor_mappings import is_inner_state_dict, load_torch
 from jax_transformer.storage.tensors import PortingError
 
 OPTIMIZERS, SCHEDULER, TRAINER_STATE = ("optimizer.pt", "optimizer.bin"), "scheduler.pt", "trainer_state.json"
@@ -33,12 +35,14 @@ class TrainingFiles:
     scheduler: Mapping[str, Any] | None = None
     step: int | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Where they lay in a dict: "optimizer" and "scheduler" by key."""
+    """Under which keys of a dict they lay: "model", "optimizer" and "scheduler"."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """What else the dict, or trainer_state.json, holds."""
+    """What else the dict, or trainer_state.json, holds, as far as JSON keeps it."""
 
 
-def read_training_files(source: str | os.PathLike[str], optimizer: str | os.PathLike[str] | None = None) -> TrainingFiles:
+def read_training_files(
+    source: str | os.PathLike[str], optimizer: str | os.PathLike[str] | None = None
+) -> TrainingFiles:
     """Reads what a checkpoint keeps of its training.
 
     Args:
@@ -75,7 +79,9 @@ def _read_dict(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
             )
     steps = {key: content[key] for key in STEPS if type(content.get(key)) is int}
     keys = {"optimizer": optimizers[0]} | ({"scheduler": schedulers[0]} if schedulers else {})
-    others = {key: value for key, value in content.items() if key not in keys.values() and is_json(value)}
+    models = [key for key, value in content.items() if is_inner_state_dict(value)]
+    keys |= {"model": models[0]} if len(models) == 1 else {}
+    others = {key: value for key, value in content.items() if key not in keys.values() and can_be_kept(value)}
     return TrainingFiles(
         "dict",
         content[optimizers[0]],
@@ -91,7 +97,7 @@ def _read_fairseq(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
         raise PortingError(f"{path}: expected an optimizer's state under {FAIRSEQ!r}; received none")
     history = content.get("optimizer_history") or [{}]
     step = history[-1].get("num_updates") if isinstance(history[-1], Mapping) else None
-    others = {key: value for key, value in content.items() if key not in ("model", FAIRSEQ) and is_json(value)}
+    others = {key: value for key, value in content.items() if key not in ("model", FAIRSEQ) and can_be_kept(value)}
     return TrainingFiles("fairseq", content[FAIRSEQ], None, step, {"optimizer": FAIRSEQ}, others)
 
 
@@ -114,9 +120,74 @@ def _read_trainer(path: Path) -> TrainingFiles:
     return TrainingFiles("trainer", load_torch(file), scheduler, step if type(step) is int else None, {}, others)
 
 
-def is_json(value: Any) -> bool:
+# --- back
+
+
+def training_dict(
+    origin: Mapping[str, Any], step: int, state_dict: Mapping[str, Any], optimizer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns a dict of a model and its training under the keys that the checkpoint had, or the usual ones.
+
+    Args:
+      origin: that of the training state.
+      step: the number of optimizer steps done.
+      state_dict: the model's.
+      optimizer: the optimizer's.
+    """
+    keys, others, scheduler = origin["keys"], decoded(origin["others"]), decoded(origin["scheduler"])
+    content = {keys.get("model", "model"): state_dict, keys.get("optimizer", "optimizer"): optimizer}
+    if scheduler is not None:
+        content[keys.get("scheduler", "scheduler")] = scheduler
+    counted: dict[str, Any] = {key: step for key in STEPS if key in others} or (
+        {"step": step} if origin["form"] == "dict" else {}
+    )
+    if "optimizer_history" in others:
+        *earlier, last = others["optimizer_history"]
+        counted["optimizer_history"] = [*earlier, {**last, "num_updates": step}]
+    return content | others | counted
+
+
+def write_trainer_files(directory: Path, origin: Mapping[str, Any], step: int, optimizer: Mapping[str, Any]) -> None:
+    """Writes the files from which transformers' Trainer resumes, beside a model's."""
+    write_torch(directory / OPTIMIZERS[0], optimizer)
+    if origin["scheduler"] is not None:
+        write_torch(directory / SCHEDULER, decoded(origin["scheduler"]))
+    others = decoded(origin["others"]) if origin["form"] == "trainer" else {}
+    text = json.dumps({**others, "global_step": step}, indent=2)
+    (directory / TRAINER_STATE).write_text(text + "\n", encoding="utf-8")
+
+
+# --- what a model directory keeps of it as JSON
+
+TUPLE, NAMESPACE = "tuple()", "argparse.Namespace()"
+"""Keys of objects that stand for what JSON doesn't have."""
+
+
+def encoded(value: Any) -> Any:
+    """Returns a value as JSON has it, tuples and namespaces as objects of their own."""
+    if isinstance(value, tuple):
+        return {TUPLE: [encoded(one) for one in value]}
+    if isinstance(value, argparse.Namespace):
+        return {NAMESPACE: encoded(vars(value))}
+    if isinstance(value, Mapping):
+        return {key: encoded(one) for key, one in value.items()}
+    return [encoded(one) for one in value] if isinstance(value, list) else value
+
+
+def decoded(value: Any) -> Any:
+    """Returns the value that `encoded` was given."""
+    if isinstance(value, Mapping):
+        if value.keys() == {TUPLE}:
+            return tuple(decoded(one) for one in value[TUPLE])
+        if value.keys() == {NAMESPACE}:
+            return argparse.Namespace(**decoded(value[NAMESPACE]))
+        return {key: decoded(one) for key, one in value.items()}
+    return [decoded(one) for one in value] if isinstance(value, list) else value
+
+
+def can_be_kept(value: Any) -> bool:
     """Returns whether JSON keeps the value as it is."""
     try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError, RecursionError):
+        return bool(decoded(json.loads(json.dumps(encoded(value)))) == value)
+    except (TypeError, ValueError, RecursionError, AttributeError):
         return False

@@ -33,13 +33,13 @@ class Kind:
     """The settings of a group, from all fields of TrainConfig and "rate", the learning rate; but the weight decay."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Other keys of a parameter's state, which its first step writes, and what they are before it."""
-    step: Literal["tensor", "number", "none"] = "tensor"
-    """How a parameter's state counts its steps."""
+    step: str = "float32"
+    """How a parameter's state counts its steps: the dtype of a tensor, "number", or "none"."""
 
 
 def _read_adam(group: Mapping[str, Any]) -> Told:
     b1, b2 = group["betas"]
-    told = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
+    told: Told = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
     if "decoupled_weight_decay" in group:
         told["weight_decay_kind"] = "decoupled" if group["decoupled_weight_decay"] else "l2"
     return told
@@ -177,9 +177,7 @@ def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> To
             problems.append(f"{name} must be the same in all groups; received {', '.join(map(repr, of_groups))}")
     decays = sorted({float(group["weight_decay"]) for group in groups} - {0.0})
     if len(decays) > 1:
-        problems.append(
-            f"weight_decay must be one number or 0 in each group; received {', '.join(map(str, decays))}"
-        )
+        problems.append(f"weight_decay must be one number or 0 in each group; received {', '.join(map(str, decays))}")
     if problems:
         raise PortingError(f"optimizer: {kind.title} with settings that no run here has", problems)
     told: Told = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
@@ -201,8 +199,11 @@ OWN = ("params", "param_names")
 """What differs from group to group."""
 
 
+def as_number(value: Any) -> Any:
+    """Returns the number in a tensor of one value; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
+
+
 def _plain(value: Any) -> Any:
     """Returns a setting that can be compared: a number in place of a tensor, a tuple in place of a list."""
-    if hasattr(value, "item"):
-        return value.item()
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value) if isinstance(value, list) else as_number(value)

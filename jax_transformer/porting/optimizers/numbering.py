@@ -4,7 +4,7 @@ optimizer received them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from jax_transformer.porting.optimizers.kinds import Groups, Kind, kind_of
 from jax_transformer.storage.tensors import PortingError
 
 WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
-"""Names that transformers' Trainer puts into its second group, which doesn't decay (Trainer.get_decay_parameter_names)."""
+"""Names that Trainer of transformers puts into its second group, which doesn't decay (get_decay_parameter_names)."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,17 @@ class NamedState:
 
 def name_entries(
     state_dict: Mapping[str, Any],
-    parameters: Mapping[str, tuple[int, ...]],
-    frozen: Collection[str] = (),
+    order: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
     prefix: str = "",
 ) -> NamedState:
     """Returns the state with names.
 
     Args:
       state_dict: an optimizer's, with "state" and "param_groups".
-      parameters: the shapes of the model's parameters by name, in the order of `named_parameters`.
-      frozen: parameters that the optimizer never received.
+      order: the names of the module's parameters in the order of `named_parameters`, with constants that it may count
+        among them.
+      shapes: the shapes of those that the optimizer trains, by name.
       prefix: what stands before the names that the optimizer may have kept itself.
 
     Raises:
@@ -48,26 +49,26 @@ def name_entries(
     """
     groups, entries = _parts(state_dict)
     kind = kind_of(groups)
-    trained = [name for name in parameters if name not in frozen]
-    flat = _split_flat(groups, entries, {name: parameters[name] for name in trained})
+    trained = [name for name in order if name in shapes]
+    flat = _split_flat(groups, entries, {name: shapes[name] for name in trained})
     if flat is not None:
         groups, entries = flat
-    named = _names_of_groups(groups, trained, prefix)
+    named = _names_of_groups(groups, trained, order, prefix)
     names = {
         number: name
         for group, found in zip(groups, named, strict=True)
         for number, name in zip(group["params"], found, strict=True)
     }
-    unknown = [number for number in entries if number not in names]
+    unknown = [names.get(number, number) for number in entries if names.get(number) not in shapes]
     if unknown:
-        raise PortingError(f"optimizer: expected a state for parameters of its groups; received {unknown[:5]} too")
+        raise PortingError(f"optimizer: expected a state of trained parameters alone; received one of {unknown[0]} too")
     problems = [
-        f"{key} of {names[number]}: expected shape {parameters[names[number]]}; received {tuple(np.shape(value))}"
+        f"{key} of {names[number]}: expected shape {shapes[names[number]]}; received {tuple(np.shape(value))}"
         for number, entry in entries.items()
         for key, value in entry.items()
         if kind.slots.get(key) in ("first_moment", "second_moment", "momentum")
         and value is not None
-        and tuple(np.shape(value)) != parameters[names[number]]
+        and tuple(np.shape(value)) != shapes[names[number]]
     ]
     if problems:
         raise PortingError("optimizer: its entries don't belong to these parameters in this order", problems)
@@ -95,16 +96,15 @@ def is_optimizer(content: Any) -> bool:
     )
 
 
-def _names_of_groups(groups: Groups, trained: Sequence[str], prefix: str) -> list[list[str]]:
+def _names_of_groups(groups: Groups, trained: Sequence[str], order: Sequence[str], prefix: str) -> list[list[str]]:
     """Returns the names of the parameters of each group."""
     if all("param_names" in group for group in groups):  # optimizers that received named parameters keep their names
-        return [[_known(str(name), trained, prefix) for name in group["param_names"]] for group in groups]
+        return [[_known(str(name), order, prefix) for name in group["param_names"]] for group in groups]
     sizes = [len(group["params"]) for group in groups]
-    if len(groups) == 1 and sizes[0] == len(trained):
-        return [list(trained)]
-    by_decay = [[name for name in trained if bool(WITHOUT_DECAY.search(name)) is is_exempt] for is_exempt in (False, True)]
-    if sizes == [len(names) for names in by_decay]:
-        return by_decay
+    by_decay = [[name for name in trained if bool(WITHOUT_DECAY.search(name)) is exempt] for exempt in (False, True)]
+    for parts in ([list(trained)], by_decay, [list(order)]):
+        if sizes == [len(names) for names in parts]:
+            return parts
     raise PortingError(
         f"optimizer: expected {len(trained)} parameters, in one group or in the two of transformers' Trainer "
         f"({len(by_decay[0])} and {len(by_decay[1])}); received {' and '.join(map(str, sizes))}. If it didn't receive "
@@ -113,10 +113,10 @@ def _names_of_groups(groups: Groups, trained: Sequence[str], prefix: str) -> lis
     )
 
 
-def _known(name: str, trained: Sequence[str], prefix: str) -> str:
+def _known(name: str, order: Sequence[str], prefix: str) -> str:
     """Returns a parameter's name without what wrappers put before it."""
     for before in ("", prefix, "module.", "_orig_mod."):
-        if name.removeprefix(before) in trained:
+        if name.removeprefix(before) in order:
             return name.removeprefix(before)
     raise PortingError(f"optimizer: expected names of the model's parameters; received {name!r}")
 
@@ -137,8 +137,6 @@ def _split_flat(
     start = 0
     for number, shape in enumerate(shapes.values()):
         end = start + int(np.prod(shape))
-        split[number] = {
-            key: value[start:end].reshape(shape) if key in flat else value for key, value in whole.items()
-        }
+        split[number] = {key: value[start:end].reshape(shape) if key in flat else value for key, value in whole.items()}
         start = end
     return [{**groups[0], "params": list(range(len(shapes))), "was_flat": True}], split

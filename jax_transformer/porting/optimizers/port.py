@@ -1,0 +1,313 @@
+"""Port training states: read them from a checkpoint beside its model, and write them back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.porting.names.dialect import dialect_of_origin
+from jax_transformer.porting.optimizers.conversion import Table, entries_from_slots, slots_from_entries
+from jax_transformer.porting.optimizers.files import (
+    TrainingFiles,
+    decoded,
+    encoded,
+    read_training_files,
+    training_dict,
+    write_trainer_files,
+)
+from jax_transformer.porting.optimizers.kinds import Kind, Told, as_number, kind_for, kind_of, read_groups
+from jax_transformer.porting.optimizers.numbering import NamedState, name_entries
+from jax_transformer.porting.optimizers.order import parameter_names
+from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
+from jax_transformer.porting.state_dicts import param_shapes
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, state_dict_of_tensors, write_torch
+from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensors import PortingError
+from jax_transformer.storage.training_state import TrainingState
+
+
+def import_training_state(
+    model: Model,
+    source: str | os.PathLike[str] | TrainingFiles,
+    *,
+    optimizer: str | os.PathLike[str] | None = None,
+    frozen: Sequence[str] = (),
+    decay_kind: str | None = None,
+    step: int | None = None,
+) -> Model:
+    """Returns the model with the training state of the checkpoint that it was imported from.
+
+    Args:
+      model: the imported model.
+      source: the checkpoint: a torch file, or a directory of transformers' Trainer.
+      optimizer: a torch file with the optimizer's state_dict, if the checkpoint has none.
+      frozen: patterns of paths of parameters that the optimizer never received.
+      decay_kind: "l2" or "decoupled", for an Adam whose file doesn't say so.
+      step: the number of optimizer steps done, for SGD, which doesn't count them.
+
+    Raises:
+      PortingError: there is no optimizer's state, or one that has no place here; reports all problems of one kind
+        together.
+    """
+    files = source if isinstance(source, TrainingFiles) else read_training_files(source, optimizer)
+    table = _table(model)
+    without = table.names_of(_frozen_paths(table, frozen))
+    order = [name for name in parameter_names(model, table) if name not in without]
+    shapes = {name: shape for name, shape in table.shapes_of(order).items() if name not in without}
+    named = name_entries(files.optimizer, order, shapes, (model.origin or {}).get("prefix", ""))
+    trained = table.paths_of(named.state) if named.state else list(table.shapes)
+    told = read_groups(named.kind, named.groups, decay_kind)
+    told |= _without_decay(named, table, told) | _rates(named, files)
+    left = [path for path in table.shapes if path not in trained]
+    slots = slots_from_entries(named.kind, named.state, table.only(trained)) if named.state else {}
+    state = TrainingState(
+        named.kind.optimizer,
+        _steps(named, files, step),
+        slots,
+        told | ({"freeze": left} if left else {}),
+        None if files.scheduler is None else next_rate(files.scheduler),
+        _origin(named, files, order),
+    )
+    return dataclasses.replace(model, training_state=state)
+
+
+def _table(model: Model) -> Table:
+    if model.origin is None:
+        raise PortingError(
+            "this model was not imported from a checkpoint, so no table relates its parameters to others"
+        )
+    return Table.of(dialect_of_origin(model.origin).rules(model.config), param_shapes(model.config))
+
+
+def _frozen_paths(table: Table, patterns: Sequence[str]) -> list[str]:
+    """Returns the paths of the parameters that match. Raises PortingError if a pattern matches none."""
+    for pattern in patterns:
+        if not any(fnmatchcase(path, pattern) for path in table.shapes):
+            raise PortingError(
+                f"--frozen: expected patterns of parameters' paths, such as {next(iter(table.shapes))}; received "
+                f"{pattern!r}, which matches none"
+            )
+    return [path for path in table.shapes if _matches(path, patterns)]
+
+
+def _without_decay(named: NamedState, table: Table, told: Told) -> Told:
+    """Returns the parameters of the groups that don't decay, where others do."""
+    if not told["weight_decay"]:
+        return {}
+    exempt = [name for group in named.groups if not group["weight_decay"] for name in group["params"]]
+    paths = table.paths_of(exempt) if exempt else []
+    return {"no_decay": _patterns(paths, table.shapes)} if paths else {}
+
+
+USUAL = ("*/bias", "*norm/*")
+
+
+def _patterns(paths: Collection[str], known: Collection[str]) -> list[str]:
+    """Returns patterns that match these paths and no others: the usual ones as far as they do, and the other paths."""
+    patterns = [
+        pattern
+        for pattern in USUAL
+        if any(fnmatchcase(path, pattern) for path in paths)
+        and all(path in paths for path in known if fnmatchcase(path, pattern))
+    ]
+    return patterns + [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in patterns)]
+
+
+def _rates(named: NamedState, files: TrainingFiles) -> Told:
+    """Returns what the checkpoint tells of the learning rate and the number of steps."""
+    group, told = named.groups[0], Told()
+    if files.scheduler is not None:
+        told |= read_scheduler(files.scheduler)
+    elif group.get("lr") is not None:
+        told["learning_rate"] = float(group.get("initial_lr", group["lr"]))
+        if "initial_lr" not in group and files.form in ("dict", "file"):
+            told |= {"schedule": "constant", "warmup_steps": 0}
+    if files.form == "trainer" and type(files.others.get("max_steps")) is int:
+        told["max_steps"] = files.others["max_steps"]
+    return told
+
+
+def _steps(named: NamedState, files: TrainingFiles, given: int | None) -> int:
+    """Returns the number of optimizer steps done.
+
+    Raises:
+      PortingError: parameters of different ages, as in an optimizer that received some of them later; no number.
+    """
+    counts = {name: as_number(entry["step"]) for name, entry in named.state.items() if "step" in entry}
+    ages = sorted(set(counts.values()))
+    if len(ages) > 1:
+        youngest = min(counts, key=counts.__getitem__)
+        raise PortingError(
+            f"optimizer: expected as many steps of every parameter; received {int(ages[0])} of {youngest} and "
+            f"{int(ages[-1])} of others"
+        )
+    found = int(ages[0]) if ages else files.step if given is None else given
+    if found is None:
+        raise PortingError(
+            f"optimizer: {named.kind.title} doesn't count its steps; give --step, the number of steps done"
+        )
+    if given is not None and given != found:
+        raise PortingError(f"--step: the optimizer has done {found} steps; received {given}")
+    return found
+
+
+def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[str, Any]:
+    """Returns what the checkpoint is written again with."""
+    entries = list(named.state.values())
+    steps = [entry["step"] for entry in entries if "step" in entry]
+    extras = {
+        key: {name: as_number(entry[key]) for name, entry in named.state.items() if key in entry}
+        for key in named.kind.extras
+    }
+    return {
+        "form": files.form,
+        "keys": dict(files.keys),
+        "parameters": names,
+        "groups": encoded([{name: as_number(value) for name, value in group.items()} for group in named.groups]),
+        "scheduler": None if files.scheduler is None else encoded(dict(files.scheduler)),
+        "step": _dtype(steps[0]) if steps else named.kind.step,
+        "extras": {key: values for key, values in extras.items() if values},
+        "others": encoded(dict(files.others)),
+    }
+
+
+def _dtype(step: Any) -> str:
+    return as_array(step).dtype.name if hasattr(step, "dtype") else "number"
+
+
+# --- back
+
+
+def training_state_of_run(
+    model: Model, state: TrainingState, train: Mapping[str, Any], former: TrainingState | None = None
+) -> Model:
+    """Returns the model with the state of a run, described as PyTorch's optimizer would have it.
+
+    Args:
+      model: the run's model, with the origin that it was started from.
+      state: the run's, with the learning rate of its next step.
+      train: all fields of the run's TrainConfig.
+      former: the training state that the run continued, whose form is kept.
+
+    Raises:
+      PortingError: the order of the parameters in PyTorch isn't known.
+    """
+    kind, table = kind_for(state.optimizer), _table(model)
+    origin = dict(former.origin) if former is not None else {}
+    names = origin.get("parameters") or parameter_names(model, table)
+    rate = float(state.next_rate or 0.0)
+    known = decoded(origin.get("groups") or [{}])
+    groups = [
+        {**known[0], **kind.write({**train, "rate": rate}), "weight_decay": decay, "params": members}
+        for decay, members in _groups(table, state, names, train)
+    ]
+    for group in groups:
+        group.pop("param_names", None)
+        if "initial_lr" in known[0]:
+            group["initial_lr"] = train["learning_rate"]
+    scheduler = decoded(origin.get("scheduler"))
+    if scheduler is not None:
+        scheduler = moved_scheduler({**scheduler, "_last_lr": [rate] * len(groups)}, state.step, rate)
+    elif (model.origin or {}).get("hugging_face"):
+        scheduler = lambda_scheduler(train["learning_rate"], state.step, rate, len(groups))
+    written = {
+        "form": origin.get("form") or ("trainer" if (model.origin or {}).get("hugging_face") else "dict"),
+        "keys": origin.get("keys", {}),
+        "parameters": names,
+        "groups": encoded(groups),
+        "scheduler": encoded(scheduler),
+        "step": origin.get("step", kind.step),
+        "extras": {},
+        "others": origin.get("others", {}),
+    }
+    return dataclasses.replace(model, training_state=dataclasses.replace(state, origin=written))
+
+
+def _groups(
+    table: Table, state: TrainingState, names: Sequence[str], train: Mapping[str, Any]
+) -> list[tuple[float, list[str]]]:
+    """Returns the weight decay and the names of each group: of the parameters that decay, and of those that don't."""
+    patterns, decay = train["no_decay"] if train["weight_decay"] else (), train["weight_decay"]
+    trained = state.paths or [path for path in table.shapes if not _matches(path, train["freeze"])]
+    exempt = table.names_of([path for path in trained if _matches(path, patterns)])
+    known = table.names_of(trained)
+    decayed = [name for name in names if name in known and name not in exempt]
+    others = [name for name in names if name in exempt]
+    return [(decay, decayed), (0.0, others)] if others else [(decay, decayed)]
+
+
+def _matches(path: str, patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def optimizer_state_dict(model: Model) -> dict[str, Any]:
+    """Returns the optimizer's state_dict of a model's training state, with NumPy arrays in place of tensors.
+
+    Raises:
+      PortingError: the model has no training state.
+    """
+    state = _state(model)
+    named, table = decoded(state.origin["groups"]), _table(model)
+    kind = kind_of(named)
+    entries = entries_from_slots(kind, state.slots, table.only(state.paths)) if state.slots else {}
+    numbers = {name: number for number, name in enumerate(name for group in named for name in group["params"])}
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in named]
+    held = {name: _entry(kind, state, name, entries[name]) for name in numbers if name in entries}
+    return {"state": {numbers[name]: entry for name, entry in held.items()}, "param_groups": groups}
+
+
+def _entry(kind: Kind, state: TrainingState, name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one parameter's state, its scalars before its arrays as PyTorch has them."""
+    entry: dict[str, Any] = {}
+    if kind.step != "none":
+        dtype = state.origin["step"]
+        entry["step"] = state.step if dtype == "number" else np.asarray(state.step, dtype)
+    entry |= arrays
+    for key, first in kind.extras.items():
+        entry[key] = state.origin["extras"].get(key, {}).get(name, first)
+    return entry
+
+
+def file_writer(
+    model: Model, path: str | os.PathLike[str]
+) -> Callable[[str | os.PathLike[str], Mapping[str, Any], str | None], None]:
+    """Returns a function that writes a model's tensors to a torch file in which its training state lies beside them.
+
+    Raises:
+      PortingError: the model has no training state; the file is to be a .safetensors file.
+    """
+    path = os.fspath(path)
+    if path.endswith(SUFFIXES) and not path.endswith(TORCH_SUFFIXES):
+        raise PortingError(
+            f"{path}: a .safetensors file has no place for a training state: expected a name that ends in "
+            f"{', '.join(TORCH_SUFFIXES)}, or a directory"
+        )
+    optimizer, state = optimizer_state_dict(model), _state(model)
+
+    def write(path: str | os.PathLike[str], tensors: Mapping[str, Any], settings: str | None) -> None:
+        state_dict = state_dict_of_tensors(tensors, settings)
+        write_torch(path, training_dict(state.origin, state.step, state_dict, optimizer))
+
+    return write
+
+
+def directory_writer(model: Model) -> Callable[[Path], None]:
+    """Returns a function that writes a model's training state into a directory, for transformers' Trainer."""
+    optimizer, state = optimizer_state_dict(model), _state(model)
+    return lambda directory: write_trainer_files(directory, state.origin, state.step, optimizer)
+
+
+def _state(model: Model) -> TrainingState:
+    if model.training_state is None:
+        raise PortingError(
+            "expected a model with a training state: one that was ported with --with-optimizer, or a run; received one "
+            "without"
+        )
+    return model.training_state
