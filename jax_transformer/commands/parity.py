@@ -108,7 +108,8 @@ class ParityOptions:
     """Write a draft of such a map, guessed from shapes and order, for you to edit; compare nothing."""
     stages: str | None = None
     """Comma-separated stages to compare. Default: all of
-    weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients."""
+    weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients.
+    If asked for, also resume: each side continues the training that the other began."""
     dtypes: str = "float64,float32,bfloat16"
     """Comma-separated precisions. float64 decides; the others are judged by their distance from it."""
     node: str | None = None

@@ -72,7 +72,8 @@ def compare(
       names: a map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names
         them.
       stages: a selection of weights, inputs, masks, forward, loss, gradients, step, trajectory and decode; with
-        `inputs`, of inputs, forward and gradients. None: all.
+        `inputs`, of inputs, forward and gradients. None: all. If asked for, also resume: each side continues the
+        training that the other began, with its optimizer's state ported.
       dtypes: a selection of float64, float32 and bfloat16. float64 decides; the others are judged by their distance
         from it. None: all.
       node: the only activation to look at, in float64.
@@ -166,7 +167,7 @@ def compare(
     from jax_transformer.parity.allowances import ALLOWANCES
     from jax_transformer.parity.pairing import Sides, compare_models
     from jax_transformer.parity.rules import Programs, make_rules
-    from jax_transformer.parity.run_results import DTYPES, STAGES
+    from jax_transformer.parity.run_results import DTYPES, OPTIONAL, STAGES
 
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
     needs_rule = (loss and not jax_loss) or (optimizer and not jax_optimizer)
@@ -189,7 +190,7 @@ def compare(
             reference_programs=theirs,
             mesh=mesh,
         ),
-        stages=selected(stages, STAGES, "stages"),
+        stages=selected(stages, STAGES, "stages", OPTIONAL),
         dtypes=selected(dtypes, DTYPES, "dtypes"),
         seed=seed,
         node=node,

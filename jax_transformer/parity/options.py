@@ -57,10 +57,11 @@ def check_options(comparison: str, given: Collection[str], hints: Collection[str
         raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
 
 
-def selected(chosen: Sequence[str] | None, known: Sequence[str], option: str) -> Any:
-    """Returns the names that were chosen, or all. Raises ParityError for unknown ones, or none."""
+def selected(chosen: Sequence[str] | None, usual: Sequence[str], option: str, optional: Sequence[str] = ()) -> Any:
+    """Returns the names that were chosen, or the usual ones. Raises ParityError for unknown ones, or none."""
     if chosen is None:
-        return known
+        return usual
+    known = (*usual, *optional)
     chosen = [chosen] if isinstance(chosen, str) else list(chosen)
     if not chosen or not {*chosen} <= {*known}:
         raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")

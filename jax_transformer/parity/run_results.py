@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
+OPTIONAL = ("resume",)
+"""Stages that run only when they are asked for."""
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 """Stages that the report lists after the one they belong to."""
@@ -119,7 +121,7 @@ class RunResults:
           requested: the names of the stages that the run was started with.
           node: the only activation to report on; None: all.
         """
-        order = [name for stage in STAGES for name in (stage, *SUBSTAGES.get(stage, ()))]
+        order = [name for stage in (*STAGES, *OPTIONAL) for name in (stage, *SUBSTAGES.get(stage, ()))]
         stages = [
             merge_stages(self.stages[name])
             for name in order

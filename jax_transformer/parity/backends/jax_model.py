@@ -24,8 +24,10 @@ from jax_transformer.parity.backends.devices import Devices
 from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
 from jax_transformer.parity.backends.side import (
     Arrays,
+    CannotRun,
     Dtype,
     Gradients,
+    Halt,
     Hypotheses,
     Plan,
     Training,
@@ -37,6 +39,7 @@ from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy, without_filling
+from jax_transformer.training.optimizer_state import continue_training, training_state
 from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import make_train_step
 
@@ -99,7 +102,7 @@ class JaxSide:
         """Compiles what takes longest, and decodes, while other things are done."""
         if {"loss", "gradients"} & {*plan.stages}:
             self._program(_compiled_gradients, plan.problem)
-        if {"step", "trajectory"} & {*plan.stages}:
+        if {"step", "trajectory", "resume"} & {*plan.stages}:
             self._program(_compiled_step, plan.problem)
         if plan.decoded is not None:
             work = (plan.decoded, plan.decoding)
@@ -122,6 +125,22 @@ class JaxSide:
                 if keep_all:
                     parameters.append(_trained(state))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
+
+    def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
+        if self.programs.optimizer is not None:
+            raise CannotRun(
+                "the candidate's optimizer is a program of its own, whose state no table relates to PyTorch's"
+            )
+        compiled, train = self._program(_compiled_step, problem).result(), self.train_config
+        with in_precision("float64"):
+            params = cast(problem.params if halt is None else halt.params, "float64")
+            state = init_state(self.config, train, params, mesh=self.devices.mesh)
+            state = state if halt is None else continue_training(state, halt.state, train)
+            losses = []
+            for _ in range(steps):
+                state, metrics = compiled(state, _batch(self._filled_up(problem)))
+                losses.append(float(metrics["loss"]))
+            return Halt(map_leaves(np.asarray, all_params(state)), training_state(state, train), np.array(losses))
 
     def _program(self, compiled: Callable[..., Any], problem: Problem) -> Future[Any]:
         """Compiles a program, once for each shape of batches."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.parity.problems import Problem
+from jax_transformer.storage.training_state import TrainingState
 
 Arrays = Mapping[str, np.ndarray]
 Dtype = Literal["float64", "float32", "bfloat16"]
@@ -47,6 +48,16 @@ class Training(NamedTuple):
     """By path, layers one by one: before the first step and after each; or only after the last."""
     gradients: tuple[Arrays, ...]
     """The gradients of each step before clipping; or none."""
+
+
+class Halt(NamedTuple):
+    """Holds a training that was stopped, so that either side can continue it."""
+
+    params: Mapping[str, Any]
+    """All of the model's, a nested dict in float64."""
+    state: TrainingState
+    losses: np.ndarray
+    """The loss before each step since it was begun or continued."""
 
 
 class Hypotheses(NamedTuple):
@@ -98,6 +109,9 @@ class Side(Protocol):
     def gradients(self, problem: Problem) -> Gradients: ...
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training: ...
+
+    def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
+        """Trains for some steps, from the problem's parameters or from where either side halted."""
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,6 +17,7 @@ from jax_transformer.parity.backends.side import (
     CannotRun,
     Dtype,
     Gradients,
+    Halt,
     Hypotheses,
     NotFinite,
     Plan,
@@ -26,12 +28,14 @@ from jax_transformer.parity.backends.side import (
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.torch_programs import (
     BuiltInOptimizer,
+    Optimizer,
     call_decoder,
     call_loss,
     clear_gradients,
     make_optimizer,
     take_step,
 )
+from jax_transformer.parity.backends.torch_resuming import halted, load_state
 from jax_transformer.parity.backends.torch_tensors import to_array
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
@@ -135,7 +139,7 @@ class TorchSide:
     def get_ready(self, plan: Plan) -> None:
         """Imports the module that PyTorch's first optimizer imports, which takes a second. No module runs before that
         is done."""
-        if {"step", "trajectory"} & {*plan.stages}:
+        if {"step", "trajectory", "resume"} & {*plan.stages}:
             self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
             self._importing.start()
 
@@ -196,6 +200,31 @@ class TorchSide:
         del optimizer  # its moments are twice as large as the model
         module.zero_grad(set_to_none=True)
         return Training(np.array(losses), tuple(parameters or [self._parameters(module, finite)]), tuple(gradients))
+
+    def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
+        module = self._trainable(problem if halt is None else replace(problem, params=halt.params))
+        self._loaded.pop("float64")  # it changes
+        done = 0 if halt is None else halt.state.step
+        program = self.programs.optimizer or partial(
+            BuiltInOptimizer, train=self.rules.train, d_model=self.config.d_model, steps=done + steps, done=done
+        )
+        optimizer = make_optimizer(program, module)
+        if halt is not None:
+            load_state(optimizer, module, self.reference, halt)
+        losses = []
+        for _ in range(steps):
+            losses.append(self._step(module, problem, optimizer, program))
+        return halted(optimizer, module, self.reference, done + steps, losses)
+
+    def _step(self, module: nn.Module, problem: Problem, optimizer: Optimizer, program: Callable[..., Any]) -> float:
+        """Takes an optimizer step, and returns the loss before it."""
+        clear_gradients(program, optimizer)
+        with deterministic():
+            done = self._run(module, problem, "float64", watched=False, gradients=True)
+            loss = self._loss(done.logits, problem)
+            self._pass_back(loss)
+        take_step(program, optimizer)
+        return loss.item()
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         import torch

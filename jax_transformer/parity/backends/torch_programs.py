@@ -134,11 +134,12 @@ def _name(program: Callable[..., Any]) -> str:
 class BuiltInOptimizer:
     """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
 
-    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int) -> None:
+    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int, done: int = 0) -> None:
+        """Begins after `done` of the steps."""
         import torch
 
         self.parameters, self.clip_norm = list(module.parameters()), train.clip_norm
-        self.rates = iter(learning_rates(train, d_model, steps))
+        self.rates = iter(learning_rates(train, d_model, steps)[done:])
         betas = train.adam_b1, train.adam_b2
         self.adam = torch.optim.AdamW(self.parameters, 1.0, betas, train.adam_eps, train.weight_decay)
 

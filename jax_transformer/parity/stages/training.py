@@ -13,7 +13,16 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Gradients, NotFinite, Side, Training
+from jax_transformer.parity.backends.side import (
+    Arrays,
+    CannotRun,
+    Gradients,
+    Halt,
+    NotFinite,
+    Side,
+    Training,
+    layer_by_layer,
+)
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
@@ -25,6 +34,7 @@ from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.runtime.trees import flatten
 
 T = TypeVar("T")
 Sides = Mapping[SideName, Side]
@@ -92,7 +102,7 @@ def _exempt(parameters: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
 
 
 def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
-    """Runs the stages loss, gradients, step and trajectory, as far as they are selected."""
+    """Runs the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
     counts_pads = pair.rules.train.loss_counts_pads
     if {"loss", "gradients"} & {*stages}:
         _gradients(pair, own, results)
@@ -107,6 +117,8 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
         if name in stages:
             steps = partial(_on_finite_rows, own, partial(_steps, pair, name, results), results)
             results.attempt(name, own.name, steps)
+    if "resume" in stages:
+        results.attempt("resume", own.name, partial(_on_finite_rows, own, partial(_resume, pair, results), results))
 
 
 def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunResults) -> T:
@@ -204,6 +216,28 @@ def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
     if stage.verdict == "diverged" and pair.rules.knows_update:
         results.faults += step_faults(pair.config, pair.rules.train, own, pair.sides)
     return stage
+
+
+def _resume(pair: Pair, results: RunResults, own: Problem) -> Stage:
+    """Lets each side continue the training that the other began, with the optimizer's state ported, and compares both
+    with the reference's training as a whole."""
+    candidate, reference = pair.candidate, pair.reference
+    results.progress("resume: the reference, and the candidate after it")
+    whole = reference.resume(own, 2 * STEPS)
+    onward = candidate.resume(own, STEPS, reference.resume(own, STEPS))
+    results.progress("resume: the candidate, and the reference after it")
+    back = reference.resume(own, STEPS, candidate.resume(own, STEPS))
+    rows: tuple[Row, ...] = ()
+    for direction, halt in (("candidate after reference", onward), ("reference after candidate", back)):
+        ends = [{"losses": one.losses[-STEPS:], **_parameters(one)} for one in (halt, whole)]
+        stage = compare_stage("resume", *(_compared(end) for end in ends))
+        rows += tuple(replace(row, name=f"{row.name}, {direction}") for row in stage.rows)
+    return replace(stage, rows=rows + _exempt(_parameters(whole)))
+
+
+def _parameters(halt: Halt) -> Arrays:
+    leaves = flatten(halt.params)
+    return layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
 
 
 def _allow_for_rounding(
