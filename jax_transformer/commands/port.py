@@ -296,7 +296,8 @@ def _export(options: PortOptions) -> int:
     beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
     print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
     if with_optimizer and state is not None:
-        print(f"training: {state.optimizer} after {state.step:,} steps")
+        scheduler = "" if state.origin["scheduler"] else ", without a scheduler's state"
+        print(f"training: {state.optimizer} after {state.step:,} steps{scheduler}")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
@@ -315,10 +316,8 @@ def _load_with_state(options: PortOptions) -> Model:
         if step is not None:
             raise ValueError(f"--step: expected a run directory, which has checkpoints by step; received {source}")
         return load_model(source, mapped=True)
-    model, former = load_training_model(source, step)
-    if model.training_state is None:
-        raise ValueError(f"{source}: expected a checkpoint with a training state; received none")
-    return training_state_of_run(model, model.training_state, model.training_state.train, former)
+    trained = load_training_model(source, step)
+    return training_state_of_run(trained.model, trained.state, trained.peak_rate, trained.former)
 
 
 def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:

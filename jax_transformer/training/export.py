@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, s
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.optimizer_state import training_state
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
-from jax_transformer.training.schedules import make_schedule
+from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
 
@@ -107,9 +107,19 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
     return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
-def load_training_model(run: str | Path, step: int | None = None) -> tuple[Model, TrainingState | None]:
-    """Returns a run's model at a checkpoint with its training state, and the state that the run continued, if any. The
-    run may still be training.
+class TrainedModel(NamedTuple):
+    """Holds a run's model at a checkpoint, and what its training state is written with."""
+
+    model: Model
+    state: TrainingState
+    """With all fields of TrainConfig, and the learning rate of the next step."""
+    peak_rate: float
+    former: TrainingState | None
+    """The training state that the run continued."""
+
+
+def load_training_model(run: str | Path, step: int | None = None) -> TrainedModel:
+    """Returns a run's model at a checkpoint with its training state. The run may still be training.
 
     The parameters are those that are trained, and not their moving average.
 
@@ -136,13 +146,14 @@ def load_training_model(run: str | Path, step: int | None = None) -> tuple[Model
         state = checkpoints.restore(step, abstract_state(model, config.train, mesh=mesh))
     finally:
         checkpoints.close()
-    rate = float(make_schedule(config.train, model.d_model)(state.step) * state.rate_scale)
+    with jax.enable_x64(True):
+        rate = float(make_schedule(config.train, model.d_model)(int(state.step))) * float(state.rate_scale)
     saved = dataclasses.replace(
         training_state(state, config.train), train=dataclasses.asdict(config.train), next_rate=rate
     )
     former = load_model(config.init_from, mapped=True).training_state if config.init_optimizer else None
     params = jax.tree.map(np.asarray, all_params(state))
-    return dataclasses.replace(make_model(config, corpus, params), training_state=saved), former
+    return TrainedModel(make_model(config, corpus, params), saved, peak_rate(config.train, model.d_model), former)
 
 
 def _config_of_run(path: Path) -> RunConfig:

@@ -49,6 +49,13 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
     return schedule
 
 
+def peak_rate(config: TrainConfig, d_model: int) -> float:
+    """Returns the highest rate of a schedule, before any plateau."""
+    if config.schedule == "paper":
+        return config.learning_rate * (d_model * config.warmup_steps) ** -0.5
+    return config.learning_rate
+
+
 def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates:
     """Returns factor · d_model^-½ · min(t^-½, t · warmup^-1.5) for steps t from 1 (Vaswani et al. 2017, §5.3)."""
     return lambda t: factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)

@@ -92,7 +92,7 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
 def _training_state(path: str, model: Model) -> TrainingState:
     if model.training_state is None:
         raise InitialModelError(
-            f"init_optimizer: expected a model with a training state, as port --with-optimizer keeps it; received {path}"
+            f"init_optimizer: expected a model with a training state, as port --with-optimizer keeps; received {path}"
         )
     return model.training_state
 

@@ -128,9 +128,7 @@ class JaxSide:
 
     def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
         if self.programs.optimizer is not None:
-            raise CannotRun(
-                "the candidate's optimizer is a program of its own, whose state no table relates to PyTorch's"
-            )
+            raise CannotRun("the candidate's optimizer is a user's, whose state no table relates to PyTorch's")
         compiled, train = self._program(_compiled_step, problem).result(), self.train_config
         with in_precision("float64"):
             params = cast(problem.params if halt is None else halt.params, "float64")

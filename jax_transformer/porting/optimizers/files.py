@@ -36,6 +36,8 @@ class TrainingFiles:
     step: int | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
     """Under which keys of a dict they lay: "model", "optimizer" and "scheduler"."""
+    order: tuple[str, ...] = ()
+    """The keys of the dict."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """What else the dict, or trainer_state.json, holds, as far as JSON keeps it."""
 
@@ -88,6 +90,7 @@ def _read_dict(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
         content[schedulers[0]] if schedulers else None,
         next(iter(steps.values()), None),
         keys,
+        tuple(content),
         others,
     )
 
@@ -98,7 +101,7 @@ def _read_fairseq(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
     history = content.get("optimizer_history") or [{}]
     step = history[-1].get("num_updates") if isinstance(history[-1], Mapping) else None
     others = {key: value for key, value in content.items() if key not in ("model", FAIRSEQ) and can_be_kept(value)}
-    return TrainingFiles("fairseq", content[FAIRSEQ], None, step, {"optimizer": FAIRSEQ}, others)
+    return TrainingFiles("fairseq", content[FAIRSEQ], None, step, {"optimizer": FAIRSEQ}, tuple(content), others)
 
 
 def _read_trainer(path: Path) -> TrainingFiles:
@@ -117,7 +120,7 @@ def _read_trainer(path: Path) -> TrainingFiles:
     if scheduler is not None and not is_scheduler(scheduler):
         raise PortingError(f"{path / SCHEDULER}: expected a scheduler's state; received another")
     step = others.get("global_step")
-    return TrainingFiles("trainer", load_torch(file), scheduler, step if type(step) is int else None, {}, others)
+    return TrainingFiles("trainer", load_torch(file), scheduler, step if type(step) is int else None, others=others)
 
 
 # --- back
@@ -138,13 +141,14 @@ def training_dict(
     content = {keys.get("model", "model"): state_dict, keys.get("optimizer", "optimizer"): optimizer}
     if scheduler is not None:
         content[keys.get("scheduler", "scheduler")] = scheduler
-    counted: dict[str, Any] = {key: step for key in STEPS if key in others} or (
-        {"step": step} if origin["form"] == "dict" else {}
-    )
+    counted: dict[str, Any] = {key: step for key in STEPS if key in others}
+    if not counted and origin["step"] == "none":
+        counted = {"step": step}  # nothing else tells it
     if "optimizer_history" in others:
         *earlier, last = others["optimizer_history"]
         counted["optimizer_history"] = [*earlier, {**last, "num_updates": step}]
-    return content | others | counted
+    content |= others | counted
+    return {key: content[key] for key in dict.fromkeys([*origin["order"], *content]) if key in content}
 
 
 def write_trainer_files(directory: Path, origin: Mapping[str, Any], step: int, optimizer: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _read_adafactor(group: Mapping[str, Any]) -> Told:
             "weight_decay must be 0 with scale_parameter, by which transformers' Adafactor multiplies the decay too; "
             f"received {group['weight_decay']}"
         )
-    return told | ({"schedule": "relative", "learning_rate": 1.0} if group["relative_step"] else {})
+    return told | ({"schedule": "relative", "learning_rate": 1.0, "warmup_steps": 0} if group["relative_step"] else {})
 
 
 def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:

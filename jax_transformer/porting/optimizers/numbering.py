@@ -4,7 +4,7 @@ optimizer received them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from jax_transformer.porting.optimizers.kinds import Groups, Kind, kind_of
 from jax_transformer.storage.tensors import PortingError
 
 WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
-"""Names that Trainer of transformers puts into its second group, which doesn't decay (get_decay_parameter_names)."""
+"""Names that Trainer of transformers puts into its second group, which doesn't decay, beside the parameters of every
+nn.LayerNorm (Trainer.get_decay_parameter_names)."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def name_entries(
     state_dict: Mapping[str, Any],
     order: Sequence[str],
     shapes: Mapping[str, tuple[int, ...]],
+    norms: Collection[str] = (),
     prefix: str = "",
 ) -> NamedState:
     """Returns the state with names.
@@ -41,6 +43,7 @@ def name_entries(
       order: the names of the module's parameters in the order of `named_parameters`, with constants that it may count
         among them.
       shapes: the shapes of those that the optimizer trains, by name.
+      norms: those that belong to norms.
       prefix: what stands before the names that the optimizer may have kept itself.
 
     Raises:
@@ -53,7 +56,7 @@ def name_entries(
     flat = _split_flat(groups, entries, {name: shapes[name] for name in trained})
     if flat is not None:
         groups, entries = flat
-    named = _names_of_groups(groups, trained, order, prefix)
+    named = _names_of_groups(groups, trained, order, norms, prefix)
     names = {
         number: name
         for group, found in zip(groups, named, strict=True)
@@ -96,21 +99,28 @@ def is_optimizer(content: Any) -> bool:
     )
 
 
-def _names_of_groups(groups: Groups, trained: Sequence[str], order: Sequence[str], prefix: str) -> list[list[str]]:
+def _names_of_groups(
+    groups: Groups, trained: Sequence[str], order: Sequence[str], norms: Collection[str], prefix: str
+) -> list[list[str]]:
     """Returns the names of the parameters of each group."""
     if all("param_names" in group for group in groups):  # optimizers that received named parameters keep their names
         return [[_known(str(name), order, prefix) for name in group["param_names"]] for group in groups]
     sizes = [len(group["params"]) for group in groups]
-    by_decay = [[name for name in trained if bool(WITHOUT_DECAY.search(name)) is exempt] for exempt in (False, True)]
-    for parts in ([list(trained)], by_decay, [list(order)]):
+    exempt = [name for name in trained if WITHOUT_DECAY.search(name)]
+    by_decay, by_norm = (_in_two(trained, names) for names in (exempt, {*exempt, *norms}))
+    for parts in ([list(trained)], by_decay, by_norm, [list(order)]):
         if sizes == [len(names) for names in parts]:
             return parts
     raise PortingError(
         f"optimizer: expected {len(trained)} parameters, in one group or in the two of transformers' Trainer "
-        f"({len(by_decay[0])} and {len(by_decay[1])}); received {' and '.join(map(str, sizes))}. If it didn't receive "
+        f"({len(by_norm[0])} and {len(by_norm[1])}); received {' and '.join(map(str, sizes))}. If it didn't receive "
         "all, name the others with --frozen; or make it of named_parameters() (PyTorch 2.6 and later), so that its "
         "file says the names"
     )
+
+
+def _in_two(names: Sequence[str], second: Collection[str]) -> list[list[str]]:
+    return [[name for name in names if name not in second], [name for name in names if name in second]]
 
 
 def _known(name: str, order: Sequence[str], prefix: str) -> str:

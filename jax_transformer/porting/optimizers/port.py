@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -61,7 +62,8 @@ def import_training_state(
     without = table.names_of(_frozen_paths(table, frozen))
     order = [name for name in parameter_names(model, table) if name not in without]
     shapes = {name: shape for name, shape in table.shapes_of(order).items() if name not in without}
-    named = name_entries(files.optimizer, order, shapes, (model.origin or {}).get("prefix", ""))
+    norms = table.names_of([path for path in table.shapes if fnmatchcase(path, "*norm/*")])
+    named = name_entries(files.optimizer, order, shapes, norms, (model.origin or {}).get("prefix", ""))
     trained = table.paths_of(named.state) if named.state else list(table.shapes)
     told = read_groups(named.kind, named.groups, decay_kind)
     told |= _without_decay(named, table, told) | _rates(named, files)
@@ -163,12 +165,13 @@ def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[s
     entries = list(named.state.values())
     steps = [entry["step"] for entry in entries if "step" in entry]
     extras = {
-        key: {name: as_number(entry[key]) for name, entry in named.state.items() if key in entry}
+        key: {name: [_dtype(entry[key]), as_number(entry[key])] for name, entry in named.state.items() if key in entry}
         for key in named.kind.extras
     }
     return {
         "form": files.form,
         "keys": dict(files.keys),
+        "order": list(files.order),
         "parameters": names,
         "groups": encoded([{name: as_number(value) for name, value in group.items()} for group in named.groups]),
         "scheduler": None if files.scheduler is None else encoded(dict(files.scheduler)),
@@ -178,48 +181,51 @@ def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[s
     }
 
 
-def _dtype(step: Any) -> str:
-    return as_array(step).dtype.name if hasattr(step, "dtype") else "number"
+def _dtype(value: Any) -> str:
+    return as_array(value).dtype.name if hasattr(value, "dtype") else "number"
 
 
 # --- back
 
 
 def training_state_of_run(
-    model: Model, state: TrainingState, train: Mapping[str, Any], former: TrainingState | None = None
+    model: Model, state: TrainingState, peak: float, former: TrainingState | None = None
 ) -> Model:
     """Returns the model with the state of a run, described as PyTorch's optimizer would have it.
 
     Args:
       model: the run's model, with the origin that it was started from.
-      state: the run's, with the learning rate of its next step.
-      train: all fields of the run's TrainConfig.
+      state: the run's, with all fields of its TrainConfig and the learning rate of its next step.
+      peak: the highest learning rate of its schedule.
       former: the training state that the run continued, whose form is kept.
 
     Raises:
       PortingError: the order of the parameters in PyTorch isn't known.
     """
-    kind, table = kind_for(state.optimizer), _table(model)
+    kind, table, train = kind_for(state.optimizer), _table(model), state.train
     origin = dict(former.origin) if former is not None else {}
     names = origin.get("parameters") or parameter_names(model, table)
     rate = float(state.next_rate or 0.0)
     known = decoded(origin.get("groups") or [{}])
+    settings = kind.write({**train, "rate": rate})
     groups = [
-        {**known[0], **kind.write({**train, "rate": rate}), "weight_decay": decay, "params": members}
-        for decay, members in _groups(table, state, names, train)
+        {**known[0], **settings, "weight_decay": decay, "params": members}
+        for decay, members in _groups(table, state, names, former)
     ]
     for group in groups:
-        group.pop("param_names", None)
-        if "initial_lr" in known[0]:
-            group["initial_lr"] = train["learning_rate"]
+        if "param_names" in group:
+            group["param_names"] = group["params"]
+        if "initial_lr" in group:
+            group["initial_lr"] = peak
     scheduler = decoded(origin.get("scheduler"))
     if scheduler is not None:
-        scheduler = moved_scheduler({**scheduler, "_last_lr": [rate] * len(groups)}, state.step, rate)
+        scheduler = moved_scheduler(scheduler, state.step, rate, len(groups))
     elif (model.origin or {}).get("hugging_face"):
-        scheduler = lambda_scheduler(train["learning_rate"], state.step, rate, len(groups))
+        scheduler = lambda_scheduler(peak, state.step, rate, len(groups))
     written = {
         "form": origin.get("form") or ("trainer" if (model.origin or {}).get("hugging_face") else "dict"),
         "keys": origin.get("keys", {}),
+        "order": origin.get("order", []),
         "parameters": names,
         "groups": encoded(groups),
         "scheduler": encoded(scheduler),
@@ -231,13 +237,20 @@ def training_state_of_run(
 
 
 def _groups(
-    table: Table, state: TrainingState, names: Sequence[str], train: Mapping[str, Any]
+    table: Table, state: TrainingState, names: Sequence[str], former: TrainingState | None
 ) -> list[tuple[float, list[str]]]:
-    """Returns the weight decay and the names of each group: of the parameters that decay, and of those that don't."""
-    patterns, decay = train["no_decay"] if train["weight_decay"] else (), train["weight_decay"]
-    trained = state.paths or [path for path in table.shapes if not _matches(path, train["freeze"])]
+    """Returns the weight decay and the names of each group: those of the former optimizer while the same parameters
+    are trained and decay, and otherwise those that decay, and those that don't."""
+    decay, patterns = state.train["weight_decay"], state.train["no_decay"] if state.train["weight_decay"] else ()
+    trained = state.paths or [path for path in table.shapes if not _matches(path, state.train["freeze"])]
     exempt = table.names_of([path for path in trained if _matches(path, patterns)])
     known = table.names_of(trained)
+    if former is not None:
+        groups = [list(group["params"]) for group in decoded(former.origin["groups"])]
+        decays = [{name in exempt for name in group if name in known} for group in groups]
+        had = {*itertools.chain(*groups)}
+        if all(len(one) < 2 for one in decays) and all(name in had for name in names if name in known):
+            return [(0.0 if one == {True} else decay, group) for one, group in zip(decays, groups, strict=True)]
     decayed = [name for name in names if name in known and name not in exempt]
     others = [name for name in names if name in exempt]
     return [(decay, decayed), (0.0, others)] if others else [(decay, decayed)]
@@ -267,12 +280,16 @@ def _entry(kind: Kind, state: TrainingState, name: str, arrays: Mapping[str, Any
     """Returns one parameter's state, its scalars before its arrays as PyTorch has them."""
     entry: dict[str, Any] = {}
     if kind.step != "none":
-        dtype = state.origin["step"]
-        entry["step"] = state.step if dtype == "number" else np.asarray(state.step, dtype)
+        entry["step"] = _number(state.origin["step"], state.step)
     entry |= arrays
     for key, first in kind.extras.items():
-        entry[key] = state.origin["extras"].get(key, {}).get(name, first)
+        entry[key] = _number(*state.origin["extras"].get(key, {}).get(name, ("number", first)))
     return entry
+
+
+def _number(dtype: str, value: float) -> Any:
+    """Returns a number as a tensor of a dtype, or as it is."""
+    return value if dtype == "number" else np.asarray(value, dtype)
 
 
 def file_writer(

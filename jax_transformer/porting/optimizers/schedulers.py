@@ -39,10 +39,22 @@ def next_rate(state: Mapping[str, Any]) -> float:
     return float(state["_last_lr"][0])
 
 
-def moved_scheduler(state: Mapping[str, Any], step: int, rate: float) -> dict[str, Any]:
-    """Returns a scheduler's state after `step` steps, whose next one has this rate."""
-    moved = dict(state) | {"last_epoch": step, "_last_lr": [rate] * len(state["_last_lr"])}
-    return moved | ({"_step_count": step + 1} if "_step_count" in state else {})
+def moved_scheduler(state: Mapping[str, Any], step: int, rate: float, groups: int) -> dict[str, Any] | None:
+    """Returns a scheduler's state after `step` steps, whose next one has this rate; None for schedulers that are made
+    of others, whose shares of the steps aren't known."""
+    if "_schedulers" in state:
+        return None
+    moved = dict(state) | {"_last_lr": [rate] * groups}
+    if "base_lrs" in state:
+        moved["base_lrs"] = (list(state["base_lrs"]) * groups)[:groups]
+    if "num_bad_epochs" in state:  # ReduceLROnPlateau, which counts evaluations
+        return moved
+    if "T_cur" in state:  # CosineAnnealingWarmRestarts
+        moved["T_i"], moved["T_cur"] = state["T_0"], step
+        while moved["T_cur"] >= moved["T_i"]:
+            moved["T_cur"] -= moved["T_i"]
+            moved["T_i"] *= state["T_mult"]
+    return moved | {"last_epoch": step} | ({"_step_count": step + 1} if state.get("_step_count") else {})
 
 
 def lambda_scheduler(peak: float, step: int, rate: float, groups: int) -> dict[str, Any]:
