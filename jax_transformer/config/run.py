@@ -84,6 +84,9 @@ class TrainConfig:
     """Decay of Adam's second moment."""
     adam_eps: float = 1e-9
     """Epsilon of Adam's denominator."""
+    adam_eps_uncorrected: bool = False
+    """Add adam_eps to the root of the second moment before the bias correction, as fairseq's Adam does, and not after
+    it, as torch's does."""
     clip_norm: float = 0.0
     """Scale gradients down to this global norm (plus 1e-6, as torch does). 0: never."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"

@@ -50,6 +50,7 @@ from jax_transformer.porting.state_dicts import (
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
+from jax_transformer.storage.tensor_mappings import Relocated
 from jax_transformer.storage.tensors import PortingError
 
 
@@ -184,7 +185,11 @@ def read_checkpoint(
     if directory is not None:
         origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
     files = None if directory is None else dict(directory.tokenizer) or None
-    return Model(config, params, None, None, generation, origin, tokenizer_files=files)
+    numbers = [
+        name for name in ignored if checkpoint.tensors[name].size == 1
+    ]  # such as versions, which programs ask for
+    kept = Relocated({name: (checkpoint.tensors, name) for name in numbers}) if numbers and directory is None else None
+    return Model(config, params, None, None, generation, origin, tokenizer_files=files, ignored_tensors=kept)
 
 
 def _settings(checkpoint: Checkpoint, dialect: str | None, source: Any) -> ExportedSettings | None:
@@ -300,8 +305,10 @@ def export_checkpoint(
         model.params.clear()
     deferred = deferred_state_dict(model.config, leaves, name, order)
     leaves.clear()
-    order = [name for name in dict.fromkeys([*order, *deferred]) if name in deferred]
-    tensors: Mapping[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
+    held = {} if model.ignored_tensors is None or not (is_return and to_file) else model.ignored_tensors
+    tensors: dict[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
+    tensors |= held
+    order = [name for name in dict.fromkeys([*order, *tensors]) if name in tensors]
     tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:
         write(path, tensors, settings_text(model, table))

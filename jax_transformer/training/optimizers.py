@@ -81,12 +81,32 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
         return optax.trace(config.momentum)
     if config.optimizer == "adafactor":
         return _adafactor(config.factored_from, config.scale_by_parameter)
-    adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
+    adam = _adam(config)
     if config.optimizer == "adam":
         return adam
     orthogonalised = scale_by_muon(weight_dimension_numbers=_dimension_numbers)
     muon = optax.chain(orthogonalised, optax.stateless(lambda updates, params: _sized_as_adams(updates)))
     return optax.partition({"adam": adam, "muon": muon}, _labels)
+
+
+def _adam(config: TrainConfig) -> optax.GradientTransformation:
+    """Returns Adam's rule, with ε where torch adds it, or where fairseq does."""
+    b1, b2, eps = config.adam_b1, config.adam_b2, config.adam_eps
+    adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
+    if not config.adam_eps_uncorrected:
+        return adam
+
+    def update(updates: Params, state: optax.OptState, params: Params | None) -> tuple[Params, optax.OptState]:
+        state = adam.update(updates, state, params)[1]
+        step = jnp.asarray(state.count, float)
+        of_first, of_second = 1.0 - b1**step, jnp.sqrt(1.0 - b2**step)
+
+        def direction(first: jax.Array, second: jax.Array) -> jax.Array:
+            return (first / of_first * of_second / (jnp.sqrt(second) + eps)).astype(first.dtype)
+
+        return jax.tree.map(direction, state.mu, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 def _adafactor(factored_from: int, scale_by_parameter: bool) -> optax.GradientTransformation:

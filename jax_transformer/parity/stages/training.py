@@ -333,9 +333,9 @@ def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> Update
 
 
 def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem, sides: Sides) -> list[Fault]:
-    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for Muon or
-    Adafactor."""
-    if train.optimizer in ("muon", "adafactor"):
+    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for rules that
+    `UpdateRule` doesn't have."""
+    if train.optimizer in ("muon", "adafactor") or train.no_decay or train.adam_eps_uncorrected:
         return []
     rule = update_rule(config, train)
     faults = []

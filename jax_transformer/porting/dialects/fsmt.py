@@ -88,6 +88,17 @@ def refuses(config: TransformerConfig) -> list[str]:
     return problems
 
 
+BUFFERS = tuple(
+    f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("version", "embed_positions._float_tensor")
+)
+"""Numbers in fairseq's own files: the version of its layers, and a table's dtype."""
+
+
+def ignores(tensors: Tensors) -> list[str]:
+    """Returns what no program here reads."""
+    return [name for name in BUFFERS if name in tensors]
+
+
 DIALECT = Dialect(
     name="fsmt",
     title="FSMT in transformers, fairseq's models of WMT19",
@@ -101,6 +112,7 @@ DIALECT = Dialect(
     refuses=refuses,
     follows=m2m_100.follows,
     computed=m2m_100.computed,
+    ignores=ignores,
     base_prefix=fairseq.PREFIX,
     config_file=ConfigFile(
         model_type="fsmt",

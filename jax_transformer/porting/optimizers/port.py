@@ -65,7 +65,10 @@ def import_training_state(
     norms = table.names_of([path for path in table.shapes if fnmatchcase(path, "*norm/*")])
     named = name_entries(files.optimizer, order, shapes, norms, (model.origin or {}).get("prefix", ""))
     trained = table.paths_of(named.state) if named.state else list(table.shapes)
-    told = read_groups(named.kind, named.groups, decay_kind)
+    of_fairseq: Told = (
+        {"weight_decay_kind": "decoupled", "adam_eps_uncorrected": True} if _is_fairseqs_adam(named, files) else {}
+    )
+    told = read_groups(named.kind, named.groups, decay_kind or of_fairseq.get("weight_decay_kind")) | of_fairseq
     told |= _without_decay(named, table, told) | _rates(named, files)
     left = [path for path in table.shapes if path not in trained]
     slots = slots_from_entries(named.kind, named.state, table.only(trained)) if named.state else {}
@@ -78,6 +81,10 @@ def import_training_state(
         _origin(named, files, order),
     )
     return dataclasses.replace(model, training_state=state)
+
+
+def _is_fairseqs_adam(named: NamedState, files: TrainingFiles) -> bool:
+    return files.form == "fairseq" and named.kind.optimizer == "adam"
 
 
 def _table(model: Model) -> Table:
