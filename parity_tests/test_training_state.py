@@ -17,6 +17,9 @@ import torch
 import transformers
 from recipes_in_torch import NO_DROPOUT, noam, trained_leaves
 from systems import Case, layers, make_case
+from test_fine_tuning import shifted
+from text_families import PAIRS
+from text_families import make_case as make_text_case
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -25,6 +28,7 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.parity.backends.jax_model import QUICKLY, understood
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import (
+    FEW_STEPS_FLOAT32_LOSS_RELATIVE,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,
@@ -236,3 +240,143 @@ def test_a_checkpoint_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
     with torch.serialization.safe_globals([argparse.Namespace]):
         back = torch.load(tmp_path / "back.pt", weights_only=True)
     assert equal(back, content)
+
+
+# --- transformers' Trainer
+
+
+class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The rows of one batch."""
+
+    def __init__(self, batch: dict[str, torch.Tensor]) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch["labels"])
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {name: values[row] for name, values in self.batch.items()}
+
+
+def trainer(model: Any, folder: Path, batch: dict[str, torch.Tensor], **options: Any) -> transformers.Trainer:
+    arguments = transformers.TrainingArguments(
+        str(folder), per_device_train_batch_size=8, learning_rate=1e-3, weight_decay=0.1, warmup_steps=2,
+        logging_steps=1, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, lr_scheduler_type="linear",
+        **options,
+    )  # fmt: skip
+    return transformers.Trainer(model=model, args=arguments, train_dataset=Rows(batch))
+
+
+def without_dropout(model: Any) -> Any:
+    for module in model.modules():
+        for name in ("p", "dropout", "activation_dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+@pytest.mark.parametrize(("family", "optimizer"), [("bart", "adamw_torch"), ("t5", "adafactor")])
+def test_a_run_of_trainer_goes_on_here_and_there(
+    family: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3 of 9 steps in Trainer, 3 here and 3 in Trainer again are 9 in Trainer, in float32."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    text = make_text_case(family, tmp_path)
+    pad_id, (sources, targets) = text.model.config.pad_token_id, zip(*PAIRS[:8], strict=True)
+    batch = dict(text.tokenizer(list(sources), text_target=list(targets), padding=True, return_tensors="pt"))
+    labels = batch["labels"].clone()
+    batch["labels"] = labels.masked_fill(labels == pad_id, -100)
+    whole = trainer(without_dropout(text.model.float()), tmp_path / "whole", batch, max_steps=9, optim=optimizer)
+    whole.train()
+    expected = [record["loss"] for record in whole.state.log_history if "loss" in record]
+
+    checkpoint = tmp_path / "whole" / "checkpoint-3"
+    model = import_training_state(import_checkpoint(checkpoint), checkpoint)
+    told = model.training_state.train
+    assert (model.training_state.step, told["max_steps"], told["weight_decay"]) == (3, 9, 0.1)
+    config = train_config(model, {"schedule": "linear", "warmup_steps": 2, "warmup_from_zero": True, "clip_norm": 1.0})
+    config = dataclasses.replace(config, label_smoothing=0.0)
+    with jax.enable_x64(False):
+        function = dataclasses.replace(model.config, **NO_DROPOUT, output_dropout_rate=0.0)
+        state = continue_training(init_state(function, config, model.params), model.training_state, config)
+        step, losses = make_train_step(function, config), []
+        ids = [array.numpy() for array in (batch["input_ids"], shifted(text.model, labels.clone()), labels)]
+        for _ in range(3):
+            state, metrics = step(state, Batch(*ids))
+            losses.append(float(metrics["loss"]))
+        np.testing.assert_allclose(losses, expected[3:6], rtol=FEW_STEPS_FLOAT32_LOSS_RELATIVE)
+        export_checkpoint(as_run(model, state, config), tmp_path / "back", with_optimizer=True)
+
+    again = without_dropout(type(text.model).from_pretrained(tmp_path / "back"))
+    resumed = trainer(again, tmp_path / "again", batch, max_steps=9, optim=optimizer)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "back"))
+    history = [record for record in resumed.state.log_history if "loss" in record and record["step"] > 6]
+    np.testing.assert_allclose(
+        [record["loss"] for record in history], expected[6:], rtol=FEW_STEPS_FLOAT32_LOSS_RELATIVE
+    )
+    rates = [record["learning_rate"] for record in whole.state.log_history if "loss" in record][6:]
+    np.testing.assert_allclose([record["learning_rate"] for record in history], rates, rtol=1e-6, atol=1e-12)
+
+
+# --- fairseq
+
+
+class FairseqAdam(torch.optim.Optimizer):
+    """Adam as fairseq writes it (fairseq/optim/adam.py): steps are integers, and ε is added before the correction."""
+
+    def __init__(self, parameters: Any, rate: float) -> None:
+        super().__init__(
+            parameters, {"lr": rate, "betas": (0.9, 0.98), "eps": 1e-4, "weight_decay": 0.01, "amsgrad": False}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                    state.update(step=0, **moments)
+                state["step"] += 1
+                b1, b2 = group["betas"]
+                state["exp_avg"].mul_(b1).add_(parameter.grad, alpha=1 - b1)
+                state["exp_avg_sq"].mul_(b2).addcmul_(parameter.grad, parameter.grad, value=1 - b2)
+                size = group["lr"] * (1 - b2 ** state["step"]) ** 0.5 / (1 - b1 ** state["step"])
+                parameter.mul_(1 - group["weight_decay"] * group["lr"])
+                parameter.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt() + group["eps"], value=-size)
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_a_run_of_fairseq_goes_on_here(is_flat: bool, tmp_path: Path) -> None:
+    """Its dict, with options in it; one parameter's state after the other, or all in one as in mixed precision."""
+    training = Training("hyunwoongko", lambda module: FairseqAdam(module.parameters(), 1e-3), None, {"warmup_steps": 0})
+    case = make_case(training.system, **layers(training.system, 1, 2))
+    theirs = Trainer(case, training)
+    theirs.train(STEPS)
+    optimizer = theirs.optimizer.state_dict()
+    if is_flat:
+        entries = optimizer["state"].values()
+        flat = {name: torch.cat([entry[name].flatten() for entry in entries]) for name in ("exp_avg", "exp_avg_sq")}
+        group = optimizer["param_groups"][0] | {"params": [0]}
+        optimizer = {"state": {0: {"step": STEPS, **flat}}, "param_groups": [group]}
+    content = {
+        "cfg": {"model": argparse.Namespace(arch="transformer")},
+        "model": theirs.module.state_dict(),
+        "optimizer_history": [{"optimizer_name": "FairseqAdam", "num_updates": STEPS}],
+        "last_optimizer_state": optimizer,
+    }
+    torch.save(content, tmp_path / "checkpoint_last.pt")
+    model = ported(case, tmp_path / "checkpoint_last.pt")
+    config = train_config(model, training.told_by_user | {"schedule": "constant"})
+    assert (config.weight_decay_kind, config.adam_eps_uncorrected) == ("decoupled", True)
+    state, losses = trained_here(model, config, case)
+    np.testing.assert_allclose(losses, theirs.train(STEPS), rtol=TRAJECTORY_LOSS_RELATIVE)
+
+    export_checkpoint(as_run(model, state, config), tmp_path / "back.pt", with_optimizer=True)
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        back = torch.load(tmp_path / "back.pt", weights_only=True)
+    assert list(back) == list(content)
+    assert back["cfg"] == content["cfg"]
+    assert back["optimizer_history"][-1]["num_updates"] == 2 * STEPS
+    assert list(back["last_optimizer_state"]["state"][0]) == ["step", "exp_avg", "exp_avg_sq"]
+    assert len(back["last_optimizer_state"]["state"]) == len(optimizer["state"])

@@ -69,6 +69,9 @@ more room."""
 TRAJECTORY_PARAMETERS_RELATIVE_RMS = 1e-10
 """The gate of each parameter at the end of a trajectory, except key biases."""
 
+FEW_STEPS_FLOAT32_LOSS_RELATIVE = 2e-6
+"""The gate of each loss of three steps in float32, after three others: 17 units of its rounding. 4e-7 was measured."""
+
 LONG_TRAJECTORY_LOSS_RELATIVE = 1e-8
 """The gate of each loss of 300 steps at a width of 4, which amplifies rounding more: in the seed compared, PyTorch
 differs from itself by 2e-9 when its first weights change in the last bit, and JAX differs from PyTorch by 9e-11."""

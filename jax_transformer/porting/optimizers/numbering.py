@@ -27,6 +27,8 @@ class NamedState:
     """Settings, with the names of the parameters under "params"."""
     state: dict[str, Mapping[str, Any]]
     """The state of each parameter that has been trained."""
+    is_flat: bool = False
+    """Whether the states of all lay in one, one after the other."""
 
 
 def name_entries(
@@ -76,7 +78,9 @@ def name_entries(
     if problems:
         raise PortingError("optimizer: its entries don't belong to these parameters in this order", problems)
     with_names = [{**group, "params": found} for group, found in zip(groups, named, strict=True)]
-    return NamedState(kind, with_names, {names[number]: entry for number, entry in entries.items() if entry})
+    return NamedState(
+        kind, with_names, {names[number]: entry for number, entry in entries.items() if entry}, flat is not None
+    )
 
 
 def _parts(state_dict: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[Any, Mapping[str, Any]]]:
@@ -149,4 +153,14 @@ def _split_flat(
         end = start + int(np.prod(shape))
         split[number] = {key: value[start:end].reshape(shape) if key in flat else value for key, value in whole.items()}
         start = end
-    return [{**groups[0], "params": list(range(len(shapes))), "was_flat": True}], split
+    return [{**groups[0], "params": list(range(len(shapes)))}], split
+
+
+def flatten_entries(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an optimizer's state_dict with the states of all parameters in one, one after the other."""
+    entries = [state_dict["state"][number] for number in sorted(state_dict["state"])]
+    flat = {
+        key: np.concatenate([np.ravel(entry[key]) for entry in entries]) if np.ndim(value) else value
+        for key, value in entries[0].items()
+    }
+    return {"state": {0: flat}, "param_groups": [{**state_dict["param_groups"][0], "params": [0]}]}

@@ -23,7 +23,7 @@ from jax_transformer.porting.optimizers.files import (
     write_trainer_files,
 )
 from jax_transformer.porting.optimizers.kinds import Kind, Told, as_number, kind_for, kind_of, read_groups
-from jax_transformer.porting.optimizers.numbering import NamedState, name_entries
+from jax_transformer.porting.optimizers.numbering import NamedState, flatten_entries, name_entries
 from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
 from jax_transformer.porting.state_dicts import param_shapes
@@ -183,6 +183,7 @@ def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[s
         "groups": encoded([{name: as_number(value) for name, value in group.items()} for group in named.groups]),
         "scheduler": None if files.scheduler is None else encoded(dict(files.scheduler)),
         "step": _dtype(steps[0]) if steps else named.kind.step,
+        "is_flat": named.is_flat,
         "extras": {key: values for key, values in extras.items() if values},
         "others": encoded(dict(files.others)),
     }
@@ -237,6 +238,7 @@ def training_state_of_run(
         "groups": encoded(groups),
         "scheduler": encoded(scheduler),
         "step": origin.get("step", kind.step),
+        "is_flat": origin.get("is_flat", False),
         "extras": {},
         "others": origin.get("others", {}),
     }
@@ -280,7 +282,8 @@ def optimizer_state_dict(model: Model) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(name for group in named for name in group["params"])}
     groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in named]
     held = {name: _entry(kind, state, name, entries[name]) for name in numbers if name in entries}
-    return {"state": {numbers[name]: entry for name, entry in held.items()}, "param_groups": groups}
+    state_dict = {"state": {numbers[name]: entry for name, entry in held.items()}, "param_groups": groups}
+    return flatten_entries(state_dict) if state.origin["is_flat"] and held else state_dict
 
 
 def _entry(kind: Kind, state: TrainingState, name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
