@@ -61,7 +61,7 @@ FOREIGN: dict[str, set[str]] = {
     "exporting": {"flatbuffers", "jax", "jaxlib", "numpy", "safetensors", "tokenizers"},
     "parallel": {"jax", "jaxlib", "numpy"},
     "storage": {"ml_dtypes", "numpy", "safetensors", "torch"},
-    "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch", "yaml"},
+    "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch", "transformers", "yaml"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "sacremoses", "spacy", "tokenizers"},
     "plotting": {"jax", "matplotlib", "numpy"},
     "discover": {"jax", "numpy", "torch", "yaml"},

@@ -69,8 +69,8 @@ more room."""
 TRAJECTORY_PARAMETERS_RELATIVE_RMS = 1e-10
 """The gate of each parameter at the end of a trajectory, except key biases."""
 
-FEW_STEPS_FLOAT32_LOSS_RELATIVE = 2e-6
-"""The gate of each loss of three steps in float32, after three others: 17 units of its rounding. 4e-7 was measured."""
+FEW_STEPS_FLOAT32_LOSS_RELATIVE = 1e-6
+"""The gate of each loss of three steps in float32, after three others: 8 units of its rounding. 1.6e-7 was measured."""
 
 LONG_TRAJECTORY_LOSS_RELATIVE = 1e-8
 """The gate of each loss of 300 steps at a width of 4, which amplifies rounding more: in the seed compared, PyTorch
