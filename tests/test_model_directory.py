@@ -20,6 +20,7 @@ from jax_transformer.storage import model_directory
 from jax_transformer.storage.model_directory import Model, is_model_directory, load_model, save_model
 from jax_transformer.storage.model_files import ModelError
 from jax_transformer.storage.tensor_files import write_tensors
+from jax_transformer.storage.training_state import TrainingState
 
 CONFIG = TransformerConfig(
     source_vocab_size=13,
@@ -60,6 +61,19 @@ def edit(path, **changes):
     content = json.loads(path.read_text())
     content.update(changes)
     path.write_text(json.dumps(content))
+
+
+def test_a_training_state_comes_back(tmp_path):
+    moments = {"head/kernel": np.arange(132, dtype=np.float32).reshape(12, 11)}
+    state = TrainingState("sgd", 3, {"momentum": moments}, {"momentum": 0.9}, 0.5, {"form": "dict"})
+    save_model(make_model(training_state=state), tmp_path / "model")
+    back = load_model(tmp_path / "model").training_state
+    assert back.described() == state.described()
+    np.testing.assert_array_equal(back.slots["momentum"]["head/kernel"], moments["head/kernel"])
+    edit(tmp_path / "model" / "manifest.json", training_state={"optimizer": "adam"})
+    assert problems_of(tmp_path / "model") == [
+        next(line for line in problems_of(tmp_path / "model") if "as the manifest" in line)
+    ]
 
 
 def problems_of(path):
@@ -280,12 +294,20 @@ def test_a_broken_manifest(saved, text):
     [(name, "altered") for name in model_directory.FILES if name != "target_tokenizer.json"]
     + [
         (name, "missing")
-        for name in ("params.safetensors", "generation.json", "source_tokenizer.json", "ignored.safetensors")
+        for name in (
+            "params.safetensors",
+            "generation.json",
+            "source_tokenizer.json",
+            "ignored.safetensors",
+            "optimizer.safetensors",
+        )
     ],
 )
 def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
     ignored = {"mask": np.tri(3, dtype=bool)}
-    save_model(make_model(source_tokenizer=make_tokenizer(), ignored_tensors=ignored), tmp_path / "model")
+    state = TrainingState("sgd", 3, {"momentum": {"head/kernel": np.ones((12, 11), np.float32)}})
+    held = {"source_tokenizer": make_tokenizer(), "ignored_tensors": ignored, "training_state": state}
+    save_model(make_model(**held), tmp_path / "model")
     path = tmp_path / "model" / name
     content = path.read_bytes()
     if how == "altered":

@@ -225,7 +225,7 @@ def _with_tensors(value: Any, made: dict[int, Any]) -> Any:
     Args:
       made: the tensors so far, by the identity of their arrays.
     """
-    if isinstance(value, np.ndarray | Deferred):
+    if hasattr(value, "shape") and not hasattr(value, "detach"):
         if id(value) not in made:
             made[id(value)] = _tensor(np.asarray(value, order="C"))
         return made[id(value)]
