@@ -27,7 +27,11 @@ from torch.optim import lr_scheduler
 from jax_transformer.cli import main
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
+from jax_transformer.parity import compare as compare_models
+from jax_transformer.parity.backends import torch_module
 from jax_transformer.parity.backends.jax_model import QUICKLY, understood
+from jax_transformer.parity.backends.side import Halt
+from jax_transformer.parity.backends.torch_resuming import load_state
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import (
     FEW_STEPS_FLOAT32_LOSS_RELATIVE,
@@ -382,6 +386,26 @@ def test_a_run_of_fairseq_goes_on_here(is_flat: bool, tmp_path: Path) -> None:
     assert back["optimizer_history"][-1]["num_updates"] == 2 * STEPS
     assert list(back["last_optimizer_state"]["state"][0]) == ["step", "exp_avg", "exp_avg_sq"]
     assert len(back["last_optimizer_state"]["state"]) == len(optimizer["state"])
+
+
+# --- the stage of a parity run
+
+
+def test_the_stage_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each side continues the other's training; a step too many on the way back shows on that way alone."""
+    case = make_case("pytorch_post_gelu_all_tied", **layers("pytorch_post_gelu_all_tied", 1, 2))
+    options: dict[str, Any] = {"stages": ["resume"], "dtypes": ["float64"]}
+    assert compare_models(case.model, **options).verdict == "passed"
+
+    def a_step_later(optimizer: Any, module: nn.Module, names: Any, halt: Halt) -> None:
+        load_state(optimizer, module, names, halt._replace(state=dataclasses.replace(halt.state, step=4)))
+
+    monkeypatch.setattr(torch_module, "load_state", a_step_later)
+    report = compare_models(case.model, **options)
+    assert report.verdict == "diverged"
+    (stage,) = report.stages
+    diverged = {row.name.rpartition(", ")[2] for row in stage.rows if row.verdict == "diverged"}
+    assert diverged == {"reference after candidate"}
 
 
 # --- the commands
