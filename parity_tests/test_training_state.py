@@ -49,7 +49,7 @@ from jax_transformer.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-STEPS, WARMUP, LAST = 20, 8, 60
+STEPS, WARMUP, LAST = 20, 30, 60
 """Steps on either side, of the warm-up, and of the whole schedule."""
 FROZEN = "source_embedding/embedding"
 
