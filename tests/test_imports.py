@@ -69,7 +69,7 @@ FOREIGN: dict[str, set[str]] = {
 """Part → the libraries it may import beside the standard one."""
 
 
-LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy"}
+LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy", "wandb"}
 """Libraries that are imported inside functions only."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jax_transformer.commands.parity import load_factory
+from jax_transformer.commands.user_modules import load_factory
 
 if TYPE_CHECKING:
     from torch import nn

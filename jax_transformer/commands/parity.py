@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,10 +14,10 @@ import tyro
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.decode_options import STOPPING_ARGUMENT
 from jax_transformer.commands.parallel_text import check_writable, write_lines
+from jax_transformer.commands.user_modules import load_factory, load_named
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.parity.rules import SEARCH_FIELDS
-from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -67,7 +65,7 @@ class ProgramOptions:
         """Returns the options as `compare` takes them. Raises ValueError for a name that can't be found."""
         search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
         programs = {
-            name: _named(getattr(self, name), f"--{name.replace('_', '-')}")
+            name: load_named(getattr(self, name), f"--{name.replace('_', '-')}")
             for name in ("loss", "optimizer", "decode", "jax_loss", "jax_optimizer")
         }
         if inspect.isfunction(programs["jax_optimizer"]):
@@ -267,49 +265,3 @@ def _module(name: str) -> Any:
     module = load_factory(name, "--reference")
     check_module(module, name)
     return module
-
-
-def load_factory(name: str, option: str) -> Any:
-    """Returns what a function of the user's returns, named as package.module:factory.
-
-    Modules are looked for in the current directory, too.
-
-    Raises:
-      ValueError: there is no such module or function; it raises.
-    """
-    factory = _attribute(name, option)
-    attribute = name.partition(":")[2]
-    if not callable(factory):
-        raise ValueError(f"{option} {name}: expected a function {attribute}; received a {type(factory).__name__}")
-    try:
-        return factory()
-    except (Exception, SystemExit) as error:  # the user's own code may raise anything
-        raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
-
-
-def _named(name: str | None, option: str) -> Any:
-    """Returns what a name of the user's is bound to; None for no name."""
-    return None if name is None else _attribute(name, option)
-
-
-def _attribute(name: str, option: str) -> Any:
-    """Returns an attribute of a module of the user's, named as package.module:name. Raises ValueError if there is
-    none."""
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise ValueError(f"{option}: expected package.module:name; received {name!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # the module's code is the user's
-        raise ValueError(
-            f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        near = nearest(attribute, vars(module))
-        raise ValueError(
-            f"{option} {name}: expected {attribute} in {module_name}; there is no such name{near}"
-        ) from None

@@ -19,6 +19,7 @@ from jax_transformer.commands.run_options import (
     take_preset,
     take_processes,
 )
+from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import ParallelConfig, ProcessConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
@@ -26,11 +27,12 @@ from jax_transformer.runtime.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.processes import Processes
+    from jax_transformer.training.callbacks import Callback
 
 TRAIN_HELP = f"""Train a model.
 
 usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
-       jax-transformer train --resume RUN [--from-step N] [--profile] [--parallel.* options]
+       jax-transformer train --resume RUN [--from-step N] [--profile] [--callbacks …] [--parallel.* options]
        jax-transformer launch --processes N -- train …
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
@@ -39,6 +41,8 @@ PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --from-step N continues it from the checkpoint of step N and deletes later ones.
 --dry-run prints the config, parameters, batches and memory without training.
 --profile writes a trace of some steps to the run's profile/.
+--callbacks package.module:factory passes the run's records to what your function returns: a
+jax_transformer.training.Callback, or a list of them. Not kept in config.yaml: name it again to resume.
 --parallel.coordinator HOST:PORT --parallel.processes N --parallel.process-id K make this process K of N, of which
 process 0 runs on HOST. On TPU pods, under SLURM, Open MPI and Kubernetes they are found; --parallel.processes 1 doesn't
 look for them."""
@@ -56,6 +60,8 @@ class TrainCall:
     parallel: ParallelConfig | None
     """The mesh to resume on. None: the run's own."""
     processes: ProcessConfig
+    callbacks: str | None
+    """The user's function that makes callbacks, as package.module:factory."""
     dry_run: bool
     profile: bool
 
@@ -72,6 +78,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
     from_step, arguments = take_option(arguments, "--from-step")
     dry_run, arguments = take_flag(arguments, "--dry-run")
     profile, arguments = take_flag(arguments, "--profile")
+    callbacks, arguments = take_option(arguments, "--callbacks")
     processes, arguments = take_processes(arguments)
     preset, arguments = take_preset(arguments)
     parallel = None
@@ -94,6 +101,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
         from_step=None if from_step is None else int(from_step),
         parallel=parallel,
         processes=processes,
+        callbacks=callbacks,
         dry_run=dry_run,
         profile=profile,
     )
@@ -126,8 +134,8 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     """
     if others or any(name.startswith("--") and not name.startswith("--parallel.") for name in arguments):
         raise ValueError(
-            "--resume takes no other options than --from-step and --parallel.* (a run continues with its own "
-            f"config.yaml); received {' '.join([*others, *arguments])}"
+            "--resume takes no other options than --from-step, --callbacks and --parallel.* (a run continues with its "
+            f"own config.yaml); received {' '.join([*others, *arguments])}"
         )
     if not arguments:
         return None
@@ -139,9 +147,25 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     return tyro.cli(_ResumeOptions, default=default, args=arguments, prog="jax-transformer train --resume RUN").parallel
 
 
+def _callbacks(call: TrainCall, processes: Processes) -> list[Callback]:
+    """Returns what the user's function makes, in process 0. Raises ValueError if it can't be used."""
+    if call.callbacks is None or not processes.is_first:
+        return []
+    from jax_transformer.training.callback_calls import check_kinds
+
+    made = load_factory(call.callbacks, "--callbacks")
+    callbacks = list(made) if isinstance(made, (list, tuple)) else [made]
+    try:
+        check_kinds(callbacks)
+    except ValueError as error:
+        raise ValueError(f"--callbacks {call.callbacks}: {error}") from None
+    return callbacks
+
+
 def _described(call: TrainCall, processes: Processes) -> int:
     from jax_transformer.training.loop import describe_run
 
+    _callbacks(call, processes)
     for line in describe_run(call.config, processes):
         print(line, flush=True)
     return 0
@@ -149,6 +173,7 @@ def _described(call: TrainCall, processes: Processes) -> int:
 
 def _trained(call: TrainCall, processes: Processes) -> int:
     keep_freed_memory()
+    callbacks = _callbacks(call, processes)
     from jax_transformer.training.interruption import Interrupted
     from jax_transformer.training.loop import train as train_run
 
@@ -161,6 +186,7 @@ def _trained(call: TrainCall, processes: Processes) -> int:
             profile=call.profile,
             parallel=call.parallel,
             processes=processes,
+            callbacks=callbacks,
         )
     except Interrupted as stopped:
         print(stopped)

@@ -135,6 +135,12 @@ class TrainConfig:
     """Evaluations between updates of report.html. 0: write it only at the end."""
     tensorboard: bool = False
     """Also write metrics for TensorBoard to tensorboard/ (requires the extra tensorboard)."""
+    wandb_project: str = ""
+    """Also write metrics to this project of Weights & Biases (requires the extra wandb). Empty: don't."""
+    wandb_entity: str = ""
+    """User or team that owns the project. Empty: the default one of the account."""
+    wandb_mode: Literal["online", "offline"] = "online"
+    """online: send each record to Weights & Biases. offline: keep them in wandb/, for `wandb sync`."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

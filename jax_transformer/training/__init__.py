@@ -11,6 +11,8 @@ from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from jax_transformer.training.averaging import mean_params
+    from jax_transformer.training.callbacks import Callback, RunEnd, RunStart, figures
+    from jax_transformer.training.evaluation import Sample
     from jax_transformer.training.interruption import Interrupted
     from jax_transformer.training.loop import train
     from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "jax_transformer.training.averaging": ("mean_params",),
+    "jax_transformer.training.callbacks": ("Callback", "RunEnd", "RunStart", "figures"),
+    "jax_transformer.training.evaluation": ("Sample",),
     "jax_transformer.training.interruption": ("Interrupted",),
     "jax_transformer.training.loop": ("train",),
     "jax_transformer.training.losses": ("Criterion", "chunked_cross_entropy", "cross_entropy"),
@@ -35,8 +39,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "Callback",
     "Criterion",
     "Interrupted",
+    "RunEnd",
+    "RunStart",
+    "Sample",
     "TrainState",
     "TrainingResult",
     "TranslationScores",
@@ -45,6 +53,7 @@ __all__ = [
     "chunked_cross_entropy",
     "cross_entropy",
     "evaluation_params",
+    "figures",
     "init_state",
     "make_evaluation_step",
     "make_optimizer",

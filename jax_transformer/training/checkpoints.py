@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -65,8 +65,23 @@ class Checkpoints:
     `average_checkpoints` best or last ones that were evaluated. With rollbacks, keeps the last evaluated one, too.
     """
 
-    def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
-        """Opens the checkpoints; pass `read_only` if another process may be writing them."""
+    def __init__(
+        self,
+        directory: Path,
+        config: TrainConfig,
+        *,
+        read_only: bool = False,
+        on_saved: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        """Opens the checkpoints.
+
+        Args:
+          directory: that of all checkpoints.
+          config: says which are kept.
+          read_only: another process may be writing them.
+          on_saved: called with the step of each checkpoint that `save` has written, before the next one is saved.
+        """
+        self._on_saved, self._under_way = on_saved, list[int]()
         absl_logging.set_verbosity(absl_logging.FATAL)  # Orbax reports every stage, and errors that it raises as well
         for step in saved_steps(directory):
             _check_metrics(directory / str(step))
@@ -111,6 +126,7 @@ class Checkpoints:
         data = {"position": position, "window": window or {}}
         with self._writing():
             self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics={**metrics, **data})
+        self._under_way.append(step)
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -179,12 +195,20 @@ class Checkpoints:
         with self._writing():
             self._manager.wait_until_finished()
         self._remove_deleted()
+        self.tell_of_saved()
+
+    def tell_of_saved(self) -> None:
+        """Calls `on_saved` if the checkpoint under way has got its name, which makes it complete."""
+        for step in [step for step in self._under_way if (self._directory / str(step)).is_dir()]:
+            self._under_way.remove(step)
+            self._on_saved(step)
 
     def close(self) -> None:
         """Waits as `wait` does, and ends. Removes what is left of a checkpoint that couldn't be written."""
         try:
             with self._writing():
                 self._manager.close()
+            self.tell_of_saved()
         finally:
             self._remove_deleted()
             for unfinished in self._directory.glob(UNFINISHED) if self._writes else ():

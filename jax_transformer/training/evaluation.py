@@ -82,7 +82,13 @@ def mean_loss(step: EvaluationStep, params: Params, batches: Iterable[Batch]) ->
 
 @dataclass(frozen=True)
 class Sample:
-    """Holds one translated sentence."""
+    """Holds one translated sentence.
+
+    Example:
+      >>> from jax_transformer.training import Sample
+      >>> Sample(source="a house", reference="ein Haus", translation="ein Hund").translation
+      'ein Hund'
+    """
 
     source: str
     reference: str

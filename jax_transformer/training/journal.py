@@ -1,4 +1,4 @@
-"""The records of a run: metrics, samples, data.json, parameters.json, report.html, TensorBoard events.
+"""The records of a run: metrics, samples, data.json, parameters.json, report.html, and the calls of its callbacks.
 
 Only the first of a run's processes keeps them.
 """
@@ -6,54 +6,85 @@ Only the first of a run's processes keeps them.
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
+from jax_transformer.training.callback_calls import CallbackCalls, configured_callbacks
+from jax_transformer.training.callbacks import Callback, RunEnd, RunStart
 from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
+from jax_transformer.training.interruption import Interrupted, how_to_resume
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory, plain_config
-from jax_transformer.training.tensorboard import EventLog
 
+TOLD = ".callbacks.json"
+"""File of the run directory with the last checkpoint that callbacks were told of."""
 SAMPLES_KEPT = 8
 """Number of translations saved per evaluation, always of the same sentences."""
 
 
 class Journal:
-    """Writes the records of one run to its directory as they arise."""
+    """Writes the records of one run to its directory as they arise, and passes them to its callbacks."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
-        self._run, self._config = run, config
-        self._events: EventLog | None = None
+    def __init__(
+        self, run: RunDirectory, config: RunConfig, callbacks: Sequence[Callback] = (), *, is_resumed: bool = False
+    ) -> None:
+        self._run, self._config, self._is_resumed = run, config, is_resumed
+        self.calls = CallbackCalls([*configured_callbacks(config), *callbacks] if run.writes else ())
         self._evaluations = 0
+        self._last: dict[str, Any] = {}
 
     def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
         """Writes the facts known before training continues after `step`: the corpus, the parameters, the environment.
 
         Args:
           corpus: name of the prepared corpus, a hash of its text and options.
+
+        Raises:
+          RunError: a callback can't begin.
         """
+        environment, table = training_environment(), parameter_table(params)
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
-        facts = {"environment": training_environment(), "parameters": parameter_table(params)}
+        facts = {"environment": environment, "parameters": table}
         self._run.write(PARAMETERS, facts | {"config": plain_config(self._config)})
-        if self._config.train.tensorboard and self._run.writes:
-            self._events = EventLog(self._run.path, step)
+        if self.calls:
+            config = json.loads(json.dumps(dataclasses.asdict(self._config)))
+            count = sum(row["count"] for row in table)
+            start = RunStart(self._run.path, step, self._is_resumed, config, environment, count)
+            self.calls.call("on_start", start)
+            self.calls.check(f"no step was made; {how_to_resume(self._run.path)}")
+            self._tell_of_restored_checkpoint(step)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """Appends the metrics of a step to metrics.jsonl."""
-        record = self._run.log(record)
-        if self._events:
-            self._events.record(record)
+    def step(self, record: dict[str, Any]) -> None:
+        """Appends the metrics of the steps since the last line to metrics.jsonl."""
+        self.calls.call("on_step", record["step"], self._run.log(record))
 
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Appends some translations of an evaluation, spread over the sentences, to samples.jsonl."""
+    def nonfinite(self, record: dict[str, Any]) -> None:
+        """Appends a step that wasn't finite to metrics.jsonl, with what the run did about it."""
+        self.calls.call("on_nonfinite", record["step"], self._run.log(record)["nonfinite"])
+
+    def evaluation(self, record: dict[str, Any], samples: Sequence[Sample]) -> None:
+        """Appends some translations, spread over the sentences, to samples.jsonl, and the metrics to metrics.jsonl."""
         kept = samples[:: max(1, len(samples) // SAMPLES_KEPT)][:SAMPLES_KEPT]
-        self._run.log({"step": step, "samples": [dataclasses.asdict(sample) for sample in kept]}, SAMPLES)
-        if self._events:
-            self._events.samples(step, kept)
+        if kept:
+            lines = [dataclasses.asdict(sample) for sample in kept]
+            self._run.log({"step": record["step"], "samples": lines}, SAMPLES)
+        self.calls.call("on_evaluation", record["step"], self._run.log(record), kept)
+
+    def checkpoint(self, step: int) -> None:
+        """Passes on that a checkpoint is complete."""
+        if self.calls:
+            self.calls.call("on_checkpoint", step, self._run.checkpoints / str(step))
+            self._run.write(TOLD, {"checkpoint": step})
+
+    def model(self, record: dict[str, Any]) -> None:
+        """Appends the scores of the model to metrics.jsonl."""
+        self._last = self._run.log(record)
 
     def evaluated(self) -> None:
         """Counts an evaluation, and updates report.html after every report_every of them."""
@@ -65,12 +96,30 @@ class Journal:
         ):
             write_report(self._run.path)
 
-    def close(self) -> None:
-        """Closes TensorBoard's file, unlocks the run, and writes its final report."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends the callbacks, unlocks the run, and writes its final report.
+
+        Args:
+          error: what stopped the run. None: it is finished.
+        """
+        told = self.calls.failure
         try:
-            if self._events:
-                self._events.close()
+            self.calls.call("on_end", self._end(error))
         finally:
             self._run.close()
+        if error is not None and self.calls.failure != told:
+            print(f"warning: {self.calls.failure}", file=sys.stderr)
         if self._run.writes:
             write_report(self._run.path)
+
+    def _end(self, error: BaseException | None) -> RunEnd:
+        if error is None:
+            return RunEnd("finished", "", self._last.get("step", 0), self._last, self._run.model)
+        was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+        return RunEnd("interrupted" if was_stopped else "failed", str(error) or type(error).__name__)
+
+    def _tell_of_restored_checkpoint(self, step: int) -> None:
+        """Passes on that the checkpoint is complete from which the run goes on, if a killed process couldn't."""
+        if step and self._run.read(TOLD).get("checkpoint", 0) < step:
+            self.checkpoint(step)
+        self._run.write(TOLD, {"checkpoint": step})

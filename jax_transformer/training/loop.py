@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
@@ -16,6 +16,8 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
 from jax_transformer.parallel.rules import check_divides
+from jax_transformer.training.callback_calls import check_kinds, check_packages
+from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.export import fit_config
@@ -28,7 +30,6 @@ from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
 from jax_transformer.training.state import init_state
-from jax_transformer.training.tensorboard import require_tensorboard
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params, load_training_state
 
@@ -42,6 +43,7 @@ def train(
     profile: bool = False,
     parallel: ParallelConfig | None = None,
     processes: Processes | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
@@ -56,13 +58,14 @@ def train(
       parallel: with `resume`, the mesh to continue on. None: the run's own.
       processes: those of the run, as `join_processes` returned them; call this within `processes.together()`. None:
         this one alone.
+      callbacks: receive the records of the run in process 0, after those that the config asks for.
 
     Returns:
       The paths, scores and timings of the run.
 
     Raises:
       ValueError: a corpus, run directory or checkpoint that can't be used. If a stream can't be read any further, the
-        run is saved and can be resumed.
+        run is saved and can be resumed. So it is if a callback raises an exception.
       ConfigError: processes with different options or versions.
       Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
 
@@ -83,6 +86,7 @@ def train(
     processes = processes or ALONE
     given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
     check_same_start(given, "resume" if resume else "train", processes)
+    check_kinds(callbacks)
     if resume:
         run, config = open_run(config.run_dir, processes)
         try:
@@ -106,15 +110,16 @@ def train(
         _check_start(config, corpus)
         run = create_run(partial(_create_run, config, name), processes)
     processes.advice = how_to_resume(run.path)
-    journal = Journal(run, config)
+    journal = Journal(run, config, callbacks, is_resumed=resume)
     try:
         trace = Profile(run.path / "profile") if profile and processes.is_first else None
         result = Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
-            journal.close()
+            journal.close(error)
         raise
     journal.close()
+    journal.calls.check(f"the run is finished, and its model is {result.model}")
     return result
 
 
@@ -149,8 +154,7 @@ def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False
     mesh = make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
     if not describes:
         check_memory(config, config.model, mesh)
-    if config.train.tensorboard:
-        require_tensorboard()
+    check_packages(config)
     check_tokenizer(config.train.score_tokenizer)
     corpus = prepare_once(lambda: prepare(config.data, log=lambda line: print(line, flush=True)), processes)
     for line in corpus.report.lines():

@@ -121,10 +121,15 @@ class RunDirectory:
         if self.writes:
             _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
+    def read(self, name: str) -> dict[str, Any]:
+        """Returns the JSON object in the file `name`, an empty one if there is no such file. Raises RunError for
+        another content."""
+        file = self.path / name
+        return _object(file) if file.exists() else {}
+
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
-        file = self.path / DATA
-        began_with = _object(file).get("corpus", name) if file.exists() else name
+        began_with = self.read(DATA).get("corpus", name)
         if began_with != name:
             raise RunError(
                 f"{self.path}: expected the text, the tokenizer files and the options of data that this run began "
@@ -137,8 +142,7 @@ class RunDirectory:
         Raises:
           RunError: the record of it can't be read.
         """
-        file = self.path / PARAMETERS
-        before = flatten(_object(file).get("config", {}) if file.exists() else {})
+        before = flatten(self.read(PARAMETERS).get("config", {}))
         now = flatten(plain_config(config))
         return [
             f"{name.replace('/', '.')}: {value!r} → {now[name]!r}"

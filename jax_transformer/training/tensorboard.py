@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_transformer.training.callbacks import Callback, RunEnd, RunStart, figures
 from jax_transformer.training.evaluation import Sample
 
 DIRECTORY = "tensorboard"
-WALL_TIME = "time"
 
 
 class MissingTensorBoard(ValueError):
@@ -27,35 +26,51 @@ def require_tensorboard() -> None:
         )
 
 
-class EventLog:
-    """Writes the events of one run to RUN/tensorboard. For a resumed run, it hides the events after `step`, which the
-    run repeats.
+class TensorBoard(Callback):
+    """Writes the events of one run to RUN/tensorboard. For a resumed run, it hides the events after the step from which
+    the run goes on, and so it does after a rollback.
     """
 
-    def __init__(self, run: Path, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    def on_start(self, run: RunStart) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        is_resumed = (run / DIRECTORY).is_dir()
-        self._writer = EventFileWriter(str(run / DIRECTORY))
-        if is_resumed:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+        has_events = (run.path / DIRECTORY).is_dir()
+        self._writer = EventFileWriter(str(run.path / DIRECTORY))
+        if has_events:
+            self._hide_after(run.step)
 
-    def record(self, record: dict[str, Any]) -> None:
-        """Writes the numbers of a metrics line: valid_loss as valid/loss, loss as train/loss, {"test": {"bleu": …}} as
-        test/bleu."""
+    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._write_figures(step, metrics)
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        if samples:
+            self._write_samples(step, samples)
+        self._write_figures(step, metrics)
+
+    def on_nonfinite(self, step: int, details: Mapping[str, Any]) -> None:
+        if details["action"] == "rollback":
+            self._hide_after(step)
+
+    def on_end(self, end: RunEnd) -> None:
+        self._write_figures(end.step, end.metrics)
+        self._writer.close()
+
+    def _hide_after(self, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+
+    def _write_figures(self, step: int, metrics: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record).items()]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures(metrics).items()]
         if values:
-            self._writer.add_event(
-                Event(wall_time=record[WALL_TIME], step=record["step"], summary=Summary(value=values))
-            )
+            self._writer.add_event(Event(wall_time=metrics["time"], step=step, summary=Summary(value=values)))
             self._writer.flush()
 
-    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+    def _write_samples(self, step: int, samples: Sequence[Sample]) -> None:
         """Writes source, reference and translation of each sample as text."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -75,21 +90,3 @@ class EventLog:
             values.append(Summary.Value(tag=f"samples/{number}", metadata=metadata, tensor=tensor))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a record by TensorBoard tag, grouped by split."""
-    found: dict[str, float] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            found |= {f"{key}/{name}": number for name, number in value.items() if _is_number(number)}
-        elif _is_number(value) and key not in ("step", "model_step", WALL_TIME):
-            found[f"valid/{key.removeprefix('valid_')}" if key.startswith("valid_") else f"train/{key}"] = value
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -130,11 +130,12 @@ class Trainer:
         return step, make_evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
-        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
+        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self.journal.checkpoint)
         try:
             state = self._first_state(checkpoints)
             done, corpus = int(state.step), self.corpus
             self.journal.begin(done, corpus.directory.name, corpus.report, evaluation_params(state))
+            self.has_callbacks = self.processes.agree("whether there are callbacks", lambda: bool(self.journal.calls))
             print(self._description(state), flush=True)
             with (
                 stop_requests(self.processes.count) as stop_requested,
@@ -227,10 +228,13 @@ class Trainer:
                 self.window.add(metrics)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
+                    checkpoints.tell_of_saved()
+                    failure = failure or self._failure_of_callbacks()
                 if step % config.evaluate_every == 0 or is_last:
                     self._log_window(step, figures, progress)
                     self._check_weights(step, state)
                     checkpoints.save(state, self._evaluate(step, state, progress), self.position)
+                    failure = failure or self._failure_of_callbacks()
                     state = self._at_rate_of_records(state)
                     self.journal.evaluated()
                     self.window.restart()
@@ -243,14 +247,24 @@ class Trainer:
                 elif stops or failure:
                     self._check_weights(step, state)
                     checkpoints.save(state, None, self.position, self.window.saved())
-                if failure:  # in all processes
-                    checkpoints.wait()
-                    self.processes.gather("the saved run", None)
-                    raise RunError(f"{failure} The run is saved at step {step}; {how_to_resume(self.run_dir.path)}")
-                if stops and not is_last:
-                    checkpoints.wait()
-                    raise Interrupted(self.run_dir.path, step)
+                if failure or (stops and not is_last):
+                    self._end_early(step, failure, checkpoints)
         return state
+
+    def _end_early(self, step: int, failure: str, checkpoints: Checkpoints) -> NoReturn:
+        """Raises RunError in all processes for a failure, else Interrupted, once the state is on the disk."""
+        checkpoints.wait()
+        failure = failure or self._failure_of_callbacks()
+        if not failure:
+            raise Interrupted(self.run_dir.path, step)
+        self.processes.gather("the saved run", None)
+        saved = f"The run is saved at step {step}; {how_to_resume(self.run_dir.path)}"
+        raise RunError(f"{failure} {saved}") from self.journal.calls.cause
+
+    def _failure_of_callbacks(self) -> str:
+        """Returns which callback raised what, in all processes; "" if none did."""
+        told = self.processes.agree("the callbacks", lambda: self.journal.calls.failure) if self.has_callbacks else ""
+        return told and f"{told}."
 
     def _at_rate_of_records(self, state: TrainState) -> TrainState:
         """Returns the state with the learning rate that follows from all evaluations and rollbacks so far."""
@@ -284,7 +298,7 @@ class Trainer:
             first = min(steps)
             raise Diverged(self._divergence(first, steps[first]))
         for number, metrics in steps.items():
-            self.journal.record({"step": number, "nonfinite": self._divergence(number, metrics).record("skip")})
+            self.journal.nonfinite({"step": number, "nonfinite": self._divergence(number, metrics).record("skip")})
 
     def _divergence(self, step: int, metrics: Mapping[str, float]) -> Divergence:
         sentences: tuple[tuple[str, str], ...] = ()
@@ -306,11 +320,11 @@ class Trainer:
         if self.config.train.on_nonfinite == "rollback" and rollbacks < MOST_ROLLBACKS and not shares_stream:
             checkpoints.forget_after(evaluated)  # first: a process that is killed before the record diverges once more
             self.run_dir.forget_after(evaluated)
-            self.journal.record({"step": evaluated, "nonfinite": divergence.record("rollback")})
+            self.journal.nonfinite({"step": evaluated, "nonfinite": divergence.record("rollback")})
             progress.print(f"step {divergence.step}: {divergence.told}; going back to step {evaluated}")
             return self._first_state(checkpoints)
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step) or 0
-        self.journal.record({"step": divergence.step, "nonfinite": divergence.record("stop")})
+        self.journal.nonfinite({"step": divergence.step, "nonfinite": divergence.record("stop")})
         saved = f"the run is saved at step {latest}" if latest else "the run has no checkpoint yet"
         raise RunError(
             f"step {divergence.step}: {divergence.told}; {saved}: lower train.learning_rate, set train.clip_norm, or "
@@ -328,7 +342,7 @@ class Trainer:
             return
         self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
-        self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
+        self.journal.step({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
         loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
         progress.update(step, f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s")
         self.window.restart()
@@ -343,12 +357,12 @@ class Trainer:
             )
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
+        samples: list[Sample] = []
         if self.config.train.evaluate_sentences:
             scores, samples = self._translate("valid", evaluation_params(state), self.config.train.evaluate_sentences)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
-            self.journal.samples(step, samples)
-        self.journal.record(record)
+        self.journal.evaluation(record, samples)
         progress.print(text)
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
@@ -372,7 +386,7 @@ class Trainer:
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)
         of_model = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
-        self.journal.record({"step": int(state.step), **of_model, **records})
+        self.journal.model({"step": int(state.step), **of_model, **records})
         return TrainingResult(
             run=self.run_dir.path,
             model=self.run_dir.model,
