@@ -20,6 +20,7 @@ from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
 from jax_transformer.commands.port import port
+from jax_transformer.commands.push import push
 from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
 from jax_transformer.commands.train import train
@@ -76,6 +77,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "score": score,
     "port": port,
     "export": export,
+    "push": push,
     "parity": parity,
     "discover": discover,
     "report": report,
@@ -94,6 +96,7 @@ USAGE = """jax-transformer COMMAND …
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
   export      write a model for programs that run without this package
+  push        upload a model with a model card to the Hugging Face Hub
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew

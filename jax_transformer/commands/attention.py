@@ -28,7 +28,7 @@ class AttentionOptions(PictureOptions):
     .html file shows all kinds."""
 
     model: tyro.conf.Positional[str]
-    """Model directory, or run directory that contains one."""
+    """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     sentence: tyro.conf.Positional[str]
     """Sentence to translate."""
     target: str | None = None

@@ -34,7 +34,7 @@ class EvaluateOptions(DecodeOptions):
     """
 
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="MODEL")] = None
-    """Model directory, or run directory that contains one."""
+    """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     source: File = None
     """Text file with one sentence per line, gzipped or not. One of the files may be - for standard input."""
     target: Files = ()

@@ -83,9 +83,9 @@ class ParityOptions:
     """
 
     model: tyro.conf.Positional[str] = ""
-    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers. May be left
-    out with --reference: the module's own weights are ported. If it is a model of transformers, its config tells what
-    options would."""
+    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers; or the name of
+    a model on the Hub. May be left out with --reference: the module's own weights are ported. If it is a model of
+    transformers, its config tells what options would."""
     dialect: str | None = None
     """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
     reference: str | None = None

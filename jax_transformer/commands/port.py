@@ -14,6 +14,7 @@ from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.training_state_options import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
+from jax_transformer.storage.hub import hub_name, is_model_on_hub
 from jax_transformer.storage.model_directory import check_replaceable, is_model_directory
 from jax_transformer.storage.tensor_files import SUFFIXES
 
@@ -39,7 +40,7 @@ class PortOptions:
 
     source: tyro.conf.Positional[str]
     """A file (.pt, .pth, .bin, .safetensors) or the .index.json of several; a directory that transformers wrote, or
-    its name on the Hub; or a model directory, or a run directory that contains one."""
+    its name on the Hub; or a model directory, a run directory that contains one, or its name on the Hub."""
     destination: tyro.conf.Positional[str] = ""
     """The model directory to write, or the file (.pt, .pth, .bin, .safetensors); an existing one is replaced. Or a new
     directory for transformers."""
@@ -94,18 +95,18 @@ def port(arguments: Sequence[str]) -> int:
 
 
 def _is_ours(source: str) -> bool:
-    """Returns whether the source is a model or run directory, and not one of transformers, which a config.json alone
-    may mark."""
-    return Path(source).is_dir() and (is_model_directory(source) or not (Path(source) / "config.json").is_file())
+    """Returns whether the source is a model or run directory, or a model on the Hub, and not one of transformers, which
+    a config.json alone may mark."""
+    if Path(source).is_dir():
+        return is_model_directory(source) or not (Path(source) / "config.json").is_file()
+    return is_model_on_hub(source)
 
 
 def _check_places(options: PortOptions) -> None:
     """Raises ValueError for unusable paths, and for options that don't apply to them, before reading anything."""
-    from jax_transformer.porting.hugging_face import is_hub_name
-
     source, destination = Path(options.source), Path(options.destination)
     to_file = destination.suffix in SUFFIXES
-    if not source.exists() and not is_hub_name(options.source):
+    if not source.exists() and hub_name(options.source) is None:
         raise ValueError(f"{source}: no such file or directory; {USAGE_HINT}")
     if not _is_ours(options.source):
         if to_file:

@@ -31,7 +31,7 @@ class ScoreOptions:
     """
 
     model: tyro.conf.Positional[str]
-    """Model directory, or run directory that contains one."""
+    """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     source: str
     """Text file with one sentence per line, gzipped or not; - for standard input."""
     target: str

@@ -37,7 +37,7 @@ class TranslateOptions(DecodeOptions):
     """
 
     model: tyro.conf.Positional[str]
-    """Model directory, or run directory that contains one."""
+    """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     input: str | None = None
     """Text file, gzipped or not. Default, or -: standard input; a prompt on a terminal."""
     format: Literal["text", "jsonl"] = "text"

@@ -209,7 +209,8 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     init_from: str = ""
-    """Model or run directory to start from (fine-tuning). Empty: random weights."""
+    """Model or run directory to start from (fine-tuning), or a name on the Hub, such as owner/name@revision. Empty:
+    random weights."""
     init_optimizer: bool = False
     """Also continue the training state of the model at init_from: the optimizer's moments and the number of steps, as
     `port --with-optimizer` keeps them."""

@@ -66,10 +66,13 @@ def with_own_table(
 
 
 def _is_directory_of_a_model(source: Any) -> bool:
+    from jax_transformer.storage.hub import is_model_on_hub
     from jax_transformer.storage.model_directory import is_model_directory
 
     is_path = isinstance(source, str | os.PathLike)
-    return is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
+    return is_path and (
+        any(is_model_directory(path) for path in (source, Path(source) / "model")) or is_model_on_hub(source)
+    )
 
 
 def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:

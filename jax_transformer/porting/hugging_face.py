@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,8 @@ from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.digests import write_digests
 from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
-from jax_transformer.storage.tensor_files import INDEX, SUFFIXES, read_tensors, write_tensors
+from jax_transformer.storage.hub import HubName, hub_name
+from jax_transformer.storage.tensor_files import read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -52,7 +52,6 @@ TOKENIZER_FILES = (
 )
 IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
 """Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
-HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,9 @@ def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
     Raises:
       PortingError: see `read_directory` and `download`.
     """
-    name = os.fspath(path)
-    if not os.path.exists(name) and is_hub_name(name):
-        name = os.fspath(download(name))
-    return read_directory(name) if os.path.isdir(name) else None
-
-
-def is_hub_name(name: str) -> bool:
-    """Returns whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that
-    of a file."""
-    return bool(HUB_NAME.fullmatch(name)) and not name.endswith((*SUFFIXES, INDEX))
+    on_hub = hub_name(path)
+    directory = download(on_hub) if on_hub else path
+    return read_directory(directory) if os.path.isdir(directory) else None
 
 
 def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
@@ -203,7 +195,7 @@ def of_family(table: Dialect) -> ConfigFile:
     return table.config_file
 
 
-def download(name: str) -> Path:
+def download(name: HubName) -> Path:
     """Downloads a model from the Hub, or finds it in the Hub's cache, and returns its directory.
 
     Raises:
@@ -214,11 +206,19 @@ def download(name: str) -> Path:
 
     wanted = [CONFIG, GENERATION, *TOKENIZER_FILES]
     try:
-        found = Path(snapshot_download(name, allow_patterns=[*wanted, "model*.safetensors*"]))
+        found = Path(
+            snapshot_download(name.repository, revision=name.revision, allow_patterns=[*wanted, "model*.safetensors*"])
+        )
         if not any((found / weights).exists() for weights in WEIGHTS):
-            found = Path(snapshot_download(name, allow_patterns=[*wanted, "pytorch_model*.bin*"]))
+            found = Path(
+                snapshot_download(
+                    name.repository, revision=name.revision, allow_patterns=[*wanted, "pytorch_model*.bin*"]
+                )
+            )
         if not any((found / weights).exists() for weights in WEIGHTS):
-            found = Path(snapshot_download(name, allow_patterns=[*wanted, FLAX_WEIGHTS]))
+            found = Path(
+                snapshot_download(name.repository, revision=name.revision, allow_patterns=[*wanted, FLAX_WEIGHTS])
+            )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise PortingError(
             f"{name}: no such file or directory, and no model of this name on the Hub, or it can't be reached "

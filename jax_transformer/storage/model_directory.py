@@ -34,6 +34,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.hub import HubError, download_model, hub_name
 from jax_transformer.storage.model_files import (
     CONFIG,
     FILES,
@@ -136,19 +137,20 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
 
 
 def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
-    """Reads a model directory, or the one named `model` in a run directory.
+    """Reads a model directory, the one named `model` in a run directory, or a model on the Hub.
 
     Args:
-      path: a model directory or a run directory.
+      path: a model directory or a run directory; or, if there is none, a name on the Hugging Face Hub, such as
+        "owner/name" or "owner/name@revision".
       mapped: leave the parameters in their file, mapped into memory read-only; only what is used is read.
 
     Returns:
       The Model; its parameters are NumPy arrays in main memory, in the dtypes in which they were saved.
 
     Raises:
-      ModelError: no such directory, or no model in it; a newer version wrote it; a file is missing or was altered
-        since; a config has unknown or invalid fields; parameters are not those of the config. Reports all problems
-        together.
+      ModelError: no such directory, or no model in it; a name on the Hub that can't be had; a newer version wrote it;
+        a file is missing or was altered since; a config has unknown or invalid fields; parameters are not those of the
+        config. Reports all problems together.
 
     Example:
       >>> import jax
@@ -161,7 +163,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
       >>> load_model("saved").params["head"]["kernel"].shape
       (8, 9)
     """
-    directory = _find(Path(path))
+    directory = find_model(path)
     with naming_errors(directory):
         return _load(directory, mapped)
 
@@ -169,7 +171,9 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Returns the origin of the model in a model or run directory; None if there is no model, or it has none."""
     try:
-        return read_manifest(_find(Path(path))).get("origin")
+        return read_manifest(find_model(path)).get("origin")
+    except HubError:
+        raise
     except ModelError:
         return None
 
@@ -177,7 +181,9 @@ def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 def ignored_tensors_of(path: str | os.PathLike[str]) -> Mapping[str, np.ndarray] | None:
     """Reads the ignored tensors of the model in a model or run directory; None if there is no model, or it has none."""
     try:
-        directory = _find(Path(path))
+        directory = find_model(path)
+    except HubError:
+        raise
     except ModelError:
         return None
     return read_ignored(directory, False, []) if (directory / IGNORED).is_file() else None
@@ -186,7 +192,9 @@ def ignored_tensors_of(path: str | os.PathLike[str]) -> Mapping[str, np.ndarray]
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
     """Reads the generation settings of a model or run directory; None if there is no model."""
     try:
-        generation: GenerationConfig | None = read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
+        generation: GenerationConfig | None = read_config(find_model(path), GENERATION, GenerationConfig, [])
+    except HubError:
+        raise
     except (ModelError, OSError):
         return None
     return generation
@@ -325,7 +333,16 @@ def _load(directory: Path, mapped: bool) -> Model:
     )
 
 
-def _find(path: Path) -> Path:
+def find_model(path: str | os.PathLike[str]) -> Path:
+    """Returns the model directory that a path or a name on the Hub means, which is downloaded.
+
+    Raises:
+      ModelError: see `load_model`.
+    """
+    on_hub = hub_name(path)
+    if on_hub is not None:
+        return download_model(on_hub)
+    path = Path(path)
     for directory in (path, path / "model"):
         if is_model_directory(directory):
             return directory

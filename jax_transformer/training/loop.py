@@ -16,6 +16,7 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
 from jax_transformer.parallel.rules import check_divides
+from jax_transformer.storage.hub import pinned
 from jax_transformer.training.callback_calls import check_kinds, check_packages
 from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.checkpoints import go_back
@@ -105,7 +106,8 @@ def train(
             raise
     else:
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
-        config = follow_initial_model(config)
+        initial = processes.agree("the initial model", lambda: pinned(config.init_from))
+        config = follow_initial_model(dataclasses.replace(config, init_from=initial))
         corpus = _prepare(config, processes)  # before the run directory exists, so that a mistake leaves none behind
         _check_start(config, corpus)
         run = create_run(partial(_create_run, config, name), processes)

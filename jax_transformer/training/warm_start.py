@@ -16,7 +16,7 @@ from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
-from jax_transformer.storage.model_directory import Model, load_model
+from jax_transformer.storage.model_directory import Model, find_model, load_model
 from jax_transformer.storage.model_files import TOKENIZERS
 from jax_transformer.storage.training_state import TrainingState
 
@@ -214,6 +214,5 @@ def _in_float32(tree: Params | np.ndarray) -> Params | np.ndarray:
 
 
 def _directory(path: str) -> Path:
-    """Returns the model directory at `path`, or inside the run directory at `path`."""
-    found = Path(path).expanduser().resolve()
-    return found / "model" if (found / "model").is_dir() else found
+    """Returns the model directory that `path` names, with an absolute path."""
+    return find_model(path).absolute()

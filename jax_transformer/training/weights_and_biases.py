@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jax_transformer.runtime.files import atomic_write
 from jax_transformer.runtime.json_text import parse_json
@@ -40,7 +40,7 @@ class WeightsAndBiases(Callback):
     W&B has.
     """
 
-    def __init__(self, project: str, *, entity: str = "", mode: str = "online") -> None:
+    def __init__(self, project: str, *, entity: str = "", mode: Literal["online", "offline"] = "online") -> None:
         """Prepares to write.
 
         Args:
