@@ -29,9 +29,13 @@ RECIPE = (
 )
 
 
+VERSIONS = ("Python", "jax", "torch", "transformers", "numpy")
+"""Versions that the card tells of a parity report."""
+
+
 def make_card(facts: Facts) -> str:
     """Returns README.md."""
-    sections = (_title, _data, _training, _metrics, _use, _parity, _provenance)
+    sections = (_title, _use, _metrics, _model, _data, _training, _parity, _provenance)
     body = "\n\n".join(text for section in sections if (text := "\n".join(section(facts))))
     return f"---\n{header(facts)}---\n\n{body}\n"
 
@@ -92,6 +96,10 @@ def _title(facts: Facts) -> Iterator[str]:
     yield ""
     of_languages = f", {escaped(languages)}" if languages else ""
     yield f"An encoder-decoder Transformer with {size:,} parameters{of_languages}, in JAX, for jax-transformer."
+
+
+def _model(facts: Facts) -> Iterator[str]:
+    yield "## Model"
     yield ""
     yield from _table(("config", "value"), ((f"`{name}`", getattr(facts.model.config, name)) for name in ARCHITECTURE))
 
@@ -176,10 +184,13 @@ def _use(facts: Facts) -> Iterator[str]:
     name = facts.repository
     yield "## Use"
     yield ""
-    yield from ("```bash", f"jax-transformer translate {name} < input.txt", "```")
-    yield ""
-    yield from ("```python", "import jax_transformer as jt", "", f'model = jt.load_model("{name}")')
-    yield from ('print(jt.translate(model, ["…"]))', "```")
+    translates = facts.model.source_tokenizer is not None and facts.model.target_tokenizer is not None
+    call = 'print(jt.translate(model, ["…"]))' if translates else "output = jt.generate(model, source_ids)"
+    if translates:
+        yield from ("```bash", f"jax-transformer translate {name} < input.txt", "```", "")
+    yield from ("```python", "import jax_transformer as jt", "", f'model = jt.load_model("{name}")', call, "```")
+    if not translates:
+        yield from ("", "The model has no vocabularies: it takes and gives ids.")
     yield ""
     yield f"`jax-transformer train finetune --init-from {name}` trains it further."
 
@@ -198,7 +209,7 @@ def _parity(facts: Facts) -> Iterator[str]:
         for stage in stages
     )
     yield from _table(("stage", "verdict", "arrays that pass", "of"), rows)
-    versions = [f"{name} {version}" for name, version in report["environment"].items() if isinstance(version, str)]
+    versions = [f"{name} {report['environment'][name]}" for name in VERSIONS if name in report["environment"]]
     if versions:
         yield ""
         yield escaped(", ".join(versions))

@@ -56,13 +56,11 @@ def upload(job: Upload) -> str:
     """
     from huggingface_hub import HfApi, get_token
 
-    from jax_transformer import __version__
-
     if get_token() is None:
         raise HubError(
             f"{job.name}: expected a token of the Hub; received none; log in (hf auth login), or set HF_TOKEN"
         )
-    api = HfApi(library_name="jax-transformer", library_version=__version__)
+    api = HfApi(library_name="jax-transformer")
     with explained(job.name):
         head = _open(api, job)
     if not _changes(job, head):

@@ -37,7 +37,10 @@ class HubName(NamedTuple):
 
 
 def hub_name(name: str | os.PathLike[str]) -> HubName | None:
-    """Returns the model on the Hub that a name could mean. None for a path that exists, and for what is no such name.
+    """Returns the model on the Hub that a name could mean.
+
+    None for a path that exists, for what is no such name, and for owner/name without a revision if there is a local
+    folder `owner`: it is a mistyped path then, such as runs/dmeo, and nobody need know of it.
 
     Example:
       >>> from jax_transformer.storage.hub import hub_name
@@ -47,7 +50,10 @@ def hub_name(name: str | os.PathLike[str]) -> HubName | None:
       True
     """
     name = os.fspath(name)
-    return None if os.path.exists(name) or name.endswith((*SUFFIXES, INDEX)) else parse_hub_name(name)
+    found = parse_hub_name(name)
+    if found is None or os.path.exists(name) or name.endswith((*SUFFIXES, INDEX)):
+        return None
+    return None if found.revision is None and os.path.isdir(name.partition("/")[0]) else found
 
 
 def parse_hub_name(text: str) -> HubName | None:

@@ -34,7 +34,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.storage.hub import HubError, download_model, hub_name
+from jax_transformer.storage.hub import HubError, download_model, hub_name, parse_hub_name
 from jax_transformer.storage.model_files import (
     CONFIG,
     FILES,
@@ -347,7 +347,9 @@ def find_model(path: str | os.PathLike[str]) -> Path:
         if is_model_directory(directory):
             return directory
     if not path.exists():
-        raise ModelError(f"{path}: no such directory")
+        is_name = parse_hub_name(os.fspath(path)) is not None
+        advice = f"; for a model of this name on the Hub, write {path}@main" if is_name else ""
+        raise ModelError(f"{path}: no such directory{advice}")
     if not path.is_dir():
         raise ModelError(f"{path} is a file; expected a model directory, or a run directory with a model in it")
     missing = [name for name in (MANIFEST, CONFIG) if not (path / name).is_file()]

@@ -73,11 +73,17 @@ class CallbackCalls:
             raise RunError(f"{self.failure}; {what_now}") from self.cause
 
 
+def _from_here(file: str) -> str:
+    """Returns a path relative to the current directory, if it is in there."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def _told(callback: Callback, method: str, error: BaseException) -> str:
     """Returns which callback raised what, and the last line of its own file that the exception passed."""
     own = getattr(sys.modules.get(type(callback).__module__), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)[1:]
     place = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
-    where = f"{Path(place.filename)}:{place.lineno}: " if place else ""
+    where = f"{_from_here(place.filename)}:{place.lineno}: " if place else ""
     reason = " ".join(str(error).split())
     return f"{where}{type(callback).__name__}.{method} raised {type(error).__name__}{f': {reason}' if reason else ''}"

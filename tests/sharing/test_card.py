@@ -66,7 +66,12 @@ def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:
     assert header["base_model"] == "Helsinki-NLP/opus-mt-en-de"
     assert "model-index" not in header
     assert "## Scores" not in text
+    assert "no vocabularies" not in text
     assert "Ported from a PyTorch checkpoint; its names follow the dialect marian." in text
+    save_model(dataclasses.replace(model, source_tokenizer=None, target_tokenizer=None), tmp_path / "without")
+    text = make_card(read_facts(str(tmp_path / "without"), "someone/tiny", Told()))
+    assert "The model has no vocabularies: it takes and gives ids." in text
+    assert "jax-transformer translate" not in text
 
 
 class Tags(HTMLParser):

@@ -44,7 +44,24 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     assert hub_name("someone/tiny") == ("someone/tiny", None)
     assert hub_name("someone/tiny@refs/pr/3") == ("someone/tiny", "refs/pr/3")
-    for path in ("a/b", "./x", "../x/y", "/x/y", "x", "x/y/z", "x/y.pt", "x/y.safetensors", "x/y@", "x@1/y", "~/x", ""):
+    assert hub_name("a/c@main") == ("a/c", "main")
+    with pytest.raises(ModelError, match="a/c: no such directory; for a model of this name on the Hub, write"):
+        load_model("a/c")  # in a folder that is here
+    for path in (
+        "a/b",
+        "a/c",
+        "./x",
+        "../x/y",
+        "/x/y",
+        "x",
+        "x/y/z",
+        "x/y.pt",
+        "x/y.safetensors",
+        "x/y@",
+        "x@1/y",
+        "~/x",
+        "",
+    ):
         assert hub_name(path) is None, path
 
 
