@@ -133,11 +133,24 @@ def test_two_processes_compute_what_one_does_and_their_checkpoints_are_restored_
     assert found["restoring"] == found["placing"] == on_both
 
 
+COUNTING = """
+from jax_transformer.training import Callback
+
+class Counting(Callback):
+    def on_step(self, step, metrics):
+        with open("steps.txt", "a") as file:
+            print(step, file=file)
+"""
+
+
 def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None:
-    options = ["--config", config_file(tmp_path), "--parallel.fsdp", "2"]
-    with started(["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]) as process:
+    options = ["--config", config_file(tmp_path), "--parallel.fsdp", "2", "--callbacks", "counting:Counting"]
+    (tmp_path / "counting.py").write_text(COUNTING)
+    command = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]
+    with started(command, cwd=tmp_path) as process:
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
+    assert (tmp_path / "steps.txt").read_text().split() == [str(step) for step in range(1, 13)], "from process 0 alone"
     assert "2 × cpu (data 1, fsdp 2, tensor 1)" in output
     assert output.count("run directory: ") == output.count("BLEU") / 5 == 1  # only process 0 prints
     assert_same(tmp_path / "run", on_one)

@@ -62,7 +62,13 @@ def history(run: OfflineRun) -> dict[int, dict[str, float]]:
 def test_a_resumed_run_goes_on_under_its_id(
     tmp_path: Path, stopped_after: Callable[[int], contextlib.AbstractContextManager[None]]
 ) -> None:
-    options = {"log_every": 1, "evaluate_sentences": 2, "wandb_project": "house", "wandb_mode": "offline"}
+    options = {
+        "log_every": 1,
+        "max_steps": 4,
+        "evaluate_sentences": 2,
+        "wandb_project": "house",
+        "wandb_mode": "offline",
+    }
     config = tiny_run(tmp_path, **options)
     with stopped_after(3), pytest.raises(Interrupted):
         train(config)
@@ -71,9 +77,9 @@ def test_a_resumed_run_goes_on_under_its_id(
     assert first.id == second.id == json.loads((result.run / "wandb.json").read_text())["id"]
     assert (first.project, first.exit_code, first.summary["state"]) == ("house", 1, "interrupted")
     assert (second.project, second.exit_code, second.summary["state"]) == ("house", 0, "finished")
-    assert [*history(first), *history(second)] == [1, 2, 3, 4, 5, 6]
+    assert [*history(first), *history(second)] == [1, 2, 3, 4]
     assert history(first) | history(second) == expected_history(result.run)
-    assert first.config["train"]["max_steps"] == 6
+    assert first.config["train"]["max_steps"] == 4
     assert first.config["environment"]["platform"] == "cpu"
     assert second.summary["test/bleu"] == pytest.approx(result.scores["test"].bleu)
     tables = sorted(result.run.glob("wandb/*/files/media/table/samples_*.json"), key=lambda file: file.name)
