@@ -67,9 +67,8 @@ class RunEnd:
 class Callback:
     """Receives what a run records. Each method does nothing until a subclass overrides it.
 
-    A run of one process calls each method once for each line of metrics.jsonl and each checkpoint, in their order. A
-    run that was killed repeats the steps after its last checkpoint, and so do its calls: `on_start` says after which
-    step.
+    A run calls them once for each line of metrics.jsonl and each checkpoint, in their order. A run that was killed
+    repeats the steps after its last checkpoint, and so do its calls: `on_start` says after which step.
 
     A method that raises an exception is the last of its callback: the run saves its state, stops, and tells where it
     was raised.

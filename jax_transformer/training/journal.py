@@ -38,6 +38,7 @@ class Journal:
         self.calls = CallbackCalls([*configured_callbacks(config), *callbacks] if run.writes else ())
         self._evaluations = 0
         self._last: dict[str, Any] = {}
+        self._has_begun = False
 
     def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
         """Writes the facts known before training continues after `step`: the corpus, the parameters, the environment.
@@ -56,6 +57,7 @@ class Journal:
             config = json.loads(json.dumps(dataclasses.asdict(self._config)))
             count = sum(row["count"] for row in table)
             start = RunStart(self._run.path, step, self._is_resumed, config, environment, count)
+            self._has_begun = True
             self.calls.call("on_start", start)
             self.calls.check(f"no step was made; {how_to_resume(self._run.path)}")
             self._tell_of_restored_checkpoint(step)
@@ -104,7 +106,8 @@ class Journal:
         """
         told = self.calls.failure
         try:
-            self.calls.call("on_end", self._end(error))
+            if self._has_begun:
+                self.calls.call("on_end", self._end(error))
         finally:
             self._run.close()
         if error is not None and self.calls.failure != told:
@@ -120,6 +123,7 @@ class Journal:
 
     def _tell_of_restored_checkpoint(self, step: int) -> None:
         """Passes on that the checkpoint is complete from which the run goes on, if a killed process couldn't."""
-        if step and self._run.read(TOLD).get("checkpoint", 0) < step:
+        told = self._run.read(TOLD).get("checkpoint")
+        if step and not (isinstance(told, int) and told >= step):
             self.checkpoint(step)
         self._run.write(TOLD, {"checkpoint": step})

@@ -38,6 +38,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
         told = capsys.readouterr().err
         assert message in told, told
         assert told.strip().count("\n") == 0
+        assert ("ended the connection" in told) == ("ended the connection" in message)
 
     return check
 

@@ -262,6 +262,15 @@ def test_another_process_than_the_first_calls_nobody(tmp_path: Path) -> None:
     assert not follower.calls
 
 
+def test_what_never_began_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny_run(tmp_path, tensorboard=True)
+    recorder = Recorder()
+    journal = Journal(RunDirectory.create(tmp_path / "run", config), config, [recorder])
+    journal.close(RuntimeError("before the first step"))
+    assert recorder.calls == []
+    assert capsys.readouterr().err == ""
+
+
 def test_objects_that_are_no_callbacks_are_refused(tmp_path: Path) -> None:
     for given, received in ((Recorder, "the class Recorder"), (print, "builtin_function_or_method")):
         with pytest.raises(ValueError, match=f"callbacks: expected objects .* received {received}"):
