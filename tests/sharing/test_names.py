@@ -42,26 +42,14 @@ def shared(hub: Hub, model: Model, tmp_path: Path) -> Repository:
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b@v1").mkdir()
     assert hub_name("someone/tiny") == ("someone/tiny", None)
     assert hub_name("someone/tiny@refs/pr/3") == ("someone/tiny", "refs/pr/3")
     assert hub_name("a/c@main") == ("a/c", "main")
     with pytest.raises(ModelError, match="a/c: no such directory; for a model of this name on the Hub, write"):
         load_model("a/c")  # in a folder that is here
-    for path in (
-        "a/b",
-        "a/c",
-        "./x",
-        "../x/y",
-        "/x/y",
-        "x",
-        "x/y/z",
-        "x/y.pt",
-        "x/y.safetensors",
-        "x/y@",
-        "x@1/y",
-        "~/x",
-        "",
-    ):
+    local = ["a/b", "a/b@v1", "a/c", "./x", "../x/y", "/x/y", "x", "x/y/z", "x@1/y", "~/x"]
+    for path in [*local, "x/y.pt", "x/y.safetensors", "x/y@", ""]:
         assert hub_name(path) is None, path
 
 
@@ -93,6 +81,18 @@ def test_a_revision(hub: Hub, shared: Repository) -> None:
     assert len(hub.asked) == asked, "a commit that is in the cache isn't asked for"
     with pytest.raises(HubError, match="someone/tiny@new: the repository on the Hub has no revision new"):
         load_model(f"{NAME}@new")
+
+
+def test_all_files_are_of_one_commit_though_the_branch_moves_on_meanwhile(
+    hub: Hub, shared: Repository, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interfere(method: str, path: str) -> None:
+        if path.endswith("params.safetensors"):  # after the manifest
+            shared.branches["main"] = shared.branches["old"]
+
+    monkeypatch.setattr(hub, "fails", interfere)
+    assert np.array_equal(load_model(NAME).params["head"]["kernel"], model.params["head"]["kernel"])
+    assert shared.branches["main"] == shared.branches["old"]
 
 
 def test_a_local_path_of_the_same_name_wins(

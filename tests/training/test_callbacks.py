@@ -208,8 +208,9 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("method", "at", "what_now", "steps"),
     [
         ("on_start", None, "no step was made; resume with: ", []),
+        ("on_step", 1, "The run is saved at step 1; resume with: ", [1]),
         ("on_evaluation", 2, "The run is saved at step 2; resume with: ", [1, 2]),
-        ("on_end", None, "the run is finished, and its model is ", [1]),
+        ("on_end", None, "the run is finished, and its model is ", [1, 2]),
     ],
 )
 def test_a_callback_that_raises_stops_the_run_with_its_line(
@@ -218,7 +219,7 @@ def test_a_callback_that_raises_stops_the_run_with_its_line(
     recorder = Recorder()
     where = rf"broken_callbacks\.py:10: Broken\.{method} raised ZeroDivisionError: not so fast[.;] "
     with pytest.raises(RunError, match=where + what_now) as raised:
-        train(tiny_run(tmp_path, log_every=1, max_steps=at or 1), callbacks=[broken.Broken(method, at), recorder])
+        train(tiny_run(tmp_path, log_every=1, max_steps=2), callbacks=[broken.Broken(method, at), recorder])
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert "\n" not in str(raised.value)
     assert recorder.steps("step") == steps
