@@ -173,6 +173,7 @@ def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) 
     code, _, err = run(capsys, "fly")
     assert code == 2
     known = "train, launch, average, translate, evaluate, score, port, export, parity, discover, report"
+    known = "train, launch, average, translate, evaluate, score, port, push, parity, discover, report"
     assert f"expected one of {known}" in err
 
 
