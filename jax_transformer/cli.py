@@ -23,6 +23,7 @@ from jax_transformer.commands.port import port
 from jax_transformer.commands.push import push
 from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
+from jax_transformer.commands.serve import serve
 from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
@@ -73,6 +74,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "launch": launch,
     "average": average,
     "translate": translate,
+    "serve": serve,
     "evaluate": evaluate,
     "score": score,
     "port": port,
@@ -92,6 +94,7 @@ USAGE = """jax-transformer COMMAND …
   launch      train in several processes on this machine
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
+  serve       translate over HTTP, for many clients at once
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -110,19 +109,7 @@ def _text(found: PairScore) -> str:
 
 
 def _json(found: PairScore) -> str:
-    fields = {
-        "log_prob": _number(found.log_prob),
-        "tokens": len(found.token_log_probs),
-        "perplexity": _number(found.perplexity),
-        "token_log_probs": [_number(value) for value in found.token_log_probs.tolist()],
-    }
-    error = {"error": f"{found.problem.side}: {found.problem.message}"} if found.problem else {}
-    return json.dumps(fields | error)
-
-
-def _number(value: float) -> float | None:
-    """Returns the number for JSON: null unless it is finite."""
-    return round(value, 6) if math.isfinite(value) else None
+    return json.dumps(found.as_json())
 
 
 _FORMATS = {"text": _text, "jsonl": _json}

@@ -60,9 +60,7 @@ def generate_each(
     decoded: list[list[Decoded]] = [[] for _ in source_ids]
 
     def fits(batch: list[int]) -> bool:
-        longest = len(source_ids[batch[-1]])
-        tokens = round_rows(len(batch)) * padded_length(model, longest)
-        return len(batch) <= rows and tokens <= batch_tokens and may_share(model, longest)
+        return sources_fit(model, len(batch), len(source_ids[batch[-1]]), rows=rows, batch_tokens=batch_tokens)
 
     for batch in grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits):
         padded = padded_sources(model, [source_ids[i] for i in batch])
@@ -73,11 +71,18 @@ def generate_each(
         )
         for i, sequences, scores in zip(batch, generated.sequences.tolist(), generated.scores.tolist(), strict=False):
             decoded[i] = [
-                Decoded(_trim(model, ids, len(prefix_ids)), score) for ids, score in zip(sequences, scores, strict=True)
+                Decoded(trimmed(model, ids, len(prefix_ids)), score)
+                for ids, score in zip(sequences, scores, strict=True)
             ]
         if on_batch:
             on_batch(len(batch))
     return decoded
+
+
+def sources_fit(model: Model, count: int, longest: int, *, rows: int, batch_tokens: int) -> bool:
+    """Returns whether so many sources, the longest of this many tokens, make one batch within the limits."""
+    tokens = round_rows(count) * padded_length(model, longest)
+    return count <= rows and tokens <= batch_tokens and may_share(model, longest)
 
 
 def may_share(model: Model, source_length: int) -> bool:
@@ -111,7 +116,7 @@ def grouped(items: Iterable[int], fits: Callable[[list[int]], bool]) -> Iterator
         yield group
 
 
-def _trim(model: Model, ids: list[int], prefix_length: int) -> list[int]:
+def trimmed(model: Model, ids: list[int], prefix_length: int) -> list[int]:
     """Returns the ids up to and with the first end after the prefix, or without their padding if none ends them."""
     _, eos_id = starts_and_ends(model)
     if eos_id in ids[prefix_length:]:

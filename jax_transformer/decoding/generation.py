@@ -98,43 +98,71 @@ def generate(
     num_return = decoding.num_return or 1
     if not count:
         return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
-    program = SearchProgram.from_config(decoding)
-    filling = -count % row_shards(model.mesh)
-    if count * program.num_rows == 1 and config.batch_rows_are_independent:
-        filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
-    source = add_rows(source, filling, config.source_pad_id)
-    prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
-    with in_mesh(model.mesh):
-        sequences, scores = _search(model, decoding, program, source, prefixes, numbers)
-    return Generated(*fetch((sequences[:count, :num_return], scores[:count, :num_return])))
+    search = Search(model, decoding, source, prefixes, numbers)
+    while not search.is_done:
+        search.advance()
+    return search.hypotheses()
 
 
-def _search(
-    model: PreparedModel,
-    decoding: DecodingConfig,
-    program: SearchProgram,
-    source: np.ndarray,
-    prefixes: list[list[int]],
-    numbers: list[int],
-) -> tuple[jax.Array, jax.Array]:
-    """Returns all hypotheses [B, K, T] and their scores [B, K], with as much room as they need."""
-    config, weights, most = model.config, model.weights, limit(model, "target")
-    max_new = np.minimum(
-        min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int)
-    )
-    search = make_search_params(model, decoding, max_new, prefixes, numbers)
-    source = place_rows(source, model.mesh)
-    loop: Any = beam if program.uses_beams else sampling_loop
-    last = max(len(ids) + int(more) for ids, more in zip(prefixes, max_new, strict=True))
-    room = round_length(min(2 * source.shape[1], last), last)
-    state = loop.start(config, program, weights, source, search, room)
-    while True:
-        state = loop.run(config, program, weights, search, state)
-        if room >= last or bool(jnp.all(state.is_done)):
-            hypotheses: tuple[jax.Array, jax.Array] = state.hypotheses(search)
-            return hypotheses
-        room = round_length(2 * room, last)
-        state = state.grown(config, room)
+class Search:
+    """Holds a search under way, with as much room for tokens as it needs so far.
+
+    The room is one of few lengths, whatever `max_new_tokens` is, so that few programs are compiled.
+    """
+
+    def __init__(
+        self,
+        model: PreparedModel,
+        decoding: DecodingConfig,
+        source: np.ndarray,
+        prefixes: list[list[int]],
+        numbers: list[int],
+    ) -> None:
+        """Starts the search for sources [B, S], with resolved options that were checked."""
+        config, most, self._count = model.config, limit(model, "target"), len(source)
+        self._model, self._decoding = model, decoding
+        self._program = SearchProgram.from_config(decoding)
+        self._loop: Any = beam if self._program.uses_beams else sampling_loop
+        filling = -len(source) % row_shards(model.mesh)
+        if len(source) * self._program.num_rows == 1 and config.batch_rows_are_independent:
+            filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
+        source = add_rows(source, filling, config.source_pad_id)
+        prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
+        lengths = np.array([len(ids) for ids in prefixes], int)
+        max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
+        self._last, self._most = int(np.max(lengths + max_new)), most
+        self._room = round_length(min(2 * source.shape[1], self._last), most)
+        with in_mesh(model.mesh):
+            self._params = make_search_params(model, decoding, max_new, prefixes, numbers)
+            source = place_rows(source, model.mesh)
+            self._state = self._loop.start(config, self._program, model.weights, source, self._params, self._room)
+        self.length = 0
+        """Tokens decoded so far, prefixes counted."""
+        self.is_done = False
+        """Whether all hypotheses have ended."""
+
+    def advance(self, tokens: int | None = None) -> None:
+        """Decodes until all have ended or the room is full; then there is more room. Not with beams, at most so many
+        further `tokens`."""
+        model = self._model
+        if self.length == self._room:
+            self._room = round_length(2 * self._room, self._most)
+            with in_mesh(model.mesh):
+                self._state = self._state.grown(model.config, self._room)
+        self.length = self._room if tokens is None else min(self.length + tokens, self._room)
+        until = () if tokens is None else (np.int32(self.length),)
+        with in_mesh(model.mesh):
+            self._state = self._loop.run(model.config, self._program, model.weights, self._params, self._state, *until)
+            self.is_done = self.length >= self._last or bool(jnp.all(self._state.is_done))
+
+    def hypotheses(self) -> Generated:
+        """Returns the hypotheses so far, best first."""
+        with in_mesh(self._model.mesh):
+            sequences, scores = fetch(self._state.hypotheses(self._params))
+        num_return = self._decoding.num_return or 1
+        return Generated(
+            sequences[: self._count, :num_return, : min(self._room, self._last)], scores[: self._count, :num_return]
+        )
 
 
 def make_search_params(

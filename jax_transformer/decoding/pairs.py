@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,22 @@ class PairScore:
         """Perplexity per token; see `scoring.perplexity`."""
         return perplexity(self.log_prob, len(self.token_log_probs))
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the score's fields for JSON: null for a number that isn't finite; the problem, if any, as `error`."""
+        error = {"error": f"{self.problem.side}: {self.problem.message}"} if self.problem else {}
+        return {
+            "log_prob": finite(self.log_prob),
+            "tokens": len(self.token_log_probs),
+            "perplexity": finite(self.perplexity),
+            "token_log_probs": [finite(value) for value in self.token_log_probs.tolist()],
+            **error,
+        }
+
+
+def finite(value: float) -> float | None:
+    """Returns the number for JSON, with six digits after the point: None unless it is finite."""
+    return round(value, 6) if math.isfinite(value) else None
+
 
 def score_pairs(
     model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = "", target_tag: str = ""
@@ -80,25 +96,59 @@ def score_pairs(
       ValueError: a source_tag or target_tag that the model doesn't have.
     """
     check_at_least_1(rows=rows)
-    source_tokenizer, target_tokenizer = tokenizers_of(model)
+    tokenizers_of(model)
     model, forced = with_target_tag(model, target_tag)
-    _, eos_id = starts_and_ends(model)
-    forced = model.generation.forced_bos_id if forced is None and not target_tag else forced
-    first = [] if forced in (None, NO_ID) else [forced]
-    target_tokenizer = target_tokenizer.adding(bos=False, eos=False)
+    forced = forced if target_tag else model.generation.forced_bos_id
     remaining = iter(pairs)
     while some := list(islice(remaining, BATCHES * rows)):
-        sources, targets = zip(*some, strict=True)
-        target_ids = [[*first, *ids, eos_id] for ids in target_tokenizer.encode(targets)]
-        encoded = list(zip(source_tokenizer.encode(sources, source_tag), target_ids, strict=True))
-        problems = [_problem(model, source, ids) for source, ids in zip(sources, encoded, strict=True)]
-        fine = [ids for ids, problem in zip(encoded, problems, strict=True) if problem is None]
-        found = iter(score_ids(model, *zip(*fine, strict=True), rows=rows)) if fine else iter(())
-        for (_, ids), problem in zip(encoded, problems, strict=True):
-            if problem is None:
-                yield PairScore(next(found)[len(first) :], ids.count(target_tokenizer.unk_id))
-            else:
-                yield PairScore(np.zeros(0), problem=problem)
+        encoded = encode_pairs(model, some, source_tag=source_tag, forced=forced)
+        fine = [pair for pair in encoded if pair.problem is None]
+        sources, targets = [pair.source_ids for pair in fine], [pair.target_ids for pair in fine]
+        found = iter(score_ids(model, sources, targets, rows=rows) if fine else ())
+        for pair in encoded:
+            yield PairScore(np.zeros(0), problem=pair.problem) if pair.problem else pair.scored(next(found))
+
+
+class EncodedPair(NamedTuple):
+    """Holds the ids of a source and its target, which ends and may begin with tokens that decoding adds."""
+
+    source_ids: list[int]
+    target_ids: list[int]
+    num_forced: int
+    """Tokens at the target's start that decoding forces, which aren't scored."""
+    unknown: int
+    """How many of the target's tokens stand for what the vocabulary doesn't have."""
+    problem: Problem | None
+
+    def scored(self, log_probs: np.ndarray) -> PairScore:
+        """Returns the pair's score, given the log-probability of each of target_ids."""
+        return PairScore(log_probs[self.num_forced :], self.unknown)
+
+
+def encode_pairs(
+    model: Model, pairs: Sequence[tuple[str, str]], *, source_tag: str = "", forced: int | None = None
+) -> list[EncodedPair]:
+    """Returns the ids of each pair, or its problem.
+
+    Args:
+      model: the model as `with_target_tag` gives it.
+      pairs: sources and targets.
+      source_tag: as for `score_pairs`.
+      forced: the id that begins every target; None or NO_ID for none.
+
+    Raises:
+      DecodingError, ValueError: as for `score_pairs`.
+    """
+    source_tokenizer, target_tokenizer = tokenizers_of(model)
+    _, eos_id = starts_and_ends(model)
+    first = [] if forced in (None, NO_ID) else [forced]
+    target_tokenizer = target_tokenizer.adding(bos=False, eos=False)
+    source_ids = source_tokenizer.encode([source for source, _ in pairs], source_tag)
+    target_ids = [[*first, *ids, eos_id] for ids in target_tokenizer.encode([target for _, target in pairs])]
+    return [
+        EncodedPair(*ids, len(first), ids[1].count(target_tokenizer.unk_id), _problem(model, source, ids))
+        for (source, _), ids in zip(pairs, zip(source_ids, target_ids, strict=True), strict=True)
+    ]
 
 
 def score_ids(
@@ -117,9 +167,8 @@ def score_ids(
     )
 
     def fits(batch: list[int]) -> bool:
-        longest = round_length(max(len(target_ids[i]) for i in batch), WITHOUT_TABLE)
-        logits = round_rows(len(batch)) * longest * model.config.target_vocab_size
-        return len(batch) <= rows and logits <= MOST_LOGITS and may_share(model, max(len(source_ids[i]) for i in batch))
+        longest = max(len(source_ids[i]) for i in batch), max(len(target_ids[i]) for i in batch)
+        return pairs_fit(model, len(batch), *longest, rows=rows)
 
     for batch in grouped(by_length, fits):
         padded = padded_sources(model, [source_ids[i] for i in batch])
@@ -128,6 +177,12 @@ def score_ids(
         for i, row in zip(batch, found, strict=False):
             scores[i] = row[: len(target_ids[i])]
     return scores
+
+
+def pairs_fit(model: Model, count: int, longest_source: int, longest_target: int, *, rows: int) -> bool:
+    """Returns whether so many pairs, their longest sides of these many tokens, make one batch within the limits."""
+    logits = round_rows(count) * round_length(longest_target, WITHOUT_TABLE) * model.config.target_vocab_size
+    return count <= rows and logits <= MOST_LOGITS and may_share(model, longest_source)
 
 
 def _problem(model: Model, source: str, ids: Ids) -> Problem | None:

@@ -15,6 +15,7 @@ from functools import cached_property
 import jax
 from jax.sharding import Mesh
 
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.decoding.cache import Weights
 from jax_transformer.parallel.placement import place_params
 from jax_transformer.parallel.rules import check_divides
@@ -41,6 +42,12 @@ class PreparedModel(Model):
         """The parameters as decoding reads them. The first access takes the decoder's layers apart."""
         with in_mesh(self.mesh):
             return Weights.of(self.config, self.params)
+
+    def with_generation(self, generation: GenerationConfig) -> PreparedModel:
+        """Returns the model with other generation settings. Both share one copy of the weights."""
+        other = dataclasses.replace(self, generation=generation)
+        other.__dict__["weights"] = self.weights
+        return other
 
 
 def prepare(model: Model, mesh: Mesh | None = None) -> PreparedModel:

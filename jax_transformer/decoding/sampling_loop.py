@@ -93,13 +93,18 @@ def advance(
 
 @partial(jax.jit, static_argnames=("config", "program"))
 def run(
-    config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, samples: Samples
+    config: TransformerConfig,
+    program: SearchProgram,
+    weights: Weights,
+    search: SearchParams,
+    samples: Samples,
+    until: jax.Array | None = None,
 ) -> Samples:
-    """Decodes until all have ended or the room is full."""
+    """Decodes until all have ended, the room is full, or there are `until` tokens, which is at most the room."""
     room = samples.tokens.shape[2]
 
     def goes_on(samples: Samples) -> jax.Array:
-        return (samples.state.position < room) & ~jnp.all(samples.ended)
+        return (samples.state.position < (room if until is None else until)) & ~jnp.all(samples.ended)
 
     return jax.lax.while_loop(goes_on, lambda samples: advance(config, program, weights, search, samples), samples)
 

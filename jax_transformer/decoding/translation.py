@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.decoding.batches import MOST_TOKENS, generate_each
+from jax_transformer.decoding.batches import MOST_TOKENS, Decoded, generate_each
 from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.prepared import prepare
@@ -119,12 +119,12 @@ def translate(
     """
     model = prepare(model)
     decoding = (decoding or DecodingConfig()).updated(**options)
-    parts, problems = _parts(model, sentences, source_tag, split_long=False)
+    parts, problems = sentence_parts(model, sentences, source_tag, split_long=False)
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
         raise TranslationError(f"{listed}; split or leave them out")
     _fill(model, parts, decoding, rows=rows, on_batch=on_batch)
-    return [Translation(sentence_parts).text() for sentence_parts in parts]
+    return [Translation(each).text() for each in parts]
 
 
 def translate_each(
@@ -173,18 +173,18 @@ def translate_each(
     """
     model = prepare(model)
     decoding = (decoding or DecodingConfig()).updated(**options)
-    parts, problems = _parts(model, sentences, source_tag, split_long)
+    parts, problems = sentence_parts(model, sentences, source_tag, split_long)
     _fill(
         model,
         parts,
         decoding,
         rows=rows,
         batch_tokens=batch_tokens,
-        prefix_ids=_prefix_ids(model, prefix),
+        prefix_ids=encode_prefix(model, prefix),
         first_number=first_number,
         on_batch=on_batch,
     )
-    return [Translation(sentence_parts, problems.get(i, "")) for i, sentence_parts in enumerate(parts)]
+    return [Translation(each, problems.get(i, "")) for i, each in enumerate(parts)]
 
 
 def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:
@@ -206,7 +206,7 @@ def split_sentences(text: str) -> list[str]:
     return [text[start:stop] for start, stop in pairwise(cuts) if start < stop]
 
 
-def _parts(
+def sentence_parts(
     model: Model, sentences: Sequence[str], source_tag: str, split_long: bool
 ) -> tuple[list[list[Part]], dict[int, str]]:
     """Returns the parts of each sentence, still without hypotheses, and the problems by the sentence's index."""
@@ -237,16 +237,22 @@ def _fill(
     model: Model, parts: list[list[Part]], decoding: DecodingConfig | None, first_number: int = 0, **batching: Any
 ) -> None:
     """Adds hypotheses to the parts of each sentence. Passes `batching` to `generate_each`."""
-    flat = [(number, part) for number, sentence_parts in enumerate(parts, first_number) for part in sentence_parts]
+    flat = [(number, part) for number, each in enumerate(parts, first_number) for part in each]
     decoded = generate_each(
         model, [part.source_ids for _, part in flat], decoding, numbers=[number for number, _ in flat], **batching
     )
     for (_, part), hypotheses in zip(flat, decoded, strict=True):
-        texts = tokenizers_of(model)[1].decode([ids for ids, _ in hypotheses])
-        part.hypotheses.extend(Hypothesis(text, *each) for text, each in zip(texts, hypotheses, strict=True))
+        part.hypotheses.extend(with_texts(model, hypotheses))
 
 
-def _prefix_ids(model: Model, prefix: str) -> list[int]:
+def with_texts(model: Model, decoded: Sequence[Decoded]) -> list[Hypothesis]:
+    """Returns the hypotheses with their texts."""
+    texts = tokenizers_of(model)[1].decode([ids for ids, _ in decoded])
+    return [Hypothesis(text, *each) for text, each in zip(texts, decoded, strict=True)]
+
+
+def encode_prefix(model: Model, prefix: str) -> list[int]:
+    """Returns the ids of a prefix. Raises TranslationError for words that the target vocabulary doesn't have."""
     tokenizer = tokenizers_of(model)[1].adding(bos=False, eos=False)
     (ids,) = tokenizer.encode([prefix])
     if tokenizer.unk_id in ids:

@@ -1,0 +1,87 @@
+"""jax-transformer serve MODEL [options]."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tyro
+
+from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load
+from jax_transformer.config.parallel import MeshConfig
+from jax_transformer.serving.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(Limits, DecodeOptions):
+    """Serve translations over HTTP, until SIGTERM or SIGINT.
+
+    POST /translate and /score take JSON; /healthz, /readyz, /metrics and /openapi.json tell about the server. Decoding
+    options hold for requests that don't set their own.
+    """
+
+    model: tyro.conf.Positional[str]
+    """Model directory, or run directory that contains one."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than this machine's own lets others send requests."""
+    port: int = 8000
+    """Port to listen on; 0 for any free one."""
+    seed: tyro.conf.Suppress[int | None] = None
+    source_tag: str = ""
+    """Token to put before every text, such as <2de>, for requests that set none."""
+    rows: int = 64
+    """Maximum number of sentences decoded at once."""
+    batch_tokens: int = 4096
+    """Maximum number of source tokens decoded at once, padding included."""
+    max_wait_ms: float = 5.0
+    """Milliseconds that a sentence waits for others, unless a batch is full before."""
+    warm_up: int = 64
+    """Compile the programs for texts of up to this many tokens before the server is ready; 0 for none."""
+    grace_seconds: float = 30.0
+    """Seconds that requests in progress may take after the first signal."""
+    parallel: MeshConfig = field(default=MeshConfig())
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Runs `jax-transformer serve ARGUMENTS`; returns the exit code: 1 if requests were cut off at the end."""
+    options = tyro.cli(ServeOptions, args=arguments, prog="jax-transformer serve")
+    _check(options)
+    try:
+        from jax_transformer.serving.server import bind
+        from jax_transformer.serving.server import serve as run
+    except ImportError as error:
+        raise ValueError(f"serving needs the package {error.name}: pip install 'jax-transformer[serve]'") from None
+    bound = bind(options.host, options.port)
+    from jax_transformer.decoding.prepared import prepare
+    from jax_transformer.parallel.mesh import make_mesh
+    from jax_transformer.serving.engine import Engine
+    from jax_transformer.serving.service import Service
+
+    model = load(options.model, options.source_tag)
+    generation = dataclasses.replace(model.generation, **options.config().given)
+    model = prepare(dataclasses.replace(model, generation=generation), make_mesh(options.parallel))
+    limits = Limits(**{each.name: getattr(options, each.name) for each in dataclasses.fields(Limits)})
+    engine = Engine(
+        model,
+        limits,
+        rows=options.rows,
+        batch_tokens=options.batch_tokens,
+        source_tag=options.source_tag,
+        target_tag=options.target_tag,
+    )
+    service = Service(engine, max_wait_ms=options.max_wait_ms, warm_up=options.warm_up)
+    return run(service, bound, grace_seconds=options.grace_seconds)
+
+
+def _check(options: ServeOptions) -> None:
+    """Raises ValueError for options that are out of range."""
+    check_rows(options.rows)
+    options.config()
+    problems = options.problems()
+    for name, least in (("batch_tokens", 1), ("max_wait_ms", 0), ("warm_up", 0), ("grace_seconds", 0)):
+        value = getattr(options, name)
+        if not least <= value < float("inf"):
+            problems.append(f"--{name.replace('_', '-')} must be at least {least}; received {value}")
+    if problems:
+        raise ValueError("; ".join(problems))

@@ -1,0 +1,249 @@
+"""The HTTP interface: routes, bodies, answers, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jax_transformer.serving.json_body import parse_body
+from jax_transformer.serving.limits import Limits, Refusal
+from jax_transformer.serving.requests import ScoreRequest, TranslateRequest, read_request
+from jax_transformer.serving.schema import answers, body_schema
+from jax_transformer.serving.service import Service
+
+MOST_MESSAGE = 500
+DRAINED_BODIES = 4
+"""A body beyond the limit is read and dropped up to so many times the limit, so that the client reads the answer."""
+DRAIN_SECONDS = 2.0
+PATHS = ("/", "/translate", "/score", "/healthz", "/readyz", "/metrics", "/openapi.json")
+
+
+def make_app(service: Service, lifespan: Any = None) -> FastAPI:
+    """Returns the application. It serves no pages with scripts: the interface is described by /openapi.json alone.
+
+    Args:
+      service: what answers.
+      lifespan: an asynchronous context manager of the application that starts and stops the service.
+    """
+    app = FastAPI(
+        title="jax-transformer",
+        description="Translations by an encoder-decoder Transformer.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.add_middleware(Measured, service=service)
+    app.add_exception_handler(Refusal, _refused)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _not_found)  # type: ignore[arg-type]
+    app.add_exception_handler(Exception, _failed)
+    limits = service.limits
+
+    @app.post("/translate", openapi_extra=body_schema(TranslateRequest), responses=answers("translations"))
+    async def translate(request: Request) -> Response:
+        """Translates texts."""
+        service.check_ready()
+        async with _in_time(limits):
+            wanted = read_request(TranslateRequest, await read_json(request, limits), limits)
+            if not wanted.stream:
+                return _json(200, await _unless_gone(request, service, service.translate(wanted)))
+        events = service.stream(wanted)
+        first = await anext(events)  # refuses before the answer begins
+        return StreamingResponse(_events(first, events, limits), media_type="text/event-stream", headers=NO_BUFFER)
+
+    @app.post("/score", openapi_extra=body_schema(ScoreRequest), responses=answers("scores"))
+    async def score(request: Request) -> Response:
+        """Tells how probable translations are."""
+        service.check_ready()
+        async with _in_time(limits):
+            wanted = read_request(ScoreRequest, await read_json(request, limits), limits)
+            return _json(200, await _unless_gone(request, service, service.score(wanted)))
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        """Tells whether the process works: 200, or 503 once its device's thread is gone."""
+        is_well = service.device.is_alive
+        return _json(200 if is_well else 503, {"status": "ok" if is_well else "the device's thread is gone"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Tells whether requests are answered: 200, or 503 while programs are compiled or the server stops."""
+        service.check_ready()
+        return _json(200, {"status": "ready"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Returns metrics for Prometheus."""
+        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        """Names the routes."""
+        return _json(200, {"service": "jax-transformer", "routes": list(PATHS[1:]), "description": "/openapi.json"})
+
+    return app
+
+
+NO_BUFFER = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""Ask proxies to pass the pieces of a stream on at once."""
+
+
+async def read_json(request: Request, limits: Limits) -> Any:
+    """Returns the value of a request's body. Raises Refusal as `read_body`, or if it isn't strict JSON."""
+    body = await read_body(request, limits)
+    try:
+        return parse_body(body)
+    except ValueError as error:
+        raise Refusal(400, str(error)) from None
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Returns a request's body.
+
+    Raises:
+      Refusal: it isn't JSON by its content type, is larger than the limit, or takes too long.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, f"expected the content type application/json; received {kind[:80] or 'none'}")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.receive_seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limits.max_body_bytes:
+                    await _drain(request, limits)
+                    limits.check("max_body_bytes", len(body), "bytes or so in a body", status=413)
+    except TimeoutError:
+        message = f"expected the body within {limits.receive_seconds:g} seconds (--receive-seconds)"
+        raise Refusal(408, f"{message}; received {len(body):,} bytes") from None
+    return bytes(body)
+
+
+async def _drain(request: Request, limits: Limits) -> None:
+    """Drops what still comes of a body, within limits."""
+    dropped = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while dropped < DRAINED_BODIES * limits.max_body_bytes:
+                message = await request.receive()
+                dropped += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return
+
+
+@contextlib.asynccontextmanager
+async def _in_time(limits: Limits) -> AsyncIterator[None]:
+    """Raises Refusal where the block takes too long."""
+    try:
+        async with asyncio.timeout(limits.request_seconds):
+            yield
+    except TimeoutError:
+        raise Refusal(504, _late(limits), retry_after=1) from None
+
+
+def _late(limits: Limits) -> str:
+    return f"expected the answer within {limits.request_seconds:g} seconds (--request-seconds); it isn't there"
+
+
+async def _unless_gone(request: Request, service: Service, answer: Awaitable[Any]) -> Any:
+    """Returns the answer. Cancels the work if the client goes away."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(answer), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            service.metrics.cancelled.inc()
+            raise Refusal(499, "the client went away")  # nobody reads it
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+
+
+async def _events(first: dict[str, Any], events: AsyncIterator[dict[str, Any]], limits: Limits) -> AsyncIterator[str]:
+    """Yields server-sent events, an error as the last."""
+    try:
+        async with asyncio.timeout(limits.request_seconds):
+            yield _event(first)
+            async for event in events:
+                yield _event(event)
+    except TimeoutError:
+        yield _event({"error": _late(limits)})
+    except Refusal as refusal:
+        yield _event({"error": str(refusal)})
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+def _event(fields: dict[str, Any]) -> str:
+    return f"data: {_text(fields)}\n\n"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(_text(value) + "\n", status, headers, "application/json")
+
+
+def error_text(message: str) -> str:
+    """Returns the one line of an error's answer."""
+    line = " ".join(message.encode("utf-8", "replace").decode().split())
+    return _text({"error": line if len(line) <= MOST_MESSAGE else line[: MOST_MESSAGE - 1] + "…"})
+
+
+async def _refused(request: Request, refusal: Refusal) -> Response:
+    headers = {"connection": "close"} if refusal.status in (408, 413, 415) else {}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(refusal.retry_after)
+    return Response(error_text(str(refusal)) + "\n", refusal.status, headers, "application/json")
+
+
+async def _not_found(request: Request, error: HTTPException) -> Response:
+    return Response(error_text(error.detail) + "\n", error.status_code, error.headers, "application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return Response(error_text("the server failed; its log says why") + "\n", 500, None, "application/json")
+
+
+class Measured:
+    """Counts requests and measures how long they take."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._metrics = app, service.metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else "other"
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.latency.labels(path).observe(time.perf_counter() - start)

@@ -1,0 +1,140 @@
+"""The queue: fair turns for requests, and batches of units that wait no longer than they must."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jax_transformer.serving.work import Job, Kind, Unit
+
+SHARE = 2_000.0
+"""Tokens a second that a request is entitled to, in the order of turns."""
+
+
+class Waiting(NamedTuple):
+    """Holds a unit in the queue."""
+
+    turn: float
+    """Units are served in this order: the time of arrival, and a second more after every SHARE tokens of the job."""
+    order: int
+    since: float
+    index: int
+    job: Job
+
+    @property
+    def unit(self) -> Unit:
+        return self.job.units[self.index]
+
+
+class Batch(NamedTuple):
+    """Holds units of one kind to compute together."""
+
+    kind: Kind
+    members: list[Waiting]
+
+    @property
+    def units(self) -> list[Unit]:
+        return [member.unit for member in self.members]
+
+
+class Batcher:
+    """Lets units wait for others to share a batch with. Not thread-safe.
+
+    Turns follow virtual clocks (Zhang 1990, "VirtualClock: a new traffic control algorithm"): each request has the
+    order that it would have if it were served at SHARE tokens a second. A small request that comes after a huge one
+    therefore overtakes most of it, and nothing waits for ever, since turns grow with time.
+    """
+
+    def __init__(
+        self,
+        fits: Callable[[Kind, Sequence[Unit]], bool],
+        shape: Callable[[Kind, Unit], tuple[int, ...]],
+        wait_seconds: float,
+        share: float = SHARE,
+    ) -> None:
+        """Makes an empty queue.
+
+        Args:
+          fits: whether units make one batch. One unit always does.
+          shape: the padded lengths of a unit. It shares batches that are begun by one at least as long in each.
+          wait_seconds: how long a unit may wait for a full batch.
+          share: tokens a second.
+        """
+        self._fits, self._shape, self._wait, self._share = fits, shape, wait_seconds, share
+        self._queues: dict[Kind, list[Waiting]] = {}
+        self._count = 0
+        self.tokens = 0
+        """Tokens that wait, as `Job.cost` counts them."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def add(self, job: Job, now: float) -> None:
+        """Puts all units of a job into the queue."""
+        queue = self._queues.setdefault(job.kind, [])
+        turn = now
+        for index, unit in enumerate(job.units):
+            self._count += 1
+            bisect.insort(queue, Waiting(turn, self._count, now, index, job))
+            turn += job.cost(unit) / self._share
+            self.tokens += job.cost(unit)
+
+    def remove(self, job: Job) -> None:
+        """Takes the units of a job out of the queue, if there are any."""
+        self._keep(job.kind, [waiting for waiting in self._queues.get(job.kind, []) if waiting.job is not job])
+
+    def take(self, now: float) -> Batch | None:
+        """Returns the next batch: one that is full, or whose first unit has waited long enough. None if there is none.
+
+        Among several, the one whose first unit has the earliest turn.
+        """
+        best: tuple[Waiting, Kind, list[Waiting]] | None = None
+        for kind, queue in self._queues.items():
+            members, is_full = self._first_batch(kind, queue)
+            is_due = is_full or now >= queue[0].since + self._wait
+            if is_due and (best is None or queue[0] < best[0]):
+                best = queue[0], kind, members
+        if best is None:
+            return None
+        _, kind, members = best
+        taken = {waiting.order for waiting in members}
+        self._keep(kind, [waiting for waiting in self._queues[kind] if waiting.order not in taken])
+        return Batch(kind, members)
+
+    def is_due(self, now: float) -> bool:
+        """Returns whether `take` returns a batch."""
+        return any(
+            now >= queue[0].since + self._wait or self._first_batch(kind, queue)[1]
+            for kind, queue in self._queues.items()
+        )
+
+    def clear(self) -> list[Job]:
+        """Empties the queue; returns the jobs that had units in it."""
+        jobs = {id(waiting.job): waiting.job for queue in self._queues.values() for waiting in queue}
+        self._queues, self.tokens = {}, 0
+        return list(jobs.values())
+
+    def due(self) -> float | None:
+        """Returns when the next batch is due though it isn't full; None if nothing waits."""
+        return min((queue[0].since + self._wait for queue in self._queues.values()), default=None)
+
+    def _first_batch(self, kind: Kind, queue: Sequence[Waiting]) -> tuple[list[Waiting], bool]:
+        """Returns the units that share a batch with the first, and whether there is no room for more."""
+        room = self._shape(kind, queue[0].unit)
+        members: list[Waiting] = []
+        for waiting in queue:
+            shape = self._shape(kind, waiting.unit)
+            if any(length > most for length, most in zip(shape, room, strict=True)):
+                continue
+            if members and not self._fits(kind, [*(member.unit for member in members), waiting.unit]):
+                return members, True
+            members.append(waiting)
+        return members, False
+
+    def _keep(self, kind: Kind, queue: list[Waiting]) -> None:
+        if queue:
+            self._queues[kind] = queue
+        else:
+            self._queues.pop(kind, None)
+        self.tokens = sum(waiting.job.cost(waiting.unit) for each in self._queues.values() for waiting in each)

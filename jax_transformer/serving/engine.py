@@ -1,0 +1,289 @@
+"""The model of a server: tokenizes requests, and computes batches and streams on its device."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding.batches import generate_each, padded_length, sources_fit
+from jax_transformer.decoding.checks import check_decoding, starts_and_ends
+from jax_transformer.decoding.padding import ROWS, SHORTEST, limit, round_length, round_rows
+from jax_transformer.decoding.pairs import EncodedPair, PairScore, encode_pairs, finite, pairs_fit, score_ids
+from jax_transformer.decoding.prepared import PreparedModel
+from jax_transformer.decoding.search_params import SearchProgram
+from jax_transformer.decoding.stepwise import Step, decode_stepwise
+from jax_transformer.decoding.target_tags import with_target_tag
+from jax_transformer.decoding.translation import (
+    Part,
+    Translation,
+    encode_prefix,
+    sentence_parts,
+    tokenizers_of,
+    with_texts,
+)
+from jax_transformer.serving.limits import Limits, Refusal
+from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
+from jax_transformer.serving.work import Kind, Scoring, Translating, Unit
+
+FORGET_SECONDS = 600.0
+"""Once in this time, all compiled programs may make room for those of another kind of search."""
+
+
+class Texts(NamedTuple):
+    """Holds a tokenized request for translations."""
+
+    kind: Translating
+    parts: list[list[Part]]
+    """Of each text."""
+    units: list[Unit]
+    """One for each part."""
+
+
+class Pairs(NamedTuple):
+    """Holds a tokenized request for scores."""
+
+    kind: Scoring
+    pairs: list[EncodedPair]
+    units: list[Unit]
+
+
+class Engine:
+    """Knows how requests become units and units become answers.
+
+    `texts` and `pairs` may run on one thread while `compute` and `steps` run on another.
+    """
+
+    def __init__(
+        self,
+        model: PreparedModel,
+        limits: Limits,
+        *,
+        rows: int = 64,
+        batch_tokens: int = 4096,
+        source_tag: str = "",
+        target_tag: str = "",
+    ) -> None:
+        """Wraps a model whose `generation` has the server's own decoding options.
+
+        Args:
+          rows: most sentences to decode at once.
+          batch_tokens: most source tokens to decode at once, padding included.
+          source_tag, target_tag: for requests that don't set them.
+
+        Raises:
+          DecodingError, ValueError: the model has no tokenizers; it can't decode; it doesn't have the tags.
+        """
+        self.model, self.limits, self.rows, self.batch_tokens = model, limits, rows, batch_tokens
+        self._tags = source_tag, target_tag
+        self._variants: dict[str, tuple[PreparedModel, int | None]] = {"": (model, None)}
+        self._searches = Searches(limits.max_searches)
+        source_tokenizer, _ = tokenizers_of(model)
+        source_tokenizer.encode([""], source_tag)
+        variant, forced = self._variant(target_tag)
+        self.default = DecodingConfig(forced_bos_id=forced).resolved(variant.generation)
+        check_decoding(variant, self.default)
+        self._searches.admit(SearchProgram.from_config(self.default))
+
+    # --- from requests to units
+
+    def texts(self, request: TranslateRequest) -> Texts:
+        """Tokenizes the texts of a request.
+
+        Raises:
+          Refusal: the model can't follow the options; a text is too long; too many kinds of searches.
+        """
+        source_tag, target_tag = self._tags_of(request)
+        try:
+            model, forced = self._variant(target_tag)
+            decoding = DecodingConfig(**request.given).updated(forced_bos_id=forced).resolved(model.generation)
+            prefix_ids = tuple(encode_prefix(model, request.prefix))
+            kind = Translating(target_tag, decoding, prefix_ids)
+            self.limits.check("max_beam_size", kind.hypotheses, "hypotheses for each text")
+            check_decoding(model, decoding, len(prefix_ids))
+            parts, problems = sentence_parts(model, request.texts, source_tag, request.split_long)
+        except ValueError as error:
+            raise Refusal(422, str(error).replace("--target-tag", "target_tag")) from None
+        for index, problem in problems.items():
+            raise Refusal(422, f"texts[{index}]: {problem}")
+        for index, each in enumerate(parts):
+            for part in each:
+                self.limits.check("max_tokens", len(part.source_ids), "tokens", f"texts[{index}]")
+        self._searches.admit(SearchProgram.from_config(decoding))
+        units = [Unit(part.source_ids, number=number) for number, each in enumerate(parts) for part in each]
+        return Texts(kind, parts, units)
+
+    def pairs(self, request: ScoreRequest) -> Pairs:
+        """Tokenizes the pairs of a request. Raises Refusal as `texts` does."""
+        source_tag, target_tag = self._tags_of(request)
+        try:
+            model, forced = self._variant(target_tag)
+            forced = forced if target_tag else model.generation.forced_bos_id
+            texts = list(zip(request.sources, request.targets, strict=True))
+            pairs = encode_pairs(model, texts, source_tag=source_tag, forced=forced)
+        except ValueError as error:
+            raise Refusal(422, str(error).replace("--target-tag", "target_tag")) from None
+        for index, pair in enumerate(pairs):
+            if pair.problem:
+                raise Refusal(422, f"{pair.problem.side}s[{index}]: {pair.problem.message}")
+            for side, ids in (("sources", pair.source_ids), ("targets", pair.target_ids)):
+                self.limits.check("max_tokens", len(ids), "tokens", f"{side}[{index}]")
+        return Pairs(Scoring(target_tag), pairs, [Unit(pair.source_ids, pair.target_ids) for pair in pairs])
+
+    # --- batches
+
+    def fits(self, kind: Kind, units: Sequence[Unit]) -> bool:
+        """Returns whether units make one batch."""
+        longest = max(len(unit.source_ids) for unit in units)
+        fit = sources_fit(self.model, len(units), longest, rows=self.rows, batch_tokens=self.batch_tokens)
+        if isinstance(kind, Scoring):
+            targets = max(len(unit.target_ids) for unit in units)
+            return fit and pairs_fit(self.model, len(units), longest, targets, rows=self.rows)
+        return fit
+
+    def shape(self, kind: Kind, unit: Unit) -> tuple[int, ...]:
+        """Returns the padded lengths of a unit's source and target."""
+        return padded_length(self.model, len(unit.source_ids)), round_length(len(unit.target_ids), 1 << 30)
+
+    def fill(self, kind: Kind, units: Sequence[Unit]) -> float:
+        """Returns the share of a batch's source tokens that isn't padding."""
+        longest = max(len(unit.source_ids) for unit in units)
+        return sum(len(unit.source_ids) for unit in units) / (
+            round_rows(len(units)) * padded_length(self.model, longest)
+        )
+
+    def compute(self, kind: Kind, units: Sequence[Unit]) -> Sequence[Any]:
+        """Returns the result of each unit of a batch: its hypotheses, or log-probabilities. On the device's thread."""
+        self._searches.forget_if_asked()
+        model, _ = self._variant(kind.target_tag)
+        sources = [unit.source_ids for unit in units]
+        if isinstance(kind, Scoring):
+            return score_ids(model, sources, [unit.target_ids for unit in units], rows=self.rows)
+        return generate_each(
+            model,
+            sources,
+            kind.decoding,
+            rows=self.rows,
+            batch_tokens=self.batch_tokens,
+            prefix_ids=kind.prefix_ids,
+            numbers=[unit.number for unit in units],
+        )
+
+    def steps(self, kind: Translating, unit: Unit, tokens: Callable[[], int]) -> Iterator[Step]:
+        """Yields a unit's hypothesis as it grows; see `decode_stepwise`. On the device's thread."""
+        self._searches.forget_if_asked()
+        model, _ = self._variant(kind.target_tag)
+        return decode_stepwise(
+            model, unit.source_ids, kind.decoding, tokens=tokens, prefix_ids=kind.prefix_ids, number=unit.number
+        )
+
+    def warm_ups(self, longest: int) -> Iterator[Callable[[], object]]:
+        """Yields functions that compile the programs of the default search, for sources of up to so many tokens."""
+        kind = Translating(self._tags[1], self.default, ())
+        word = next(i for i in range(self.model.config.source_vocab_size) if i != self.model.config.source_pad_id)
+        most = min(longest, limit(self.model, "source"))
+        length = 0
+        while length < most:
+            length = min(max(2 * length, SHORTEST), most)
+            unit = Unit([word] * length)
+            room = min(2 * length, limit(self.model, "target"))
+            room = max(room, (self.default.min_new_tokens or 0) + 1)
+            some = dataclasses.replace(kind, decoding=self.default.updated(max_new_tokens=room))
+            for rows in sorted({min(rows, self.rows) for rows in (*ROWS, round_rows(self.rows))}):
+                if self.fits(kind, [unit] * rows):
+                    yield partial(self.compute, some, [unit] * rows)
+            if some.can_stream:
+                yield partial(list, self.steps(some, unit, lambda: 8))
+
+    # --- answers
+
+    def translations(self, texts: Texts, results: Sequence[Any]) -> list[dict[str, Any]]:
+        """Returns the answer for each text, given the hypotheses of each unit."""
+        remaining = iter(results)
+        found = [
+            Translation([part._replace(hypotheses=with_texts(self.model, next(remaining))) for part in parts])
+            for parts in texts.parts
+        ]
+        return [self._translation(each, texts.kind) for each in found]
+
+    def scores(self, pairs: Pairs, results: Sequence[Any]) -> list[PairScore]:
+        """Returns the score of each pair, given the log-probabilities of each unit."""
+        return [pair.scored(log_probs) for pair, log_probs in zip(pairs.pairs, results, strict=True)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Returns the text of target ids."""
+        return tokenizers_of(self.model)[1].decode([ids])[0]
+
+    def _translation(self, found: Translation, kind: Translating) -> dict[str, Any]:
+        num_return = kind.decoding.num_return or 1
+        tokenizer, (_, eos_id) = tokenizers_of(self.model)[1], starts_and_ends(self._variant(kind.target_tag)[0])
+        hypotheses = [
+            {
+                "text": found.text(rank),
+                "score": finite(found.score(rank)),
+                "tokens": [token for part in found.parts for token in tokenizer.tokens(part.hypotheses[rank].ids)],
+                "cut_off": any(part.hypotheses[rank].ids[-1:] != [eos_id] for part in found.parts),
+            }
+            for rank in range(num_return if found.parts else 0)
+        ]
+        best = hypotheses[0] if hypotheses else {"text": "", "score": None, "tokens": [], "cut_off": False}
+        return best | ({"hypotheses": hypotheses} if num_return > 1 else {})
+
+    # --- the model under a target tag
+
+    def _tags_of(self, request: TranslateRequest | ScoreRequest) -> tuple[str, str]:
+        own = request.source_tag, request.target_tag
+        source_tag, target_tag = (tag if mine is None else mine for tag, mine in zip(self._tags, own, strict=True))
+        return source_tag, target_tag
+
+    def _variant(self, target_tag: str) -> tuple[PreparedModel, int | None]:
+        """Returns the model under a target tag, and the id that it forces; see `with_target_tag`."""
+        if target_tag not in self._variants:
+            model, forced = with_target_tag(self.model, target_tag)
+            is_same = model.generation == self.model.generation
+            self._variants[target_tag] = (
+                self.model if is_same else self.model.with_generation(model.generation),
+                forced,
+            )
+        return self._variants[target_tag]
+
+
+class Searches:
+    """Bounds the kinds of searches that programs are compiled for.
+
+    Where there is no room for another kind, all programs are forgotten, but at most once in FORGET_SECONDS: compiling
+    takes seconds, and clients that ask for ever other kinds mustn't keep the device busy with it.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
+        self._known: set[SearchProgram] = set()
+        self._forgotten = clock()
+        self._must_forget = False
+
+    def admit(self, program: SearchProgram) -> None:
+        """Counts a kind in. Raises Refusal if there are as many others as there may be."""
+        if program in self._known:
+            return
+        if len(self._known) >= self._most:
+            wait = self._forgotten + FORGET_SECONDS - self._clock()
+            if wait > 0:
+                raise Refusal(
+                    503,
+                    f"expected at most {self._most} kinds of searches (--max-searches); received another. Use options "
+                    "that others use",
+                    retry_after=int(wait) + 1,
+                )
+            self._known, self._forgotten, self._must_forget = set(), self._clock(), True
+        self._known.add(program)
+
+    def forget_if_asked(self) -> None:
+        """Lets go of all compiled programs, if they must make room. On the device's thread."""
+        if self._must_forget:
+            self._must_forget = False
+            jax.clear_caches()

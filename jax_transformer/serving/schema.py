@@ -1,0 +1,94 @@
+"""The description of bodies and answers in OpenAPI."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from typing import Any
+
+from jax_transformer.serving.requests import ScoreRequest, TranslateRequest, field_names
+
+ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+NUMBER = {"type": ["number", "null"]}
+TRANSLATION: dict[str, Any] = {
+    "text": {"type": "string", "description": "The best translation."},
+    "score": NUMBER,
+    "tokens": {"type": "array", "items": {"type": "string"}, "description": "With the end token."},
+    "cut_off": {"type": "boolean", "description": "It reached the most tokens before its end."},
+    "hypotheses": {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "With num_return above 1: all, best first.",
+    },
+}
+SCORE: dict[str, Any] = {
+    "log_prob": NUMBER,
+    "tokens": {"type": "integer"},
+    "perplexity": NUMBER,
+    "token_log_probs": {"type": "array", "items": NUMBER},
+}
+ANSWERS = {"translations": TRANSLATION, "scores": SCORE}
+REFUSALS = {
+    400: "The body isn't strict JSON in UTF-8.",
+    408: "The body takes too long.",
+    413: "The body or the request is too large.",
+    415: "The content type isn't application/json.",
+    422: "A field is unknown, of another type, out of range or beyond a limit.",
+    503: "The server isn't ready, or is full: see Retry-After.",
+    504: "The answer takes too long.",
+}
+
+
+def body_schema(kind: type[TranslateRequest] | type[ScoreRequest]) -> dict[str, Any]:
+    """Returns the entry for a route whose body has the fields of a request."""
+    hints, told = typing.get_type_hints(kind), _docstrings(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    names = field_names(kind)
+    properties = {
+        name: _schema_of(hints[name]) | ({"description": " ".join(told[name].split())} if name in told else {})
+        for name in names
+    }
+    required = [name for name in names if fields[name].default is dataclasses.MISSING]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def answers(name: str) -> dict[int | str, dict[str, Any]]:
+    """Returns the entry for the answers of a route: a list of objects by this name, or an error."""
+    listed = {"type": "array", "items": {"type": "object", "properties": ANSWERS[name]}}
+    schema = {"type": "object", "properties": {name: listed}, "required": [name]}
+    found: dict[int | str, dict[str, Any]] = {
+        200: {"description": "The answers, in order.", "content": {"application/json": {"schema": schema}}}
+    }
+    for status, description in REFUSALS.items():
+        found[status] = {"description": description, "content": {"application/json": {"schema": ERROR}}}
+    return found
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema_of(option) for option in arguments]}
+    if origin is tuple:
+        return {"type": "array", "items": _schema_of(arguments[0])}
+    words = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
+    return {"type": words[hint]}
+
+
+@functools.cache
+def _docstrings(kind: type) -> dict[str, str]:
+    """Returns the text under each field of a dataclass and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        (definition,) = ast.parse(inspect.getsource(base).strip()).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = str(text.value.value)
+    return found

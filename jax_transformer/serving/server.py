@@ -1,0 +1,192 @@
+"""The process: its socket, its connections, its signals and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from jax_transformer.serving.app import error_text, make_app
+from jax_transformer.serving.limits import Limits
+from jax_transformer.serving.service import Service
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LAST_SECONDS = 5.0
+"""How long the device's thread has for the program in progress when all else has ended."""
+LOGS = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stderr"}},
+    "loggers": {
+        "uvicorn.error": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "uvicorn.access": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "jax_transformer.serving": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+    },
+}
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound to the address, and doesn't listen yet.
+
+    Raises:
+      ValueError: the port is in use or not allowed, or the host is unknown.
+    """
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"--port must be from 0 to 65535; received {port}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"--host {host} --port {port}: expected an address that is free; received {reason}") from None
+    return bound
+
+
+def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit code: 0, or 1 if requests were cut off.
+
+    A second signal ends the process at once.
+
+    Args:
+      service: answers the requests.
+      bound: the socket, from `bind`.
+      grace_seconds: how long requests in progress may take after the signal.
+    """
+    host, port = bound.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    ended = True
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        nonlocal ended
+        service.start(on_ready=lambda: print(f"ready after {time.perf_counter() - start:.1f} s", file=sys.stderr))
+        print(f"listening on {address}", flush=True)
+        yield
+        ended = service.stop(LAST_SECONDS)
+
+    start = time.perf_counter()
+    limits = service.limits
+    config = uvicorn.Config(
+        make_app(service, lifespan),
+        http=_protocol(limits),
+        ws="none",
+        lifespan="on",
+        loop="asyncio",
+        log_config=LOGS,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=grace_seconds,  # type: ignore[arg-type] (asyncio takes fractions)
+    )
+    server = Server(config, service)
+    server.run(sockets=[bound])
+    if not ended:  # a thread inside XLA can't be interrupted
+        _end_now(1)
+    return 1 if server.cut_off else 0
+
+
+class Server(uvicorn.Server):
+    """Runs the application. Ends with the exit code of the command instead of the signal."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self.cut_off = 0
+        """Requests that had no answer when the server ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            _end_now(128 + sig)
+        self.should_exit = True
+        print("stopping: a second signal ends at once", file=sys.stderr)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.state = "stopping"
+
+        async def count() -> None:
+            await asyncio.sleep((self.config.timeout_graceful_shutdown or 0) + 0.05)
+            self.cut_off = len(self.server_state.tasks)
+
+        counting = asyncio.ensure_future(count())
+        await super().shutdown(sockets)
+        counting.cancel()
+
+
+def _end_now(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _protocol(limits: Limits) -> type[H11Protocol]:
+    """Returns the protocol of a connection: uvicorn's, with a limit on connections and on the time of a header."""
+
+    class Connection(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > limits.max_connections:
+                most = f"expected at most {limits.max_connections} connections (--max-connections); received another"
+                self._refuse(503, "Service Unavailable", most)
+            else:
+                self._watch_header(is_begun=True)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._watch_header(is_begun=False)
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch_header(is_begun=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(400, "Bad Request", "expected an HTTP/1.1 request with a header of at most 64 kB")
+
+        def _watch_header(self, *, is_begun: bool) -> None:
+            """Starts the timer of a header that has begun, unless it runs, or stops it."""
+            if not is_begun and self._timer:
+                self._timer.cancel()
+                self._timer = None
+            elif is_begun and self._timer is None:
+                self._timer = self.loop.call_later(limits.receive_seconds, self._late)
+
+        def _late(self) -> None:
+            most = f"expected the header within {limits.receive_seconds:g} seconds (--receive-seconds)"
+            self._refuse(408, "Request Timeout", most)
+
+        def _refuse(self, status: int, reason: str, message: str) -> None:
+            """Answers without the application, and closes the connection."""
+            if self.transport.is_closing():
+                return
+            self.access_logger.info("%s:%d - refused: %s", *(self.client or ("", 0)), message)
+            body = (error_text(message) + "\n").encode()
+            head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
+            self.transport.close()
+
+    return Connection

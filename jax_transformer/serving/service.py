@@ -1,0 +1,151 @@
+"""Answers to requests: from the event loop to the device's thread and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from jax_transformer.decoding.stepwise import Step
+from jax_transformer.serving.batcher import Batcher
+from jax_transformer.serving.device import Device, Stream
+from jax_transformer.serving.engine import Engine
+from jax_transformer.serving.limits import Refusal
+from jax_transformer.serving.metrics import Metrics, count_programs
+from jax_transformer.serving.pieces import Pieces
+from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
+from jax_transformer.serving.work import Job, Kind, Unit
+
+Result = TypeVar("Result")
+
+
+class Service:
+    """Serves one model. All methods but the constructor belong to the event loop's thread."""
+
+    def __init__(self, engine: Engine, *, max_wait_ms: float = 5.0, warm_up: int = 0) -> None:
+        """Makes a service that isn't running yet.
+
+        Args:
+          engine: the model.
+          max_wait_ms: how long a sentence may wait for a full batch.
+          warm_up: compile the programs for sources of up to so many tokens before the service is ready.
+        """
+        self.engine, self.limits, self.metrics = engine, engine.limits, Metrics()
+        self.device = Device(engine, Batcher(engine.fits, engine.shape, max_wait_ms / 1000), self.metrics)
+        self._warm_up = warm_up
+        self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
+        self.state = "loading"
+        """loading, warming up, ready, or stopping."""
+
+    def start(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Starts the device's thread, which compiles first. `on_ready` is called on it when the service is ready."""
+        count_programs()
+        self.state = "warming up"
+
+        def ready() -> None:
+            if self.state == "warming up":
+                self.state = "ready"
+                on_ready()
+
+        self.device.start()
+        for function in self.engine.warm_ups(self._warm_up):
+            self.device.call(function)
+        self.device.call(ready)
+
+    def stop(self, seconds: float) -> bool:
+        """Stops the thread; returns whether it ended within so many seconds."""
+        self.state = "stopping"
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        return self.device.stop(seconds)
+
+    def check_ready(self) -> None:
+        """Raises Refusal unless the service is ready."""
+        if self.state != "ready" or not self.device.is_alive:
+            raise Refusal(503, f"the server isn't ready: {self.state}", retry_after=5)
+
+    async def translate(self, request: TranslateRequest) -> dict[str, Any]:
+        """Returns the answer to a request for translations. Raises Refusal."""
+        texts = await self._tokenized(self.engine.texts, request)
+        results = await self._results(texts.kind, texts.units)
+        return {"translations": self.engine.translations(texts, results)}
+
+    async def score(self, request: ScoreRequest) -> dict[str, Any]:
+        """Returns the answer to a request for scores. Raises Refusal."""
+        pairs = await self._tokenized(self.engine.pairs, request)
+        results = await self._results(pairs.kind, pairs.units)
+        return {"scores": [score.as_json() for score in self.engine.scores(pairs, results)]}
+
+    async def stream(self, request: TranslateRequest) -> AsyncIterator[dict[str, Any]]:
+        """Yields the pieces of a translation as {"piece": …}, and its whole as {"done": true, …}. Raises Refusal."""
+        if len(request.texts) > 1:
+            raise Refusal(422, f"texts: expected one text to stream; received {len(request.texts)}")
+        texts = await self._tokenized(self.engine.texts, request)
+        if not texts.kind.can_stream:
+            raise Refusal(
+                422,
+                "stream: expected greedy decoding (beam_size=1), or sampling with num_return=1; received "
+                f"{texts.kind.hypotheses} hypotheses",
+            )
+        results, pieces, before = [], Pieces(), ""
+        for part, unit in zip(texts.parts[0], texts.units, strict=True):
+            decoded = None
+            async for step in self._steps(texts.kind, unit):
+                decoded = step.decoded
+                if piece := pieces.add(before + self.engine.text(decoded.ids)):
+                    yield {"piece": piece}
+            assert decoded is not None
+            results.append([decoded])
+            before += self.engine.text(decoded.ids) + part.space
+        answer = self.engine.translations(texts, results)[0]
+        if piece := pieces.end(answer["text"]):
+            yield {"piece": piece}
+        yield {"done": True, **answer}
+
+    async def _tokenized(self, function: Callable[[Any], Result], request: Any) -> Result:
+        """Calls the function on the thread that tokenizes."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, request)
+
+    async def _results(self, kind: Kind, units: Sequence[Unit]) -> list[Any]:
+        """Returns the result of each unit. Cancelled, it takes the units out of the queue."""
+        if not units:
+            return []
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        job = Job(kind, units, on_done=lambda _: loop.call_soon_threadsafe(done.set))
+        self.device.submit(job)
+        try:
+            await done.wait()
+        finally:
+            self.device.cancel(job)
+        if job.error:
+            raise _refusal(job.error)
+        return [job.results[index] for index in range(len(units))]
+
+    async def _steps(self, kind: Any, unit: Unit) -> AsyncIterator[Step]:
+        """Yields the steps of a stream. Closed, it ends the stream."""
+        loop = asyncio.get_running_loop()
+        steps: asyncio.Queue[Step | Exception] = asyncio.Queue()
+        stream = Stream(kind, unit, on_step=lambda step: loop.call_soon_threadsafe(steps.put_nowait, step))
+        self.device.open(stream)
+        try:
+            while True:
+                step = await steps.get()
+                if isinstance(step, Exception):
+                    raise _refusal(step)
+                yield step
+                if step.is_last:
+                    return
+        finally:
+            self.device.close(stream)
+
+
+def _refusal(error: Exception) -> Exception:
+    """Returns what the client learns of an error on the device's thread."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return Refusal(
+            503, "the batch doesn't fit into the device's memory: send fewer or shorter texts", retry_after=5
+        )
+    return Refusal(500, "the computation failed; the server's log says why")
