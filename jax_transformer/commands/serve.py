@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import tyro
 
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load
 from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.serving.limits import Limits
+
+if TYPE_CHECKING:
+    from jax_transformer.serving.service import Service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,12 @@ def serve(arguments: Sequence[str]) -> int:
         from jax_transformer.serving.server import serve as run
     except ImportError as error:
         raise ValueError(f"serving needs the package {error.name}: pip install 'jax-transformer[serve]'") from None
-    bound = bind(options.host, options.port)
+    with bind(options.host, options.port) as bound:
+        return run(_service(options), bound, grace_seconds=options.grace_seconds)
+
+
+def _service(options: ServeOptions) -> Service:
+    """Loads the model under the options."""
     from jax_transformer.decoding.prepared import prepare
     from jax_transformer.parallel.mesh import make_mesh
     from jax_transformer.serving.engine import Engine
@@ -70,8 +79,7 @@ def serve(arguments: Sequence[str]) -> int:
         source_tag=options.source_tag,
         target_tag=options.target_tag,
     )
-    service = Service(engine, max_wait_ms=options.max_wait_ms, warm_up=options.warm_up)
-    return run(service, bound, grace_seconds=options.grace_seconds)
+    return Service(engine, max_wait_ms=options.max_wait_ms, warm_up=options.warm_up)
 
 
 def _check(options: ServeOptions) -> None:

@@ -25,6 +25,8 @@ MOST_MESSAGE = 500
 DRAINED_BODIES = 4
 """A body beyond the limit is read and dropped up to so many times the limit, so that the client reads the answer."""
 DRAIN_SECONDS = 2.0
+GONE = 499
+"""Status, for the metrics, of an answer that nobody reads."""
 PATHS = ("/", "/translate", "/score", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
@@ -41,6 +43,7 @@ def make_app(service: Service, lifespan: Any = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=lifespan,
     )
     app.add_middleware(Measured, service=service)
@@ -116,30 +119,38 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refusal(415, f"expected the content type application/json; received {kind[:80] or 'none'}")
-    body = bytearray()
+    body, more = bytearray(), True
     try:
         async with asyncio.timeout(limits.receive_seconds):
-            async for chunk in request.stream():
+            while more:
+                chunk, more = await _next_chunk(request)
                 body += chunk
                 if len(body) > limits.max_body_bytes:
-                    await _drain(request, limits)
-                    limits.check("max_body_bytes", len(body), "bytes or so in a body", status=413)
+                    if more:
+                        await _drain(request, limits)
+                    limits.check("max_body_bytes", len(body), "bytes in a body, as far as it was read,", status=413)
     except TimeoutError:
         message = f"expected the body within {limits.receive_seconds:g} seconds (--receive-seconds)"
         raise Refusal(408, f"{message}; received {len(body):,} bytes") from None
     return bytes(body)
 
 
+async def _next_chunk(request: Request) -> tuple[bytes, bool]:
+    """Returns the next bytes of the body, and whether more follow. Raises Refusal if the client is gone."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise Refusal(GONE, "the client went away")
+    return message.get("body", b""), message.get("more_body", False)
+
+
 async def _drain(request: Request, limits: Limits) -> None:
     """Drops what still comes of a body, within limits."""
-    dropped = 0
+    dropped, more = 0, True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
-            while dropped < DRAINED_BODIES * limits.max_body_bytes:
-                message = await request.receive()
-                dropped += len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body"):
-                    return
+            while more and dropped < DRAINED_BODIES * limits.max_body_bytes:
+                chunk, more = await _next_chunk(request)
+                dropped += len(chunk)
 
 
 @contextlib.asynccontextmanager
@@ -168,7 +179,7 @@ async def _unless_gone(request: Request, service: Service, answer: Awaitable[Any
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             service.metrics.cancelled.inc()
-            raise Refusal(499, "the client went away")  # nobody reads it
+            raise Refusal(GONE, "the client went away")
         return working.result()
     finally:
         for task in (working, watching):
@@ -224,16 +235,16 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class Measured:
-    """Counts requests and measures how long they take."""
+    """Counts requests and measures how long they take. Answers those that the end of the server cuts off."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._metrics = app, service.metrics
+        self._app, self._service, self._metrics = app, service, service.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 0
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -243,6 +254,13 @@ class Measured:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if self._service.state != "stopping":
+                raise
+            self._service.cut_off += 1
+            if not status:
+                late = Refusal(503, "the server stopped before the answer was there", retry_after=10)
+                await (await _refused(Request(scope), late))(scope, receive, watched)
         finally:
             path = scope["path"] if scope["path"] in PATHS else "other"
             self._metrics.requests.labels(path, str(status)).inc()

@@ -25,13 +25,14 @@ from jax_transformer.serving.service import Service
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LAST_SECONDS = 5.0
 """How long the device's thread has for the program in progress when all else has ended."""
+HEADER_BYTES = 16_384
 LOGS = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stderr"}},
     "loggers": {
-        "uvicorn.error": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "uvicorn.error": {"handlers": ["stderr"], "level": "ERROR", "propagate": False},
         "uvicorn.access": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
         "jax_transformer.serving": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
     },
@@ -49,8 +50,12 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"--host {host} --port {port}: expected an address that is free; received {reason}") from None
@@ -88,6 +93,7 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
         lifespan="on",
         loop="asyncio",
         log_config=LOGS,
+        h11_max_incomplete_event_size=HEADER_BYTES,
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=grace_seconds,  # type: ignore[arg-type] (asyncio takes fractions)
@@ -96,7 +102,7 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
     server.run(sockets=[bound])
     if not ended:  # a thread inside XLA can't be interrupted
         _end_now(1)
-    return 1 if server.cut_off else 0
+    return 1 if service.cut_off else 0
 
 
 class Server(uvicorn.Server):
@@ -105,8 +111,6 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self.cut_off = 0
-        """Requests that had no answer when the server ended."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -125,14 +129,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.state = "stopping"
-
-        async def count() -> None:
-            await asyncio.sleep((self.config.timeout_graceful_shutdown or 0) + 0.05)
-            self.cut_off = len(self.server_state.tasks)
-
-        counting = asyncio.ensure_future(count())
         await super().shutdown(sockets)
-        counting.cancel()
 
 
 def _end_now(code: int) -> None:
@@ -165,7 +162,9 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
             self._watch_header(is_begun=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(400, "Bad Request", "expected an HTTP/1.1 request with a header of at most 64 kB")
+            self._refuse(
+                400, "Bad Request", f"expected an HTTP/1.1 request with a header of at most {HEADER_BYTES:,} bytes"
+            )
 
         def _watch_header(self, *, is_begun: bool) -> None:
             """Starts the timer of a header that has begun, unless it runs, or stops it."""

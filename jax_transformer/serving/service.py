@@ -37,6 +37,8 @@ class Service:
         self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
         self.state = "loading"
         """loading, warming up, ready, or stopping."""
+        self.cut_off = 0
+        """Requests that had no answer when the server ended."""
 
     def start(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Starts the device's thread, which compiles first. `on_ready` is called on it when the service is ready."""
