@@ -56,19 +56,21 @@ def make_app(service: Service, lifespan: Any = None) -> FastAPI:
     async def translate(request: Request) -> Response:
         """Translates texts."""
         service.check_ready()
-        async with _in_time(limits):
+        deadline = asyncio.get_running_loop().time() + limits.request_seconds
+        async with _until(deadline, limits):
             wanted = read_request(TranslateRequest, await read_json(request, limits), limits)
             if not wanted.stream:
                 return _json(200, await _unless_gone(request, service, service.translate(wanted)))
-        events = service.stream(wanted)
-        first = await anext(events)  # refuses before the answer begins
-        return StreamingResponse(_events(first, events, limits), media_type="text/event-stream", headers=NO_BUFFER)
+            events = service.stream(wanted)
+            first = await _unless_gone(request, service, anext(events))  # refuses before the answer begins
+        sent = _events(first, events, deadline, limits)
+        return StreamingResponse(sent, media_type="text/event-stream", headers=NO_BUFFER)
 
     @app.post("/score", openapi_extra=body_schema(ScoreRequest), responses=answers("scores"))
     async def score(request: Request) -> Response:
         """Tells how probable translations are."""
         service.check_ready()
-        async with _in_time(limits):
+        async with _until(asyncio.get_running_loop().time() + limits.request_seconds, limits):
             wanted = read_request(ScoreRequest, await read_json(request, limits), limits)
             return _json(200, await _unless_gone(request, service, service.score(wanted)))
 
@@ -154,17 +156,14 @@ async def _drain(request: Request, limits: Limits) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _in_time(limits: Limits) -> AsyncIterator[None]:
-    """Raises Refusal where the block takes too long."""
+async def _until(deadline: float, limits: Limits) -> AsyncIterator[None]:
+    """Raises Refusal where the block takes longer."""
     try:
-        async with asyncio.timeout(limits.request_seconds):
+        async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
-        raise Refusal(504, _late(limits), retry_after=1) from None
-
-
-def _late(limits: Limits) -> str:
-    return f"expected the answer within {limits.request_seconds:g} seconds (--request-seconds); it isn't there"
+        message = f"expected the answer within {limits.request_seconds:g} seconds (--request-seconds); it isn't there"
+        raise Refusal(504, message, retry_after=1) from None
 
 
 async def _unless_gone(request: Request, service: Service, answer: Awaitable[Any]) -> Any:
@@ -186,15 +185,16 @@ async def _unless_gone(request: Request, service: Service, answer: Awaitable[Any
             task.cancel()
 
 
-async def _events(first: dict[str, Any], events: AsyncIterator[dict[str, Any]], limits: Limits) -> AsyncIterator[str]:
+async def _events(
+    first: dict[str, Any], events: AsyncIterator[dict[str, Any]], deadline: float, limits: Limits
+) -> AsyncIterator[str]:
     """Yields server-sent events, an error as the last."""
+    event: dict[str, Any] | None = first
     try:
-        async with asyncio.timeout(limits.request_seconds):
-            yield _event(first)
-            async for event in events:
-                yield _event(event)
-    except TimeoutError:
-        yield _event({"error": _late(limits)})
+        while event:
+            yield _event(event)
+            async with _until(deadline, limits):
+                event = await anext(events, None)
     except Refusal as refusal:
         yield _event({"error": str(refusal)})
     finally:

@@ -19,12 +19,13 @@ class Waiting(NamedTuple):
     """Units are served in this order: the time of arrival, and a second more after every SHARE tokens of the job."""
     order: int
     since: float
-    index: int
+    number: int
+    """Of the unit in its job."""
     job: Job
 
     @property
     def unit(self) -> Unit:
-        return self.job.units[self.index]
+        return self.job.units[self.number]
 
 
 class Batch(NamedTuple):
@@ -74,9 +75,9 @@ class Batcher:
         """Puts all units of a job into the queue."""
         queue = self._queues.setdefault(job.kind, [])
         turn = now
-        for index, unit in enumerate(job.units):
+        for number, unit in enumerate(job.units):
             self._count += 1
-            bisect.insort(queue, Waiting(turn, self._count, now, index, job))
+            bisect.insort(queue, Waiting(turn, self._count, now, number, job))
             turn += job.cost(unit) / self._share
             self.tokens += job.cost(unit)
 

@@ -148,12 +148,18 @@ class Device:
                 streams = [] if call else list(self._streams)
                 self._measure()
             if call:
-                call()
+                self._call(call)
             if batch:
                 self._compute(batch)
             for stream in streams:
                 self._advance(stream)
         self._fail_all()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except Exception as error:  # such as a program that fits no memory: smaller ones may
+            self._failed(error)
 
     def _has_batch(self) -> bool:
         return self._batcher.is_due(time.monotonic())
@@ -174,7 +180,7 @@ class Device:
         self._metrics.batch_fill.observe(self._engine.fill(batch.kind, batch.units))
         self._metrics.tokens.labels("target").inc(sum(map(_target_tokens, results)))
         for member, result in zip(batch.members, results, strict=True):
-            member.job.finish(member.index, result)
+            member.job.finish(member.number, result)
 
     def _advance(self, stream: Stream) -> None:
         start = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -56,7 +57,7 @@ class Pairs(NamedTuple):
 class Engine:
     """Knows how requests become units and units become answers.
 
-    `texts` and `pairs` may run on one thread while `compute` and `steps` run on another.
+    `compute` and `steps` belong to the device's thread; other threads may call the other methods at the same time.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class Engine:
           source_tag, target_tag: for requests that don't set them.
 
         Raises:
-          DecodingError, ValueError: the model has no tokenizers; it can't decode; it doesn't have the tags.
+          DecodingError, ValueError: the model has no tokenizers; it can't decode; it doesn't have the tags; its own
+            options exceed a limit.
         """
         self.model, self.limits, self.rows, self.batch_tokens = model, limits, rows, batch_tokens
         self._tags = source_tag, target_tag
@@ -88,6 +90,12 @@ class Engine:
         variant, forced = self._variant(target_tag)
         self.default = DecodingConfig(forced_bos_id=forced).resolved(variant.generation)
         check_decoding(variant, self.default)
+        hypotheses = Translating(target_tag, self.default, ()).hypotheses
+        if hypotheses > limits.max_beam_size:
+            raise ValueError(
+                f"--max-beam-size must be at least {hypotheses}, which the model's or the server's own options follow; "
+                f"received {limits.max_beam_size}"
+            )
         self._searches.admit(SearchProgram.from_config(self.default))
 
     # --- from requests to units
@@ -265,11 +273,16 @@ class Searches:
         self._known: set[SearchProgram] = set()
         self._forgotten = clock()
         self._must_forget = False
+        self._lock = threading.Lock()
 
     def admit(self, program: SearchProgram) -> None:
         """Counts a kind in. Raises Refusal if there are as many others as there may be."""
-        if program in self._known:
-            return
+        with self._lock:
+            if program not in self._known:
+                self._make_room()
+                self._known.add(program)
+
+    def _make_room(self) -> None:
         if len(self._known) >= self._most:
             wait = self._forgotten + FORGET_SECONDS - self._clock()
             if wait > 0:
@@ -280,7 +293,6 @@ class Searches:
                     retry_after=int(wait) + 1,
                 )
             self._known, self._forgotten, self._must_forget = set(), self._clock(), True
-        self._known.add(program)
 
     def forget_if_asked(self) -> None:
         """Lets go of all compiled programs, if they must make room. On the device's thread."""

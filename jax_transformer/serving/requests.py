@@ -74,7 +74,7 @@ def read_request(kind: type[Body], value: Any, limits: Limits) -> Body:
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING and field.name not in value:
             raise Refusal(422, f"expected the field {field.name!r}; received {', '.join(value) or 'none'}")
-    lists = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+    lists: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
     for name in ("texts", "sources", "targets"):
         if name in value:
             _check_texts(name, lists[name], limits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import types
 import typing
@@ -81,8 +80,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
     return {"type": words[hint]}
 
 
-@functools.cache
-def _docstrings(kind: type) -> dict[str, str]:
+def _docstrings(kind: Any) -> dict[str, str]:
     """Returns the text under each field of a dataclass and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):

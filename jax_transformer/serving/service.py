@@ -34,7 +34,7 @@ class Service:
         self.engine, self.limits, self.metrics = engine, engine.limits, Metrics()
         self.device = Device(engine, Batcher(engine.fits, engine.shape, max_wait_ms / 1000), self.metrics)
         self._warm_up = warm_up
-        self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
+        self._tokenizing = ThreadPoolExecutor(2, "tokenizing")
         self.state = "loading"
         """loading, warming up, ready, or stopping."""
         self.cut_off = 0
@@ -68,13 +68,13 @@ class Service:
 
     async def translate(self, request: TranslateRequest) -> dict[str, Any]:
         """Returns the answer to a request for translations. Raises Refusal."""
-        texts = await self._tokenized(self.engine.texts, request)
+        texts = await self._aside(self.engine.texts, request)
         results = await self._results(texts.kind, texts.units)
-        return {"translations": self.engine.translations(texts, results)}
+        return {"translations": await self._aside(self.engine.translations, texts, results)}
 
     async def score(self, request: ScoreRequest) -> dict[str, Any]:
         """Returns the answer to a request for scores. Raises Refusal."""
-        pairs = await self._tokenized(self.engine.pairs, request)
+        pairs = await self._aside(self.engine.pairs, request)
         results = await self._results(pairs.kind, pairs.units)
         return {"scores": [score.as_json() for score in self.engine.scores(pairs, results)]}
 
@@ -82,7 +82,7 @@ class Service:
         """Yields the pieces of a translation as {"piece": …}, and its whole as {"done": true, …}. Raises Refusal."""
         if len(request.texts) > 1:
             raise Refusal(422, f"texts: expected one text to stream; received {len(request.texts)}")
-        texts = await self._tokenized(self.engine.texts, request)
+        texts = await self._aside(self.engine.texts, request)
         if not texts.kind.can_stream:
             raise Refusal(
                 422,
@@ -104,9 +104,9 @@ class Service:
             yield {"piece": piece}
         yield {"done": True, **answer}
 
-    async def _tokenized(self, function: Callable[[Any], Result], request: Any) -> Result:
-        """Calls the function on the thread that tokenizes."""
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, request)
+    async def _aside(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function of the engine on a thread for tokenizers, so that the event loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
 
     async def _results(self, kind: Kind, units: Sequence[Unit]) -> list[Any]:
         """Returns the result of each unit. Cancelled, it takes the units out of the queue."""

@@ -78,6 +78,13 @@ def test_a_model_that_is_decoded_without_a_cache_has_no_layers_apart() -> None:
     assert prepare(make_model(dataclasses.replace(CONFIG, decoder_causal=False))).weights.layers is None
 
 
+def test_other_generation_settings_share_the_weights() -> None:
+    prepared = prepare(make_model())
+    other = prepared.with_generation(dataclasses.replace(prepared.generation, max_decode_length=2))
+    assert other.weights is prepared.weights
+    assert generate(other, [[2, 3]]).sequences.shape[-1] == 2
+
+
 def test_threads_share_it() -> None:
     model = make_model()
     with ThreadPoolExecutor(8) as pool:

@@ -31,7 +31,7 @@ def job(*lengths: int, kind: Kind = ONE) -> Job:
 
 def taken(batch: Batch | None) -> list[tuple[Job, int]]:
     assert batch is not None
-    return [(member.job, member.index) for member in batch.members]
+    return [(member.job, member.number) for member in batch.members]
 
 
 def test_a_unit_waits_until_its_deadline() -> None:

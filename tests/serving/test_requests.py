@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
+import importlib
 import json
 from typing import Any
 
@@ -108,3 +110,10 @@ def test_the_schema_describes_every_field(kind: type[TranslateRequest] | type[Sc
     assert all(field["description"] for field in schema["properties"].values())
     assert schema["required"] == (["texts"] if kind is TranslateRequest else ["sources", "targets"])
     json.dumps(schema)
+
+
+@pytest.mark.parametrize("name", ["json_body", "limits", "pieces", "requests"])
+def test_the_examples_of_docstrings_run(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(f"jax_transformer.serving.{name}"))
+    assert tried
+    assert not failed

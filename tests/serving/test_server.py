@@ -182,7 +182,7 @@ def test_connections_are_bounded(server: Running) -> None:
 
 def test_requests_in_progress_are_answered_after_sigterm(start: Callable[..., Running]) -> None:
     """A sentence waits two seconds for others; the server is told to stop meanwhile."""
-    running = start("--warm-up", "16", "--max-wait-ms", "2000", *SMALL)
+    running = start("--warm-up", "0", "--max-wait-ms", "2000", *SMALL)
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(running.translate, texts=["eins zwei"])
         while "jax_transformer_queue_sentences 1.0" not in httpx.get(f"{running.url}/metrics").text:
@@ -263,6 +263,7 @@ def test_mistakes_give_one_line(told: Callable[..., tuple[int, str]], options: l
         (["--target-tag", "<fr>"], "--target-tag: expected one of <de>, <nl>"),
         (["--source-tag", "<de>"], "source tag: expected one of <2de>"),
         (["--beam-size", "100"], "beam_size must be at most the target vocabulary"),
+        (["--beam-size", "9"], "--max-beam-size must be at least 9"),
     ],
 )
 def test_options_that_the_model_cannot_follow(
