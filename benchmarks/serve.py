@@ -1,19 +1,22 @@
 """The server under load: sentences per second and latency, beside `translate` in one process.
 
     python train.py                                  # the demo's model, in runs/demo
-    python benchmarks/serve.py [--model runs/demo] [--requests 400] [--seconds 60]
+    pip install ctranslate2==4.8.5                   # for the last columns
+    python benchmarks/serve.py [--model runs/demo] [--requests 400] [--seconds 60] [--rounds 3]
 
 `jax-transformer serve` runs in a process of its own on a free port of 127.0.0.1. So many clients ask at once, each for
 one sentence after the other on a connection of its own, until all requests are answered or the time is over; so the
 load is bounded in number and in time. The same sentences are translated by one call of `translate_each` in another
-process, before and after: the ratio is the share of that speed that the server reaches. All programs are compiled
-before anything is measured. With --rounds, the concurrencies take turns, and the medians are shown.
+process, before and after: the ratio is the share of that speed that the server reaches. CTranslate2 serves the same
+weights behind the same queue (`serve_ctranslate2.py`). All programs are compiled before anything is measured. In every
+round the loads and the servers take turns; medians are shown, and latencies of all rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import platform
@@ -40,7 +43,8 @@ class Load(NamedTuple):
     """Of each request."""
 
 
-LOADS = [Load(clients, beams) for beams in (1, 4) for clients in (1, 8, 32, 128)] + [Load(8, texts=16)]
+LOADS = [Load(clients, beams) for beams in (1, 4) for clients in (1, 8, 64)] + [Load(8, texts=16)]
+OWN, OTHER = "jax_transformer", "ctranslate2"
 
 
 def sentences(count: int) -> list[str]:
@@ -56,8 +60,10 @@ def sentences(count: int) -> list[str]:
 class Served:
     """Runs the server, and waits until its programs are compiled."""
 
-    def __init__(self, model: str) -> None:
-        command = [sys.executable, "-m", "jax_transformer.cli", "serve", model, "--port", "0", "--max-beam-size", "4"]
+    def __init__(self, name: str, model: str) -> None:
+        own = ["-m", "jax_transformer.cli", "serve", model, "--port", "0"]
+        other = [str(Path(__file__).parent / "serve_ctranslate2.py"), model]
+        command = [sys.executable, *(own if name == OWN else other)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -177,34 +183,37 @@ class Translating:
 
 
 async def compare(model: str, count: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Measures every load beside `translate`."""
-    texts, translating, served = sentences(count), Translating(model, count), Served(model)
-    found: dict[Load, list[tuple[Measured, float]]] = {load: [] for load in LOADS}
+    """Measures every load beside `translate`, with each server."""
+    names = [OWN, *([OTHER] if importlib.util.find_spec(OTHER) else [])]
+    texts, translating = sentences(count), Translating(model, count)
+    servers = {name: Served(name, model) for name in names}
+    found: dict[tuple[Load, str], list[tuple[Measured, float]]] = {}
     try:
-        await served.ready()
-        for beams in sorted({load.beams for load in LOADS}):  # compiles
-            translating.speed(beams)
-            for load in LOADS:
-                if load.beams == beams:
-                    await measure(served.port, load, texts[: 4 * load.clients * load.texts], seconds)
+        for server in servers.values():
+            await server.ready()
+        for load in LOADS:  # compiles
+            translating.speed(load.beams)
+            for server in servers.values():
+                await measure(server.port, load, texts, seconds)
         for _ in range(rounds):
             for load in LOADS:
-                before = translating.speed(load.beams)
-                measured = await measure(served.port, load, texts, seconds)
-                found[load].append((measured, (before + translating.speed(load.beams)) / 2))
+                for name, server in servers.items():
+                    before = translating.speed(load.beams)
+                    measured = await measure(server.port, load, texts, seconds)
+                    speed = (before + translating.speed(load.beams)) / 2
+                    found.setdefault((load, name), []).append((measured, speed))
     finally:
         translating.close()
-        served.close()
-    return [row(load, results) for load, results in found.items()]
+        for server in servers.values():
+            server.close()
+    return [{**load._asdict(), **{name: summary(found[load, name]) for name in names}} for load in LOADS]
 
 
-def row(load: Load, results: Sequence[tuple[Measured, float]]) -> dict[str, Any]:
+def summary(results: Sequence[tuple[Measured, float]]) -> dict[str, Any]:
     latencies = sorted(latency for measured, _ in results for latency in measured.latencies)
     return {
-        **load._asdict(),
         "sentences_per_second": statistics.median(measured.sentences for measured, _ in results),
-        "translate_per_second": statistics.median(speed for _, speed in results),
-        "ratio": statistics.median(measured.sentences / speed for measured, speed in results),
+        "ratio_to_translate": statistics.median(measured.sentences / speed for measured, speed in results),
         "p50_ms": 1000 * latencies[len(latencies) // 2],
         "p99_ms": 1000 * latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))],
         "failed": sum(measured.failed for measured, _ in results),
@@ -213,15 +222,22 @@ def row(load: Load, results: Sequence[tuple[Measured, float]]) -> dict[str, Any]
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
-        "| clients | texts of a request | beams | sentences/s | `translate`, sentences/s | ratio | p50, ms | p99, ms |",
+        "| clients | texts of a request | beams | sentences/s | of `translate` | p50, p99, ms "
+        "| CTranslate2: sentences/s | p50, p99, ms |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in rows:
+        own, other = each[OWN], each.get(OTHER)
+        theirs = f"{other['sentences_per_second']:.0f} | {latencies_of(other)}" if other else "– | –"
         lines.append(
-            f"| {each['clients']} | {each['texts']} | {each['beams']} | {each['sentences_per_second']:.0f} | "
-            f"{each['translate_per_second']:.0f} | {each['ratio']:.2f} | {each['p50_ms']:.0f} | {each['p99_ms']:.0f} |"
+            f"| {each['clients']} | {each['texts']} | {each['beams']} | {own['sentences_per_second']:.0f} "
+            f"| {own['ratio_to_translate']:.2f} | {latencies_of(own)} | {theirs} |"
         )
     return "\n".join(lines)
+
+
+def latencies_of(found: dict[str, Any]) -> str:
+    return f"{found['p50_ms']:.0f}, {found['p99_ms']:.0f}"
 
 
 def main() -> int:
@@ -237,10 +253,14 @@ def main() -> int:
         return 0
     rows = asyncio.run(compare(options.model, options.requests, options.seconds, options.rounds))
     print(table(rows))
-    packages = {name: version(name) for name in ("jax", "fastapi", "uvicorn")}
+    packages = {
+        name: version(name)
+        for name in ("jax", "fastapi", "uvicorn", OTHER)
+        if name != OTHER or importlib.util.find_spec(OTHER)
+    }
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), **packages}
     RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
-    return 1 if any(each["failed"] for each in rows) else 0
+    return 1 if any(each[name]["failed"] for each in rows for name in (OWN, OTHER) if name in each) else 0
 
 
 if __name__ == "__main__":
