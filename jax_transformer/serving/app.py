@@ -27,6 +27,8 @@ DRAINED_BODIES = 4
 DRAIN_SECONDS = 2.0
 GONE = 499
 """Status, for the metrics, of an answer that nobody reads."""
+CLOSING = (408, 413, 415, 503)
+"""Statuses that may be sent before the body was read: the connection ends, so that no more of it comes."""
 PATHS = ("/", "/translate", "/score", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
@@ -220,14 +222,15 @@ def error_text(message: str) -> str:
 
 
 async def _refused(request: Request, refusal: Refusal) -> Response:
-    headers = {"connection": "close"} if refusal.status in (408, 413, 415) else {}
+    headers = {"connection": "close"} if refusal.status in CLOSING else {}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
     return Response(error_text(str(refusal)) + "\n", refusal.status, headers, "application/json")
 
 
 async def _not_found(request: Request, error: HTTPException) -> Response:
-    return Response(error_text(error.detail) + "\n", error.status_code, error.headers, "application/json")
+    headers = {**(error.headers or {}), "connection": "close"}
+    return Response(error_text(error.detail) + "\n", error.status_code, headers, "application/json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

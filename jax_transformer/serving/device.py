@@ -29,7 +29,7 @@ class Stream:
 
     kind: Translating
     unit: Unit
-    on_step: Callable[[Step | Exception], None]
+    on_step: Callable[[Step | Exception], object]
     """Called on the device's thread after each step, until one is the last or an error."""
     is_cancelled: bool = False
     steps: Iterator[Step] | None = None
@@ -93,7 +93,8 @@ class Device:
         """Forgets a job that nobody waits for. A batch in progress goes on without it."""
         with self._changed:
             job.is_cancelled = True
-            self._batcher.remove(job)
+            if len(job.results) < len(job.units):
+                self._batcher.remove(job)
             self._measure()
 
     def open(self, stream: Stream) -> None:

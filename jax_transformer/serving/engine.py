@@ -29,11 +29,14 @@ from jax_transformer.decoding.translation import (
     with_texts,
 )
 from jax_transformer.serving.limits import Limits, Refusal
+from jax_transformer.serving.metrics import compiled_programs
 from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
 from jax_transformer.serving.work import Kind, Scoring, Translating, Unit
 
 FORGET_SECONDS = 600.0
 """Once in this time, all compiled programs may make room for those of another kind of search."""
+MOST_PROGRAMS = 1_000
+"""Compiled programs at once. Each takes some thirty memory mappings, of which Linux gives a process 65,530."""
 
 
 class Texts(NamedTuple):
@@ -273,6 +276,7 @@ class Searches:
         self._known: set[SearchProgram] = set()
         self._forgotten = clock()
         self._must_forget = False
+        self._compiled = compiled_programs()
         self._lock = threading.Lock()
 
     def admit(self, program: SearchProgram) -> None:
@@ -296,6 +300,6 @@ class Searches:
 
     def forget_if_asked(self) -> None:
         """Lets go of all compiled programs, if they must make room. On the device's thread."""
-        if self._must_forget:
-            self._must_forget = False
+        if self._must_forget or compiled_programs() > self._compiled + MOST_PROGRAMS:
+            self._must_forget, self._compiled = False, compiled_programs()
             jax.clear_caches()

@@ -67,7 +67,7 @@ def compiled_programs() -> int:
     return _compiled
 
 
-def _on_event(event: str, duration: float, **details: Any) -> None:
+def _on_event(event: str, duration_secs: float, **details: str | int) -> None:
     global _compiled
     if event == COMPILED:
         _compiled += 1

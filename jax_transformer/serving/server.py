@@ -96,7 +96,7 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
         h11_max_incomplete_event_size=HEADER_BYTES,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=grace_seconds,  # type: ignore[arg-type] (asyncio takes fractions)
+        timeout_graceful_shutdown=grace_seconds,  # type: ignore[arg-type]  # asyncio takes fractions
     )
     server = Server(config, service)
     server.run(sockets=[bound])

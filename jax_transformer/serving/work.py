@@ -59,7 +59,7 @@ class Job:
 
     kind: Kind
     units: Sequence[Unit]
-    on_done: Callable[[Job], None]
+    on_done: Callable[[Job], object]
     """Called once, on the device's thread, after the last result or with an error."""
     results: dict[int, Any] = field(default_factory=dict)
     """Unit → its result."""

@@ -439,6 +439,17 @@ def test_kinds_of_searches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         searches.admit(first)
 
 
+def test_compiled_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, cleared = [100], []
+    monkeypatch.setattr(engine_module, "compiled_programs", lambda: compiled[0])
+    monkeypatch.setattr(engine_module.jax, "clear_caches", lambda: cleared.append(compiled[0]))
+    searches = Searches(2)
+    for count in (1100, 1101, 1102, 2101, 2102):
+        compiled[0] = count
+        searches.forget_if_asked()
+    assert cleared == [1101, 2102]
+
+
 def kind_of(beams: int) -> Any:
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
     from jax_transformer.decoding.search_params import SearchProgram
