@@ -64,7 +64,10 @@ class Served:
         own = ["-m", "jax_transformer.cli", "serve", model, "--port", "0"]
         other = [str(Path(__file__).parent / "serve_ctranslate2.py"), model]
         command = [sys.executable, *(own if name == OWN else other)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads of CTranslate2 that wait shall sleep
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("listening"):

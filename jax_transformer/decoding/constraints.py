@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config.decoding import NO_ID
 from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 
 
@@ -48,11 +47,14 @@ def is_forced(program: SearchProgram, search: SearchParams, column: jax.Array, b
 
 def _forced_ids(
     program: SearchProgram, search: SearchParams, column: jax.Array, batch: int
-) -> list[tuple[int, jax.Array]]:
+) -> list[tuple[jax.Array, jax.Array]]:
     """Returns each forced id, with the sentences [B] bool that must have it in the column."""
     count = column - search.prefix_lengths(batch)
-    places = ((program.forced_bos_id, column == 0), (program.forced_eos_id, count == search.max_new - 1))
-    return [(forced_id, jnp.broadcast_to(now, (batch,))) for forced_id, now in places if forced_id != NO_ID]
+    places = (
+        (program.has_forced_bos, search.forced_bos_id, column == 0),
+        (program.has_forced_eos, search.forced_eos_id, count == search.max_new - 1),
+    )
+    return [(forced_id, jnp.broadcast_to(now, (batch,))) for is_forced, forced_id, now in places if is_forced]
 
 
 def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:

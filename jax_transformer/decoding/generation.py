@@ -183,8 +183,9 @@ def make_search_params(
     base = (5 + counts) / 6 if settings.semantics == "gnmt" else np.maximum(counts, 1)
     penalties = jnp.asarray(base**settings.length_penalty, jnp.float32)
     search = SearchParams.from_numbers(
-        start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens
-    )
+        start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
+        settings.forced_bos_id, settings.forced_eos_id,
+    )  # fmt: skip
     if any(prefixes):
         length = round_length(max(map(len, prefixes)), limit(model, "target"))
         search = search._replace(prefix=jnp.asarray(pad(prefixes, pad_id=-1, length=length)))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config.decoding import DecodingConfig, Semantics
+from jax_transformer.config.decoding import NO_ID, DecodingConfig, Semantics
 
 
 class SearchProgram(NamedTuple):
@@ -22,9 +22,8 @@ class SearchProgram(NamedTuple):
     renormalize: bool
     no_repeat_ngram: int
     bad_words: tuple[tuple[int, ...], ...]
-    forced_bos_id: int
-    """-1 for none, as forced_eos_id."""
-    forced_eos_id: int
+    has_forced_bos: bool
+    has_forced_eos: bool
     has_min_new: bool
     top_k: int
     has_top_p: bool
@@ -42,8 +41,8 @@ class SearchProgram(NamedTuple):
             renormalize=config.renormalize,
             no_repeat_ngram=config.no_repeat_ngram,
             bad_words=config.bad_words,
-            forced_bos_id=config.forced_bos_id,
-            forced_eos_id=config.forced_eos_id,
+            has_forced_bos=config.forced_bos_id != NO_ID,
+            has_forced_eos=config.forced_eos_id != NO_ID,
             has_min_new=config.min_new_tokens > 0,
             top_k=config.top_k,
             has_top_p=config.top_p < 1,
@@ -74,6 +73,9 @@ class SearchParams(NamedTuple):
     last_penalty: jax.Array
     """Shaped like max_new: the penalty at that length."""
     min_new: jax.Array
+    forced_bos_id: jax.Array
+    """Such as the tag of a target language: one program serves all languages. Read if the program has one."""
+    forced_eos_id: jax.Array
     prefix: jax.Array | None = None
     """[B, P]: the ids that each target begins with, then -1."""
     sampling: SamplingParams | None = None
@@ -87,6 +89,8 @@ class SearchParams(NamedTuple):
         max_new: int | np.ndarray,
         penalties: jax.Array,
         min_new: int = 0,
+        forced_bos_id: int = NO_ID,
+        forced_eos_id: int = NO_ID,
     ) -> SearchParams:
         """Returns the parameters of a search without prefixes or sampling."""
         return cls(
@@ -97,6 +101,8 @@ class SearchParams(NamedTuple):
             penalties=penalties,
             last_penalty=penalties[max_new],
             min_new=jnp.asarray(min_new, jnp.int32),
+            forced_bos_id=jnp.asarray(forced_bos_id, jnp.int32),
+            forced_eos_id=jnp.asarray(forced_eos_id, jnp.int32),
         )
 
     def prefix_lengths(self, batch: int) -> jax.Array:
