@@ -36,7 +36,7 @@ class Limits:
     max_beam_size: int = 8
     """Hypotheses for each text: beam_size, or num_return with sampling."""
     max_searches: int = 16
-    """Kinds of searches that programs are compiled for. Searches that differ only in lengths, length_penalty,
+    """Kinds of searches that programs are compiled for. Searches that differ only in lengths, tags, length_penalty,
     temperature, top_p, min_p or seed are of one kind. See docs/serving.md."""
     max_queue_tokens: int = 1 << 16
     """Source tokens that wait at once, each counted once for every hypothesis followed."""

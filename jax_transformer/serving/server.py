@@ -100,9 +100,10 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
     )
     server = Server(config, service)
     server.run(sockets=[bound])
+    code = 1 if service.cut_off else 0
     if not ended:  # a thread inside XLA can't be interrupted
-        _end_now(1)
-    return 1 if service.cut_off else 0
+        _end_now(code)
+    return code
 
 
 class Server(uvicorn.Server):
@@ -125,7 +126,8 @@ class Server(uvicorn.Server):
         if self.should_exit:
             _end_now(128 + sig)
         self.should_exit = True
-        print("stopping: a second signal ends at once", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            os.write(2, b"stopping: a second signal ends at once\n")  # print can't be called while it is called
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.state = "stopping"
@@ -134,7 +136,7 @@ class Server(uvicorn.Server):
 
 def _end_now(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):  # closed, or being written
             stream.flush()
     os._exit(code)
 

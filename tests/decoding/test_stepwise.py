@@ -62,3 +62,12 @@ def test_no_limit_on_tokens_compiles_a_program_of_its_own(model: Model) -> None:
         found = generate(model, [[4, 5]], max_new_tokens=most, min_new_tokens=0)
         assert found.sequences.shape == (1, 1, most)
     assert (sampling_loop.start._cache_size(), sampling_loop.run._cache_size()) == programs  # type: ignore[attr-defined]
+
+
+def test_languages_share_a_program(model: Model) -> None:
+    """Whatever id begins the targets."""
+    generate(model, [[4, 5]], forced_bos_id=4)
+    programs = sampling_loop.run._cache_size()  # type: ignore[attr-defined]
+    for forced in (5, 6, 7):
+        assert generate(model, [[4, 5]], forced_bos_id=forced).sequences[0, 0, 0] == forced
+    assert sampling_loop.run._cache_size() == programs  # type: ignore[attr-defined]
