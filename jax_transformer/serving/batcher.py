@@ -53,6 +53,7 @@ class Batcher:
         shape: Callable[[Kind, Unit], tuple[int, ...]],
         wait_seconds: float,
         share: float = SHARE,
+        size: Callable[[int], int] = lambda waiting: waiting,
     ) -> None:
         """Makes an empty queue.
 
@@ -61,8 +62,10 @@ class Batcher:
           shape: the padded lengths of a unit. It shares batches that are begun by one at least as long in each.
           wait_seconds: how long a unit may wait for a full batch.
           share: tokens a second.
+          size: how many of so many units, which may share a batch, are best taken now.
         """
-        self._fits, self._shape, self._wait, self._share = fits, shape, wait_seconds, share
+        self._fits, self._shape, self._size = fits, shape, size
+        self._wait, self._share = wait_seconds, share
         self._queues: dict[Kind, list[Waiting]] = {}
         self._count = 0
         self.tokens = 0
@@ -99,6 +102,7 @@ class Batcher:
         if best is None:
             return None
         _, kind, members = best
+        members = members[: self._size(len(members))]
         taken = {waiting.order for waiting in members}
         self._keep(kind, [waiting for waiting in self._queues[kind] if waiting.order not in taken])
         return Batch(kind, members)

@@ -35,6 +35,8 @@ from jax_transformer.serving.work import Kind, Scoring, Translating, Unit
 
 FORGET_SECONDS = 600.0
 """Once in this time, all compiled programs may make room for those of another kind of search."""
+WORTH = 0.5
+"""Share of the largest batch that must be filled: it takes about as long as four of the next smaller."""
 MOST_PROGRAMS = 1_000
 """Compiled programs at once. Each takes some thirty memory mappings, of which Linux gives a process 65,530."""
 
@@ -160,6 +162,11 @@ class Engine:
     def shape(self, kind: Kind, unit: Unit) -> tuple[int, ...]:
         """Returns the padded lengths of a unit's source and target."""
         return padded_length(self.model, len(unit.source_ids)), round_length(len(unit.target_ids), 1 << 30)
+
+    def size(self, waiting: int) -> int:
+        """Returns how many of so many units to take into a batch: few rows of one that is mostly padding cost more."""
+        small, large = ROWS[-2:]
+        return small if small < waiting < WORTH * large else waiting
 
     def fill(self, kind: Kind, units: Sequence[Unit]) -> float:
         """Returns the share of a batch's source tokens that isn't padding."""

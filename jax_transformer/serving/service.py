@@ -32,7 +32,8 @@ class Service:
           warm_up: compile the programs for sources of up to so many tokens before the service is ready.
         """
         self.engine, self.limits, self.metrics = engine, engine.limits, Metrics()
-        self.device = Device(engine, Batcher(engine.fits, engine.shape, max_wait_ms / 1000), self.metrics)
+        batcher = Batcher(engine.fits, engine.shape, max_wait_ms / 1000, size=engine.size)
+        self.device = Device(engine, batcher, self.metrics)
         self._warm_up = warm_up
         self._tokenizing = ThreadPoolExecutor(2, "tokenizing")
         self.state = "loading"

@@ -97,6 +97,13 @@ def test_a_huge_request_is_not_starved() -> None:
     assert left == 0
 
 
+def test_a_batch_may_take_fewer_than_fit() -> None:
+    batcher, some = Batcher(fits, shape, 1.0, size=lambda waiting: min(waiting, 2)), job(5, 5, 5)
+    batcher.add(some, now=0.0)
+    assert taken(batcher.take(1.0)) == [(some, 0), (some, 1)]
+    assert taken(batcher.take(1.0)) == [(some, 2)]
+
+
 def test_removed_units_are_not_computed() -> None:
     batcher, gone, stays = make(), job(5, 5), job(7)
     batcher.add(gone, now=0.0)
