@@ -126,16 +126,15 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     body, more = bytearray(), True
     try:
         async with asyncio.timeout(limits.receive_seconds):
-            while more:
+            while more and len(body) <= limits.max_body_bytes:
                 chunk, more = await _next_chunk(request)
                 body += chunk
-                if len(body) > limits.max_body_bytes:
-                    if more:
-                        await _drain(request, limits)
-                    limits.check("max_body_bytes", len(body), "bytes in a body, as far as it was read,", status=413)
     except TimeoutError:
         message = f"expected the body within {limits.receive_seconds:g} seconds (--receive-seconds)"
         raise Refusal(408, f"{message}; received {len(body):,} bytes") from None
+    if more:
+        await _drain(request, limits)
+    limits.check("max_body_bytes", len(body), "bytes in a body, as far as it was read,", status=413)
     return bytes(body)
 
 

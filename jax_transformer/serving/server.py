@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import FrameType
 from typing import Any
 
@@ -22,7 +21,6 @@ from jax_transformer.serving.app import error_text, make_app
 from jax_transformer.serving.limits import Limits
 from jax_transformer.serving.service import Service
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LAST_SECONDS = 5.0
 """How long the device's thread has for the program in progress when all else has ended."""
 HEADER_BYTES = 16_384
@@ -113,16 +111,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ends the server; doesn't keep the signal, which uvicorn would raise again at the end."""
         if self.should_exit:
             _end_now(128 + sig)
         self.should_exit = True
