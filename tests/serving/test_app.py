@@ -392,6 +392,7 @@ def test_a_batch_that_fails_is_answered_and_the_next_computed(
     (failed,) = asked(service, post("/translate", texts=["eins"] * 20))
     assert failed.status_code == status
     assert message in error_of(failed)
+    assert engine.batches == [8], "the other twelve aren't computed"
     assert len(service.device._batcher) == 0
     engine.error = None
     (fine,) = asked(service, post("/translate", texts=["eins"]))
