@@ -7,7 +7,9 @@
     tokenizer/              of a model of Hugging Face's, its tokenizer files as they were
     generation.json         GenerationConfig
     ignored.safetensors     tensors of its checkpoint that the model doesn't compute with; absent where there are none
-    manifest.json           format version, sha256 of each other file, training step and metrics, origin
+    adapters.safetensors    LoRA adapters that its parameters contain; absent where there are none
+    manifest.json           format version, sha256 of each other file, training step and metrics, origin, the adapters'
+                            LoraConfig
 
 Saving replaces a whole directory or nothing; loading checks every file before anything is used.
 """
@@ -33,7 +35,9 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.adapters import Adapters, adapter_problems, described, read_adapters
 from jax_transformer.storage.model_files import (
+    ADAPTERS,
     CONFIG,
     FILES,
     FORMAT_VERSION,
@@ -90,6 +94,8 @@ class Model:
     ignored_tensors: Mapping[str, np.ndarray] | None = None
     """For a model imported by a map of names: the tensors that the map ignores, by name, which export writes
     unchanged."""
+    adapters: Adapters | None = None
+    """For a model trained by LoRA: the adapters, which `params` contain already."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
@@ -122,6 +128,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path))
     check_replaceable(target)
     problems = param_problems(model.config, flatten(model.params)) + id_problems(model.config, model.generation)
+    problems += adapter_problems(model.adapters, flatten(model.params)) if model.adapters else []
     if problems:
         raise ModelError("this model can't be saved", problems)
     with temporary_directory_beside(target) as temporary:
@@ -224,6 +231,8 @@ def _write_files(model: Model, directory: Path) -> None:
             (directory / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if model.ignored_tensors:
         write_tensors(directory / IGNORED, model.ignored_tensors)
+    if model.adapters:
+        write_tensors(directory / ADAPTERS, flatten(model.adapters.params))
     if model.tokenizer_files:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
@@ -231,6 +240,7 @@ def _write_files(model: Model, directory: Path) -> None:
     others = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
     sums = {PARAMS: of_params} | {name: sha256(directory / name) for name in others}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
+    manifest |= {"lora": described(model.adapters)} if model.adapters else {}
     _write_json(directory / MANIFEST, manifest)
     for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
         with (directory / name).open("rb") as handle:
@@ -292,6 +302,10 @@ def _load(directory: Path, mapped: bool) -> Model:
     ignored = None
     if IGNORED in manifest["sha256"] and IGNORED not in altered:
         ignored = read_ignored(directory, mapped, problems)
+    adapters = None
+    if ADAPTERS in manifest["sha256"] and ADAPTERS not in altered:
+        leaves = None if params is None else flatten(params)
+        adapters = read_adapters(directory / ADAPTERS, manifest.get("lora"), leaves, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
     files = {Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)}
@@ -305,6 +319,7 @@ def _load(directory: Path, mapped: bool) -> Model:
         training=training,
         tokenizer_files=files or None,
         ignored_tensors=ignored,
+        adapters=adapters,
     )
 
 

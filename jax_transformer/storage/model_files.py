@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
-IGNORED = "ignored.safetensors"
-FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED)
+IGNORED, ADAPTERS = "ignored.safetensors", "adapters.safetensors"
+FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED, ADAPTERS)
 TOKENIZER_FOLDER = "tokenizer"
 REQUIRED = (CONFIG, PARAMS, GENERATION)
 

@@ -16,8 +16,10 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
+from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
@@ -56,7 +58,7 @@ def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerC
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
     """Returns a run's model with these parameters. By default it decodes at most as many tokens as a training sentence
-    has.
+    has. Adapters among the parameters are merged, and the model holds them by themselves, too.
 
     A model that the run started from passes on its origin and its decoding settings, as long as it still exists; the
     new training data determine the lengths and, for another start id, the first token.
@@ -74,7 +76,17 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     )
     origin = origin_of(config.init_from) if config.init_from else None
     ignored = ignored_tensors_of(config.init_from) if config.init_from else None
-    return Model(model, params, corpus.source_tokenizer, target, generation, origin, ignored_tensors=ignored)
+    _, adapters = split_adapters(params)
+    return Model(
+        model,
+        merge_adapters(params),
+        corpus.source_tokenizer,
+        target,
+        generation,
+        origin,
+        ignored_tensors=ignored,
+        adapters=Adapters(config.train.lora, adapters) if adapters else None,
+    )
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
@@ -139,6 +151,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
     share = RowShare(mesh, row_shards(mesh))
     batches = split_batches(valid, corpus, share)
-    loss = mean_loss(make_evaluation_step(model, mesh), place_params(params, mesh), batches)
+    averaged = make_model(config, corpus, params)
+    loss = mean_loss(make_evaluation_step(model, mesh), place_params(averaged.params, mesh), batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
-    return dataclasses.replace(make_model(config, corpus, params), training=training)
+    return dataclasses.replace(averaged, training=training)

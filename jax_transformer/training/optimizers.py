@@ -11,6 +11,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ADAM_SIZE = 0.2
@@ -124,12 +125,14 @@ def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int,
     """Returns the input and output axes of a parameter that is one matrix per layer; None for any other.
 
     The first axis is the layer. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
-    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads.
+    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads. LoRA's A is [layers, *in,
+    rank], and its B [layers, rank, *out].
     """
-    if "/layers/" not in path or not path.endswith("/kernel"):
+    name = path.rsplit("/", 1)[-1]
+    if "/layers/" not in path or name not in (KERNEL, A, B):
         return None
     axes = tuple(range(1, leaf.ndim))
-    split = -1 if path.endswith("attention/output/kernel") else 1
+    split = -1 if name == A or path.endswith(f"attention/output/{KERNEL}") else 1
     return axes[:split], axes[split:]
 
 
