@@ -19,7 +19,7 @@ from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.training.optimizers import matrix_axes
 
 FIRST_VALUES = 2**32 - 1
-"""Folded into the seed for the adapters' first values; larger than the number of any step, whose dropout has its own."""
+"""Folded into the seed for the adapters' first values. (Dropout folds in the step, which is smaller.)"""
 
 
 class AdapterError(ValueError):
