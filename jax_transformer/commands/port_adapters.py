@@ -40,9 +40,7 @@ def merge(source: str, model: Model, destination: str) -> Adapters | None:
     save_model(merged, destination)
     print(f"adapters: {source}{_described(merged.adapters)}")
     if merged.adapters is None:
-        print(
-            "          merged alone: ranks or scales differ, or layers have none, so that training can't go on from them"
-        )
+        print("          not kept by themselves, since ranks or scales differ, or some layers have none")
     print(f"model:    {destination}, merged")
     return merged.adapters
 
