@@ -1,5 +1,5 @@
-"""Checkpoints between frameworks: `convert` imports and exports, `adapters` does so with LoRA's, `rules` applies a table, `dialects` holds the tables,
-and `names` reads maps of names, which replace a table.
+"""Checkpoints between frameworks: `convert` imports and exports, `adapters` does so with LoRA's, `rules` applies a
+table, `dialects` holds the tables, and `names` reads maps of names, which replace a table.
 """
 
 from __future__ import annotations

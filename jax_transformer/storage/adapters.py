@@ -10,7 +10,6 @@ from typing import Any
 
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensors import PortingError
@@ -36,6 +35,8 @@ class Adapters:
 
 def adapter_problems(adapters: Adapters, params: Mapping[str, Any]) -> list[str]:
     """Returns what keeps adapters from being those of these parameters, by path."""
+    from jax_transformer.model.lora import KERNEL, A, B  # JAX is only needed from here on
+
     leaves = flatten(adapters.params)
     kernels = {path.removesuffix(A).removesuffix(B) for path in leaves}
     problems = [] if leaves else ["adapters: expected one at least; received none"]
