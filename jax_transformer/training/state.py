@@ -139,14 +139,13 @@ def init_state(
             return jax.jit(make)(functional.init_params(model, key))
         return jax.jit(lambda given: make(jax.tree.map(jnp.copy, given)))(params)  # the first step overwrites them
     check_divides(model, mesh)
-    abstract = functional.abstract_params(model)
-    lie = tree_shardings(abstract, abstract, mesh)
     if params is None:
-        params = functional.init_params(model, key, lie)
+        abstract = functional.abstract_params(model)
+        params = functional.init_params(model, key, tree_shardings(abstract, abstract, mesh))
     elif mesh.is_multi_process:
         params = place_params(jax.tree.map(np.array, params), mesh)
     else:  # copied, since the first step overwrites the state's arrays
-        params = jax.device_put(params, lie, may_alias=False)
+        params = jax.device_put(params, tree_shardings(params, params, mesh), may_alias=False)
     state = jax.eval_shape(make, params)
     return jax.jit(make, out_shardings=tree_shardings(state, stored_params(state), mesh))(params)
 
