@@ -84,6 +84,8 @@ def port(arguments: Sequence[str]) -> int:
     options = tyro.cli(PortOptions, args=list(arguments), prog="jax-transformer port")
     if options.inspect:
         _refuse_others(options, ("inspect",), "with --inspect")
+        if is_adapter_directory(options.source):
+            raise ValueError(f"--inspect: expected a checkpoint; received PEFT's adapters, {options.source}")
         return _inspect(options)
     if options.adapters or is_adapter_directory(options.source):
         return _port_adapters(options)
@@ -312,13 +314,14 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
 
 def _port_adapters(options: PortOptions) -> int:
     """Merges PEFT's adapters into a model, or writes those of a model for PEFT."""
+    from jax_transformer.porting.adapters import is_adapter_directory
     from jax_transformer.porting.convert import read_checkpoint
 
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     if options.adapters:
         _refuse_others(options, ("destination", "dialect", "adapters", "base"), "with --adapters")
-        if not _is_ours(options.source):
+        if is_adapter_directory(options.source) or not _is_ours(options.source):
             raise ValueError(f"--adapters: expected a model or run directory; received {options.source}")
         _check_outside(Path(options.source), Path(options.destination))
         port_adapters.export(options.source, options.destination, options.dialect, options.base)
