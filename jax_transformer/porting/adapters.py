@@ -81,6 +81,23 @@ def import_adapter(path: str | os.PathLike[str], model: Model) -> Model:
     Raises:
       PortingError: a file that is missing or malformed; another method than LoRA, or more than LoRA; adapters of layers
         that the model doesn't have, or of other shapes. Reports all problems together.
+
+    Example:
+      >>> import jax
+      >>> import numpy as np
+      >>> from jax_transformer import GenerationConfig, LoraConfig, Model, TransformerConfig, init_params
+      >>> from jax_transformer.porting import all_dialects
+      >>> from jax_transformer.storage.adapters import Adapters
+      >>> marian = all_dialects()["marian"].fixed
+      >>> config = TransformerConfig(**marian, source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, share_embeddings=True, tie_head=True)
+      >>> query = {"lora_a": np.ones((1, 8, 2), np.float32), "lora_b": np.ones((1, 2, 2, 4), np.float32)}
+      >>> adapters = Adapters(LoraConfig(rank=2), {"encoder": {"layers": {"self_attention": {"query": query}}}})
+      >>> params, generation = init_params(config, jax.random.key(0)), GenerationConfig(decoder_start_id=1)
+      >>> model = Model(config, params, None, None, generation, {"dialect": "marian"}, adapters=adapters)
+      >>> export_adapter(model, "adapter")
+      >>> import_adapter("adapter", model).adapters.config.scale
+      4.0
     """
     path = Path(path)
     config = _read_config(path)
@@ -110,6 +127,23 @@ def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | No
 
     Raises:
       PortingError: the model has no adapters; its dialect is none of transformers' families; the path can't be written.
+
+    Example:
+      >>> import jax
+      >>> import numpy as np
+      >>> from jax_transformer import GenerationConfig, LoraConfig, Model, TransformerConfig, init_params
+      >>> from jax_transformer.porting import all_dialects
+      >>> from jax_transformer.storage.adapters import Adapters
+      >>> marian = all_dialects()["marian"].fixed
+      >>> config = TransformerConfig(**marian, source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, share_embeddings=True, tie_head=True)
+      >>> query = {"lora_a": np.ones((1, 8, 2), np.float32), "lora_b": np.ones((1, 2, 2, 4), np.float32)}
+      >>> adapters = Adapters(LoraConfig(rank=2), {"encoder": {"layers": {"self_attention": {"query": query}}}})
+      >>> params, generation = init_params(config, jax.random.key(0)), GenerationConfig(decoder_start_id=1)
+      >>> model = Model(config, params, None, None, generation, {"dialect": "marian"}, adapters=adapters)
+      >>> export_adapter(model, "adapter")
+      >>> sorted(file.name for file in Path("adapter").glob("adapter_*"))
+      ['adapter_config.json', 'adapter_model.safetensors']
     """
     path = Path(path).resolve()
     if model.adapters is None:

@@ -63,7 +63,7 @@ def _targets(leaves: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, 
             )
         for path in matched:
             if _sides(path, leaves[path]) is None:
-                kind = "an embedding, for which no adapters are built" if "embedding" in path else "no linear map's"
+                kind = "an embedding, which takes no adapter" if "embedding" in path else "no kernel of a linear map"
                 raise AdapterError(
                     f"train.lora.targets: expected patterns that match kernels alone; received {pattern!r}, which "
                     f"matches {path}, {kind}"

@@ -183,9 +183,9 @@ def test_first_values_depend_on_seed_and_path_alone(config: TransformerConfig) -
     ("target", "message"),
     [
         ("encoder/layer/*", "such as .*/kernel .* received 'encoder/layer/*', which matches none"),
-        ("*/self_attention/*", "matches .*_attention/key/bias, no linear map's"),
+        ("*/self_attention/*", "matches .*_attention/key/bias, no kernel of a linear map"),
         ("encoder/final_norm/*", "which matches none"),
-        ("source_*", "matches source_embedding/embedding, an embedding, for which no adapters are built"),
+        ("source_*", "matches source_embedding/embedding, an embedding, which takes no adapter"),
     ],
 )
 def test_targets_without_a_matrix_are_refused(target: str, message: str, config: TransformerConfig) -> None:
