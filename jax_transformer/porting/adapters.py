@@ -368,7 +368,7 @@ def _kept(
     if len(kinds) != 1 or any(module not in pairs for rule in adapted for module in modules[rule]):
         return None
     ((rank, alpha, *_),) = kinds
-    own = {}
+    own: dict[str, tuple[int, ...]] = {}
     for rule in adapted:
         layers, kernel = shapes[rule.paths[0]][: int(rule.stacked)], rule.leaf_shape(shapes)
         split = len(_axes(rule).torch[1])

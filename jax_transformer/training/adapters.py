@@ -92,7 +92,7 @@ def _shapes(targets: Mapping[str, Any], rank: int) -> Iterator[tuple[str, tuple[
 
 def _first_values(targets: Mapping[str, Any], rank: int, seed: int) -> dict[str, jax.Array]:
     key = jax.random.fold_in(jax.random.key(seed), FIRST_VALUES)
-    adapters = {}
+    adapters: dict[str, jax.Array] = {}
     for path, of_a, of_b, inputs in _shapes(targets, rank):
         bound, dtype = 1.0 / math.sqrt(inputs), at_least_float32(targets[path].dtype)
         own = jax.random.fold_in(key, zlib.crc32(path.encode()))
@@ -103,7 +103,7 @@ def _first_values(targets: Mapping[str, Any], rank: int, seed: int) -> dict[str,
 
 def _check(adapters: Mapping[str, Any], targets: Mapping[str, Any], rank: int) -> None:
     """Raises AdapterError unless the adapters are those of the targets."""
-    expected = {}
+    expected: dict[str, tuple[int, ...]] = {}
     for path, of_a, of_b, _ in _shapes(targets, rank):
         expected |= {_beside(path, A): of_a, _beside(path, B): of_b}
     problems = [f"{path}: not among train.lora.targets" for path in adapters if path not in expected]
