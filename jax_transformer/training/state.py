@@ -15,7 +15,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
-from jax_transformer.model.lora import merge_adapters
+from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.placement import place_params
 from jax_transformer.parallel.rules import check_divides, tree_shardings
 from jax_transformer.training.adapters import add_adapters
@@ -154,7 +154,7 @@ def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, s
     """Returns the state that begins with complete parameters."""
     constants = params.get("constants", {})
     others = {name: tree for name, tree in params.items() if name != "constants"}
-    if config.lora.rank:
+    if config.lora.rank or split_adapters(others)[1]:
         trained, frozen = add_adapters(others, config.lora, seed)
     else:
         trained, frozen = split_frozen(others, config.freeze)

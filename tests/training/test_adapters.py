@@ -199,6 +199,9 @@ def test_adapters_that_do_not_fit_are_refused(config: TransformerConfig, random_
     wider = dataclasses.replace(TRAIN, lora=dataclasses.replace(LORA, rank=4))
     with pytest.raises(AdapterError, match=re.escape("query/lora_a: expected shape (1, 12, 4); received (1, 12, 3)")):
         jax.eval_shape(lambda: init_state(config, wider, params))
+    without = dataclasses.replace(TRAIN, lora=LoraConfig())
+    with pytest.raises(AdapterError, match="adapters that don't fit"):
+        jax.eval_shape(lambda: init_state(config, without, params))
     fewer = dataclasses.replace(TRAIN, lora=dataclasses.replace(LORA, targets=("*/query/kernel",)))
     with pytest.raises(AdapterError, match=r"value/lora_a: not among train\.lora\.targets"):
         jax.eval_shape(lambda: init_state(config, fewer, params))
