@@ -19,7 +19,8 @@ KERNEL, A, B, SCALE = "kernel", "lora_a", "lora_b", "lora_scale"
 
 
 def merge_adapters(params: Params) -> Params:
-    """Returns the parameters with each adapter added to its kernel, in the kernel's dtype; without adapters, the same.
+    """Returns the parameters with each adapter added to its kernel, in the kernel's dtype. Dicts without adapters below
+    them are returned as they are.
 
     Works on NumPy and JAX arrays, inside `jax.jit` and `jax.grad`.
 
@@ -39,7 +40,8 @@ def merge_adapters(params: Params) -> Params:
     }
     if A in params:
         merged[KERNEL] = _adapted(*(params[name] for name in (KERNEL, A, B, SCALE)))
-    return merged
+    is_changed = any(merged.get(name) is not value for name, value in params.items())
+    return merged if is_changed else params
 
 
 def split_adapters(params: Params) -> tuple[Params, Params]:

@@ -142,6 +142,7 @@ def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | No
       >>> params, generation = init_params(config, jax.random.key(0)), GenerationConfig(decoder_start_id=1)
       >>> model = Model(config, params, None, None, generation, {"dialect": "marian"}, adapters=adapters)
       >>> export_adapter(model, "adapter")
+      >>> from pathlib import Path
       >>> sorted(file.name for file in Path("adapter").glob("adapter_*"))
       ['adapter_config.json', 'adapter_model.safetensors']
     """
