@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax_transformer import data, decoding, parallel, parity, porting, training
     from jax_transformer.config.data import DataConfig
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+    from jax_transformer.config.lora import LoraConfig
     from jax_transformer.config.model import TransformerConfig
     from jax_transformer.config.parallel import ParallelConfig
     from jax_transformer.config.run import RunConfig, TrainConfig
@@ -39,6 +40,7 @@ __all__ = [
     "DataConfig",
     "DecodingConfig",
     "GenerationConfig",
+    "LoraConfig",
     "Model",
     "ParallelConfig",
     "RunConfig",
@@ -72,6 +74,7 @@ SUBPACKAGES = ("data", "decoding", "parallel", "parity", "porting", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
     "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),
+    "jax_transformer.config.lora": ("LoraConfig",),
     "jax_transformer.config.model": ("TransformerConfig",),
     "jax_transformer.config.parallel": ("ParallelConfig",),
     "jax_transformer.config.run": ("RunConfig", "TrainConfig"),

@@ -1,12 +1,14 @@
 """Fine-tune a model of transformers here and there, on Multi30k, and compare the runs.
 
-    python parity_tests/fine_tune_on_both_sides.py [--kinds marian t5] [--steps 200] [--first 600] [--json FILE]
+    python parity_tests/fine_tune_on_both_sides.py [--kinds marian t5] [--steps 200] [--first 600] [--lora-rank R]
+                                                   [--json FILE]
 
 A small Marian-like and a small T5-like model are first trained in transformers, in float32. Both sides then train that
 model further, in float64 and without dropout, by the preset finetune on the batches of this project: AdamW with
 clipping, and a rate that falls from 5e-4 to 0. Each loss and the weights at the end are compared; beside them stands
 PyTorch against itself, each of its first weights changed in the last bit. The fine-tuned models translate sentences of
-the test set greedily: BLEU by sacreBLEU, and the number of equal translations.
+the test set greedily: BLEU by sacreBLEU, and the number of equal translations. With --lora-rank, both sides train
+adapters in place of the weights, there by PEFT, from the same first values and by a rate that falls from 5e-3.
 
 The text is multi30k under data in JAX_TRANSFORMER_SHARED. Exit code 1: a loss or a weight differs by more than the
 gates of a trajectory.
@@ -29,6 +31,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import peft
 import sacrebleu
 import torch
 import transformers
@@ -50,9 +53,13 @@ from jax_transformer.parity.gates.tolerances import (
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,
 )
-from jax_transformer.porting import import_checkpoint
+from jax_transformer.porting import import_adapter, import_checkpoint
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.adapters import Adapters
+from jax_transformer.storage.model_directory import load_model
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.export import fit_config, make_model
+from jax_transformer.training.state import all_params, init_state
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
 
 VOCABULARY, TRANSLATED = 2_000, 500
@@ -107,6 +114,8 @@ def make_t5(folder: Path, text: tuple[Path, Path]) -> Any:
 
 
 KINDS = {"marian": make_marian, "t5": make_t5}
+LINEAR = {"marian": ["q_proj", "v_proj"], "t5": ["q", "v"]}
+"""The modules that get adapters, as by PEFT's default."""
 
 
 def run_config(folder: Path, files: dict[str, tuple[Path, Path]]) -> RunConfig:
@@ -135,9 +144,32 @@ def fine_tuned(theirs: Any, train: TrainConfig, batches: list[Batch]) -> tuple[A
     return model, train_in_torch(model, batches, optimizer, rates.step, train.clip_norm)
 
 
+def adapted(theirs: Any, targets: list[str], rank: int, folder: Path) -> tuple[Any, Adapters]:
+    """Returns a model with PEFT's adapters of these modules, and the same adapters here."""
+    transformers.set_seed(0)
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=rank, target_modules=targets)
+    model = peft.get_peft_model(theirs, config)
+    return model, adapters_of(model, folder / "first")
+
+
+def adapters_of(model: Any, folder: Path) -> Adapters:
+    model.save_pretrained(folder)
+    adapters = import_adapter(folder, load_model(folder.parent / "model")).adapters
+    assert adapters is not None
+    return adapters
+
+
 def leaves_of(model: Any, folder: Path) -> dict[str, np.ndarray]:
+    """Returns what was trained, by path."""
+    if isinstance(model, peft.PeftModel):
+        return flatten(adapters_of(model, folder).params)
     model.save_pretrained(folder)
     return trained_leaves(import_checkpoint(folder).params)
+
+
+def joined(params: Any, trained: Any) -> Any:
+    """Returns the first parameters with the trained ones in their places."""
+    return unflatten(flatten(params) | flatten(trained))
 
 
 def differences(
@@ -180,10 +212,15 @@ def run(kind: str, options: argparse.Namespace, files: dict[str, tuple[Path, Pat
     theirs.save_pretrained(folder / "hf")
     config = run_config(folder, files)
     train = dataclasses.replace(config.train, max_steps=options.steps, learning_rate=5e-4, weight_decay=0.01)
-    config = dataclasses.replace(config, train=train)
     params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+    first = params
+    if options.lora_rank:
+        theirs, adapters = adapted(theirs, LINEAR[kind], options.lora_rank, folder)
+        train = dataclasses.replace(train, learning_rate=5e-3, lora=adapters.config)
+        first = unflatten(flatten(params) | flatten(adapters.params))
+    config = dataclasses.replace(config, train=train)
     batches = list(islice(schedule.batches_from(0), options.steps))
-    found = compare_sides(config, corpus, params, theirs, batches, folder)
+    found = compare_sides(config, corpus, first, theirs, batches, folder)
 
     sources, references = (lines_of(path)[:TRANSLATED] for path in files["test_2016_flickr"])
     texts = {
@@ -214,13 +251,15 @@ def compare_sides(
         losses, trained = train_in_jax(model, config.train, params, batches)
     reference, expected = fine_tuned(theirs, config.train, batches)
     weights = leaves_of(reference, folder / "reference")
+    ours = flatten(trained) if config.train.lora.rank else trained_leaves(trained)
     again, changed = fine_tuned(nudged, config.train, batches)
     return {
         "first_loss": expected[0],
         "last_loss": expected[-1],
-        "jax": differences(losses, trained_leaves(trained), expected, weights),
+        "some_losses": [[losses[step], expected[step]] for step in range(0, len(losses), 20)],
+        "jax": differences(losses, ours, expected, weights),
         "torch_nudged": differences(changed, leaves_of(again, folder / "nudged"), expected, weights),
-        "params": {**{name: tree for name, tree in params.items() if name == "constants"}, **trained},
+        "params": jax.device_get(all_params(init_state(model, config.train, joined(params, trained)))),
         "model": reference,
     }
 
@@ -230,6 +269,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--first", type=int, default=600, help="steps of the first training, in transformers")
+    parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank in place of the weights")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(2)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
+from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, is_model_directory, load_model, save_model
 from jax_transformer.storage.model_files import ModelError
 from jax_transformer.storage.tensor_files import write_tensors
@@ -39,6 +42,14 @@ def make_model(dtype="float32", **changes):
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(dtype), abstract_params(CONFIG))
     return dataclasses.replace(Model(CONFIG, params, None, None, GENERATION), **changes)
+
+
+def make_adapters(rank=2, **changes):
+    """Returns adapters of the encoder's queries, [2, 12, 3, 4]."""
+    draw = np.random.default_rng(1).standard_normal
+    query = {"lora_a": draw((2, 12, rank)), "lora_b": draw((2, rank, 3, 4))} | changes
+    leaves = {"encoder": {"layers": {"self_attention": {"query": query}}}}
+    return Adapters(LoraConfig(rank=2, alpha=3, targets=("encoder/*/query/kernel",)), leaves)
 
 
 def make_tokenizer():
@@ -300,6 +311,7 @@ def test_a_broken_manifest(saved, text):
             "source_tokenizer.json",
             "ignored.safetensors",
             "optimizer.safetensors",
+            "adapters.safetensors",
         )
     ],
 )
@@ -307,7 +319,7 @@ def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
     ignored = {"mask": np.tri(3, dtype=bool)}
     state = TrainingState("sgd", 3, {"momentum": {"head/kernel": np.ones((12, 11), np.float32)}})
     held = {"source_tokenizer": make_tokenizer(), "ignored_tensors": ignored, "training_state": state}
-    save_model(make_model(**held), tmp_path / "model")
+    save_model(make_model(**held, adapters=make_adapters()), tmp_path / "model")
     path = tmp_path / "model" / name
     content = path.read_bytes()
     if how == "altered":
@@ -315,6 +327,48 @@ def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
     else:
         path.unlink()
     assert [problem[: len(name) + 2 + len(how)] for problem in problems_of(tmp_path / "model")] == [f"{name}: {how}"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_adapters_come_back(tmp_path, mapped):
+    expected = make_adapters()
+    save_model(make_model(adapters=expected), tmp_path / "model")
+    received = load_model(tmp_path / "model", mapped=mapped).adapters
+    assert received.config == expected.config
+    assert jax.tree.all(jax.tree.map(np.array_equal, received.params, expected.params))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "problem"),
+    [
+        (make_adapters(rank=3), "expected A and B of rank 2 for a kernel (2, 12, 3, 4); received (2, 12, 3) and"),
+        (make_adapters(lora_b=np.zeros((2, 2, 4, 3))), "received (2, 12, 2) and (2, 2, 4, 3)"),
+        (make_adapters(lora_a=np.zeros((1, 12, 2))), "received (1, 12, 2) and (2, 2, 3, 4)"),
+        (dataclasses.replace(make_adapters(), params={"encoder": {"lora_a": np.zeros(2)}}), "expected encoder/kernel"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(tmp_path, adapters, problem):
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        save_model(make_model(adapters=adapters), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lora", "problem"),
+    [
+        (None, "lora: expected an object with rank, alpha"),
+        ({"rank": 2}, "lora: expected an object with rank, alpha"),
+        ({"rank": 3}, "expected A and B of rank 3"),
+        ({"targets": "encoder"}, "lora: targets must be a list"),
+        ({"alpha": "a"}, "alpha must be a number"),
+    ],
+)
+def test_a_manifest_that_describes_other_adapters(tmp_path, lora, problem):
+    save_model(make_model(adapters=make_adapters()), tmp_path / "model")
+    own = json.loads((tmp_path / "model" / "manifest.json").read_text())["lora"]
+    edit(tmp_path / "model" / "manifest.json", lora=lora if lora in (None, {"rank": 2}) else own | lora)
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        load_model(tmp_path / "model")
 
 
 def test_a_file_that_was_smuggled_in(saved):

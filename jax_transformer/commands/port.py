@@ -1,4 +1,7 @@
-"""jax-transformer port: converts a checkpoint to a model directory or back, or lists what a checkpoint holds."""
+"""jax-transformer port: converts a checkpoint to a model directory or back, or lists what a checkpoint holds.
+
+LoRA adapters in PEFT's directories: commands/port_adapters.py.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.commands import port_adapters
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.training_state_options import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.hub import hub_name, is_model_on_hub
-from jax_transformer.storage.model_directory import check_replaceable, is_model_directory
+from jax_transformer.storage.model_directory import check_replaceable, is_model_directory, load_model
 from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
@@ -35,12 +39,14 @@ class PortOptions:
     """Port a checkpoint to a model directory, or a model directory to a checkpoint.
 
     A checkpoint is a torch file or a directory of transformers. Most options supply what a file omits; error messages
-    ask for missing ones by name. Checkpoints of other programs need a map of names and a config.
+    ask for missing ones by name. Checkpoints of other programs need a map of names and a config. A directory of LoRA
+    adapters that PEFT wrote is merged into the model at --base; --adapters writes one.
     """
 
     source: tyro.conf.Positional[str]
     """A file (.pt, .pth, .bin, .safetensors) or the .index.json of several; a directory that transformers wrote, or
-    its name on the Hub; or a model directory, a run directory that contains one, or its name on the Hub."""
+    its name on the Hub; a directory of PEFT's adapters; or a model directory, a run directory that contains one, or its
+    name on the Hub."""
     destination: tyro.conf.Positional[str] = ""
     """The model directory to write, or the file (.pt, .pth, .bin, .safetensors); an existing one is replaced. Or a new
     directory for transformers."""
@@ -55,6 +61,11 @@ class PortOptions:
     model. Default: what a file says that was exported by a map."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to this dtype, except position tables to bfloat16. Default: keep their dtypes."""
+    adapters: bool = False
+    """Write the LoRA adapters of a model directory, as a new directory for PEFT, and not the model."""
+    base: str = ""
+    """The model that adapters are for. To merge PEFT's: a model directory, or a directory of transformers or its name
+    on the Hub; default: the name that they tell. With --adapters: the name that PEFT shall read."""
     vocabularies: tyro.conf.OmitArgPrefixes[VocabularyOptions] = field(default_factory=VocabularyOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
     training: tyro.conf.OmitArgPrefixes[TrainingStateOptions] = field(default_factory=TrainingStateOptions)
@@ -75,10 +86,18 @@ def port(arguments: Sequence[str]) -> int:
     Raises:
       ValueError: the source can't be ported; nothing is written.
     """
+    from jax_transformer.porting.adapters import is_adapter_directory
+
     options = tyro.cli(PortOptions, args=list(arguments), prog="jax-transformer port")
     if options.inspect:
         _refuse_others(options, ("inspect",), "with --inspect")
+        if is_adapter_directory(options.source):
+            raise ValueError(f"--inspect: expected a checkpoint; received PEFT's adapters, {options.source}")
         return _inspect(options)
+    if options.adapters or is_adapter_directory(options.source):
+        return _port_adapters(options)
+    if options.base:
+        raise ValueError(f"--base {options.base}: expected --adapters, or PEFT's adapters as the source, beside it")
     if options.map and options.dialect:
         raise ValueError(f"port: expected --map or --dialect; received both, {options.map} and {options.dialect}")
     if options.config and not options.map:
@@ -117,6 +136,11 @@ def _check_places(options: PortOptions) -> None:
     _refuse_others(options, used, f"with the directory {source} as the source")
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
+    _check_outside(source, destination)
+
+
+def _check_outside(source: Path, destination: Path) -> None:
+    """Raises ValueError for a destination inside of the source directory."""
     if source.resolve() in (destination.resolve(), *destination.resolve().parents):
         raise ValueError(
             f"port: expected a name outside of {source}, whose files are under checksums; received {destination}"
@@ -279,7 +303,6 @@ def _export(options: PortOptions) -> int:
     from jax_transformer.porting.convert import export_checkpoint
     from jax_transformer.porting.names.dialect import map_of_origin
     from jax_transformer.porting.names.maps import NameMap
-    from jax_transformer.storage.model_directory import load_model
 
     with_optimizer = options.training.with_optimizer
     model = _load_with_state(options) if with_optimizer else load_model(options.source, mapped=True)
@@ -342,6 +365,36 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
     if not computed:
         return None
     return "computed" if all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items()) else "others"
+
+
+# --- LoRA adapters
+
+
+def _port_adapters(options: PortOptions) -> int:
+    """Merges PEFT's adapters into a model, or writes those of a model for PEFT."""
+    from jax_transformer.porting.adapters import is_adapter_directory
+    from jax_transformer.porting.convert import read_checkpoint
+
+    if not options.destination:
+        raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
+    if options.adapters:
+        _refuse_others(options, ("destination", "dialect", "adapters", "base"), "with --adapters")
+        if is_adapter_directory(options.source) or not _is_ours(options.source):
+            raise ValueError(f"--adapters: expected a model or run directory; received {options.source}")
+        _check_outside(Path(options.source), Path(options.destination))
+        port_adapters.export(options.source, options.destination, options.dialect, options.base)
+        return 0
+    _refuse_others(options, ("destination", "dtype", "base"), f"with PEFT's adapters, {options.source}, as the source")
+    check_replaceable(Path(options.destination).resolve())
+    base = port_adapters.base_path(options.source, options.base)
+    if _is_ours(base):
+        model = load_model(base)
+    else:
+        model, _ = with_vocabularies(read_checkpoint(base, None, {}), options.vocabularies)
+    if options.dtype:
+        _cast(model.params, options.dtype)
+    port_adapters.merge(options.source, model, options.destination)
+    return 0
 
 
 # --- listing a checkpoint

@@ -20,9 +20,10 @@ from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.cache import Weights
 from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import split_adapters
 from jax_transformer.parallel.placement import row_sharding
 from jax_transformer.parallel.tracing import on_mesh
-from jax_transformer.training.state import abstract_state, all_params
+from jax_transformer.training.state import abstract_state, stored_params
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 
 Name = Literal["train", "evaluate", "decode"]
@@ -69,7 +70,7 @@ def lower(
     if name == "train":
         step = make_train_step(model, train, mesh=mesh)
         return ModelProgram(_lower(step, state, _batch(shape, mesh)), train_flops(model, *sizes))
-    params = all_params(state)
+    params, _ = split_adapters(stored_params(state))  # merged kernels have the shapes of the model's own
     if name == "evaluate":
         evaluate = make_evaluation_step(model, mesh)
         return ModelProgram(_lower(evaluate, params, _batch(shape, mesh)), forward_flops(model, *sizes))

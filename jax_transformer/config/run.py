@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.validation import check_field_types, require
@@ -110,6 +111,8 @@ class TrainConfig:
     step t, counted from 0, the decay is at most (1 + t) / (10 + t). 0: no average."""
     freeze: tuple[str, ...] = ()
     """Parameters that aren't trained: patterns of paths, such as encoder/layers/self_attention/*."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Adapters that are trained in place of the parameters, with a rank above 0."""
 
     evaluate_every: int = 1000
     """Steps between evaluations on the validation set. Each evaluation saves a checkpoint."""
@@ -187,6 +190,11 @@ class TrainConfig:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
         if self.best_metric == "bleu" and not self.evaluate_sentences:
             problems.append("evaluate_sentences must be at least 1 with best_metric='bleu'; received 0")
+        if self.lora.rank and self.freeze:
+            problems.append(
+                f"freeze must be empty with lora.rank={self.lora.rank}, which freezes everything but the adapters; "
+                f"received {', '.join(self.freeze)}"
+            )
         require(self, problems)
 
 
@@ -214,6 +222,9 @@ class RunConfig:
     init_optimizer: bool = False
     """Also continue the training state of the model at init_from: the optimizer's moments and the number of steps, as
     `port --with-optimizer` keeps them."""
+    init_adapters_from: str = ""
+    """Model or run directory whose LoRA adapters to start from, on the weights of init_from. They bring their rank,
+    scale and targets. Empty: new adapters, if train.lora.rank is above 0."""
     run_dir: str = ""
     """New directory for the run. Empty: runs/PRESET, or the first free one of runs/PRESET-2, runs/PRESET-3, …"""
 
@@ -245,6 +256,11 @@ class RunConfig:
                 "parallel.virtual_shards must be 0 with model.position_index='batch_row', which depends on the row's "
                 f"number; received {self.parallel.virtual_shards}"
             )
+        if (self.train.lora.rank or self.init_adapters_from) and not self.init_from:
+            problems.append(
+                "init_from must name the model that the adapters of train.lora or init_adapters_from are for; received "
+                "none"
+            )
         require(self, problems + self._packing_problems())
 
     def _packing_problems(self) -> list[str]:
@@ -263,4 +279,4 @@ class RunConfig:
         return problems
 
 
-__all__ = ["CorpusConfig", "DataConfig", "RunConfig", "TrainConfig"]
+__all__ = ["CorpusConfig", "DataConfig", "LoraConfig", "RunConfig", "TrainConfig"]

@@ -6,12 +6,15 @@ import math
 
 import jax
 
+from jax_transformer.model.lora import KERNEL, A, B
+
 
 def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Returns the input and output axes of a layer's kernel; None for any other parameter.
 
     The first axis is the layer. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
-    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads.
+    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads. LoRA's A is [layers, *in,
+    rank], and its B [layers, rank, *out].
     """
     return _axes(path, leaf.ndim) if _is_kernel(path) else None
 
@@ -29,10 +32,10 @@ def matrix_size(path: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 
 def _is_kernel(path: str) -> bool:
-    return "/layers/" in path and path.endswith("/kernel")
+    return "/layers/" in path and path.rsplit("/", 1)[-1] in (KERNEL, A, B)
 
 
 def _axes(path: str, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     axes = tuple(range(1, rank))
-    split = -1 if path.endswith("attention/output/kernel") else 1
+    split = -1 if path.endswith((f"/{A}", f"attention/output/{KERNEL}")) else 1
     return axes[:split], axes[split:]

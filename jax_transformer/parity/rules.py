@@ -113,6 +113,8 @@ def _check(
         raise ParityError("train: expected a loss or an optimizer that should follow it; received neither")
     if train is not None and train.freeze:
         raise ParityError(f"train: expected no frozen parameters; received freeze={', '.join(train.freeze)}")
+    if train is not None and train.lora.rank:
+        raise ParityError(f"train: expected no adapters; received lora.rank={train.lora.rank}")
     if decoding is not None and reference.decode is None:
         raise ParityError("decoding: expected decode, the function that should search so, beside it")
     others = [name for name in (decoding.given if decoding else ()) if name not in SEARCH_FIELDS]

@@ -1,5 +1,5 @@
-"""Checkpoints between frameworks: `convert` imports and exports, `rules` applies a table, `dialects` holds the tables,
-and `names` reads maps of names, which replace a table.
+"""Checkpoints between frameworks: `convert` imports and exports, `adapters` does so with LoRA's, `rules` applies a
+table, `dialects` holds the tables, and `names` reads maps of names, which replace a table.
 """
 
 from __future__ import annotations
@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer.porting.adapters import export_adapter, import_adapter
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.porting.dialects import all_dialects
     from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.tensors import PortingError
 
 _HOMES = {
+    "jax_transformer.porting.adapters": ("export_adapter", "import_adapter"),
     "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
     "jax_transformer.porting.dialects": ("all_dialects",),
     "jax_transformer.porting.names.maps": ("NameMap",),
     "jax_transformer.storage.tensors": ("PortingError",),
 }
 
-__all__ = ["NameMap", "PortingError", "all_dialects", "export_checkpoint", "import_checkpoint"]
+__all__ = [
+    "NameMap",
+    "PortingError",
+    "all_dialects",
+    "export_adapter",
+    "export_checkpoint",
+    "import_adapter",
+    "import_checkpoint",
+]
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

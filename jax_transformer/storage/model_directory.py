@@ -8,7 +8,9 @@
     generation.json         GenerationConfig
     ignored.safetensors     tensors of its checkpoint that the model doesn't compute with; absent where there are none
     optimizer.safetensors   the optimizer's moments of a training state; absent where there is none
-    manifest.json           format version, sha256 of each other file, training step and metrics, origin
+    adapters.safetensors    LoRA adapters that its parameters contain; absent where there are none
+    manifest.json           format version, sha256 of each other file, training step and metrics, origin, the adapters'
+                            LoraConfig
 
 Saving replaces a whole directory or nothing; loading checks every file before anything is used.
 """
@@ -34,8 +36,10 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.adapters import Adapters, adapter_problems, described, read_adapters
 from jax_transformer.storage.hub import HubError, download_model, hub_name, parse_hub_name
 from jax_transformer.storage.model_files import (
+    ADAPTERS,
     CONFIG,
     FILES,
     FORMAT_VERSION,
@@ -97,6 +101,8 @@ class Model:
     unchanged."""
     training_state: TrainingState | None = None
     """For a model whose training can go on: the optimizer's state."""
+    adapters: Adapters | None = None
+    """For a model trained by LoRA: the adapters, which `params` contain already."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
@@ -129,6 +135,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path))
     check_replaceable(target)
     problems = param_problems(model.config, flatten(model.params)) + id_problems(model.config, model.generation)
+    problems += adapter_problems(model.adapters, flatten(model.params)) if model.adapters else []
     if problems:
         raise ModelError("this model can't be saved", problems)
     with temporary_directory_beside(target) as temporary:
@@ -240,6 +247,8 @@ def _write_files(model: Model, directory: Path) -> None:
         write_tensors(directory / IGNORED, model.ignored_tensors)
     if model.training_state is not None:
         write_tensors(directory / OPTIMIZER, model.training_state.arrays())
+    if model.adapters:
+        write_tensors(directory / ADAPTERS, flatten(model.adapters.params))
     if model.tokenizer_files:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
@@ -249,6 +258,7 @@ def _write_files(model: Model, directory: Path) -> None:
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     if model.training_state is not None:
         manifest["training_state"] = model.training_state.described()
+    manifest |= {"lora": described(model.adapters)} if model.adapters else {}
     _write_json(directory / MANIFEST, manifest)
     for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
         with (directory / name).open("rb") as handle:
@@ -316,6 +326,10 @@ def _load(directory: Path, mapped: bool) -> Model:
             state = read_training_state(directory / OPTIMIZER, manifest.get("training_state"))
         except PortingError as error:
             problems.append(f"{OPTIMIZER}: {error}")
+    adapters = None
+    if ADAPTERS in manifest["sha256"] and ADAPTERS not in altered:
+        leaves = None if params is None else flatten(params)
+        adapters = read_adapters(directory / ADAPTERS, manifest.get("lora"), leaves, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
     files = {Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)}
@@ -330,6 +344,7 @@ def _load(directory: Path, mapped: bool) -> Model:
         tokenizer_files=files or None,
         ignored_tensors=ignored,
         training_state=state,
+        adapters=adapters,
     )
 
 

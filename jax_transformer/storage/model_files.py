@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
-IGNORED = "ignored.safetensors"
-OPTIMIZER = "optimizer.safetensors"
-FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED, OPTIMIZER)
+IGNORED, ADAPTERS, OPTIMIZER = "ignored.safetensors", "adapters.safetensors", "optimizer.safetensors"
+FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED, OPTIMIZER, ADAPTERS)
 TOKENIZER_FOLDER = "tokenizer"
 REQUIRED = (CONFIG, PARAMS, GENERATION)
 

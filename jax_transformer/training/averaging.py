@@ -11,7 +11,7 @@ import numpy as np
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.placement import fetch
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.state import TrainState, evaluation_params
+from jax_transformer.training.state import TrainState, stored_params, with_average
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:
@@ -42,9 +42,9 @@ def mean_params(parameters: Iterable[Params]) -> Params:
 
 
 def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
-    """Returns the mean of the evaluation parameters saved at `steps`, on the host; `like` gives structure, shapes and
-    dtypes."""
-    return mean_params(fetch(evaluation_params(checkpoints.restore(step, like))) for step in steps)
+    """Returns the mean of the parameters that were evaluated at `steps`, on the host, with the mean of each adapter
+    beside its kernel; `like` gives structure, shapes and dtypes."""
+    return mean_params(fetch(stored_params(with_average(checkpoints.restore(step, like)))) for step in steps)
 
 
 def _without_constants(params: Params) -> dict[str, Any]:

@@ -17,14 +17,16 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
+from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, load_model, origin_of
 from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
-from jax_transformer.training.optimizer_state import training_state
+from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
@@ -60,7 +62,7 @@ def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerC
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
     """Returns a run's model with these parameters. By default it decodes at most as many tokens as a training sentence
-    has.
+    has. Adapters among the parameters are merged, and the model holds them by themselves, too.
 
     A model that the run started from passes on its origin and its decoding settings, as long as it still exists; the
     new training data determine the lengths and, for another start id, the first token.
@@ -78,7 +80,17 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     )
     origin = origin_of(config.init_from) if config.init_from else None
     ignored = ignored_tensors_of(config.init_from) if config.init_from else None
-    return Model(model, params, corpus.source_tokenizer, target, generation, origin, ignored_tensors=ignored)
+    _, adapters = split_adapters(params)
+    return Model(
+        model,
+        merge_adapters(params),
+        corpus.source_tokenizer,
+        target,
+        generation,
+        origin,
+        ignored_tensors=ignored,
+        adapters=Adapters(config.train.lora, adapters) if adapters else None,
+    )
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
@@ -129,10 +141,15 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
 
     Raises:
       CheckpointError: no run at this path, or none with such a checkpoint.
-      OptimizerStateError: the run's optimizer is Muon.
+      OptimizerStateError: the run's optimizer is Muon, or it trains LoRA adapters, which its model doesn't have.
     """
     path = Path(run)
     config = _config_of_run(path)
+    if config.train.lora.rank:
+        raise OptimizerStateError(
+            f"{path}: expected a run that trains the model's own parameters; received one that trains LoRA adapters, "
+            "whose optimizer's state has no place in its checkpoint"
+        )
     corpus = prepare(config.data)
     model = fit_config(config.model, corpus)
     checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
@@ -197,6 +214,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
     share = RowShare(mesh, row_shards(mesh))
     batches = split_batches(valid, corpus, share)
-    loss = mean_loss(make_evaluation_step(model, mesh), place_params(params, mesh), batches)
+    averaged = make_model(config, corpus, params)
+    loss = mean_loss(make_evaluation_step(model, mesh), place_params(averaged.params, mesh), batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
-    return dataclasses.replace(make_model(config, corpus, params), training=training)
+    return dataclasses.replace(averaged, training=training)

@@ -173,6 +173,8 @@ def _check_start(config: RunConfig, corpus: PreparedCorpus, *, describes: bool =
         check_memory(config, model, mesh)
     state = jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
-        load_initial_params(config.init_from, model, corpus)
+        params = load_initial_params(config.init_from, model, corpus, config.init_adapters_from)
+        if config.init_adapters_from:
+            jax.eval_shape(lambda: init_state(model, config.train, params))
     if config.init_optimizer:
         check_continues(state, load_training_state(config.init_from), config.train)

@@ -28,7 +28,7 @@ class LeastMemory(NamedTuple):
 
 def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
     """Returns what a run takes at least. It leaves out whatever isn't certain: gradients, other activations, and with
-    frozen parameters the optimizer's state.
+    frozen parameters or adapters the optimizer's state.
 
     Args:
       config: the run.
@@ -43,7 +43,7 @@ def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
     train, wide = config.train, 2 if config.init_from else 4  # an initial model may have values of 16 bits
     values = least_parameters(model)
     tables = sum(stack.max_length for stack in (model.encoder, model.decoder) if stack.position_kind == "sinusoidal")
-    trained = 0 if train.freeze else values - tables * model.d_model
+    trained = 0 if train.freeze or train.lora.rank else values - tables * model.d_model
     state = wide * (values + trained * (SLOTS[train.optimizer] + bool(train.ema_decay)))
     positions = config.data.batch_tokens // 4 // max(config.parallel.virtual_shards, 1)  # rows are rounded down twice
     return LeastMemory(state, 2 * positions * model.d_model)  # at least 16 bits each

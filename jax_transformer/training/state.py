@@ -15,8 +15,10 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.placement import place_params
 from jax_transformer.parallel.rules import check_divides, tree_shardings
+from jax_transformer.training.adapters import add_adapters
 from jax_transformer.training.freezing import join_frozen, split_frozen
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule
@@ -37,8 +39,8 @@ class TrainState(NamedTuple):
     """
 
     step: jax.Array  # [] int32: optimizer steps done
-    params: Params  # the trained parameters
-    frozen: Params  # the parameters that config.freeze matches
+    params: Params  # the trained parameters; with config.lora, the adapters
+    frozen: Params  # the parameters that config.freeze matches; with config.lora, all of the model's
     constants: Params
     optimizer: optax.OptState
     average: Params  # moving average of params with config.ema_decay; else empty
@@ -50,7 +52,7 @@ PLAIN = TrainConfig(label_smoothing=0.0)
 
 
 def all_params(state: TrainState) -> Params:
-    """Returns the complete parameters as `apply` takes them: trained, frozen, and constants.
+    """Returns the complete parameters as `apply` takes them: trained, frozen, and constants, with adapters merged.
 
     Example:
       >>> import optax
@@ -61,6 +63,11 @@ def all_params(state: TrainState) -> Params:
       >>> "constants" in all_params(init_state(config, optimizer=optax.sgd(0.1)))
       True
     """
+    return merge_adapters(stored_params(state))
+
+
+def stored_params(state: TrainState) -> Params:
+    """Returns the same parameters as they are stored: adapters beside their kernels."""
     return {**join_frozen(state.params, state.frozen), "constants": state.constants}
 
 
@@ -77,7 +84,12 @@ def evaluation_params(state: TrainState) -> Params:
       >>> evaluation_params(state)["head"] is state.average["head"]
       True
     """
-    return all_params(state._replace(params=state.average) if state.average else state)
+    return all_params(with_average(state))
+
+
+def with_average(state: TrainState) -> TrainState:
+    """Returns the state with the moving average in place of the trained parameters, if there is one."""
+    return state._replace(params=state.average) if state.average else state
 
 
 def init_state(
@@ -96,13 +108,15 @@ def init_state(
 
     Args:
       model: the model's config, with its vocabulary sizes set.
-      config: how to train: optimizer, schedule, frozen parameters, moving average, seed.
-      params: the first parameters, copied, in their own dtype. None: float32 weights drawn by the seed.
+      config: how to train: optimizer, schedule, frozen parameters or adapters, moving average, seed.
+      params: the first parameters, copied, in their own dtype, with adapters beside their kernels if training starts
+        from some. None: float32 weights drawn by the seed.
       optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
-      seed: of the drawn weights. None: config.seed, or 0 without a config.
+      seed: of the drawn weights and adapters. None: config.seed, or 0 without a config.
       mesh: the devices that share the state; see `make_mesh`. None: JAX's default device holds it.
 
     Raises:
+      AdapterError: config.lora has a pattern that matches no kernel; adapters in `params` don't fit it.
       ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
       FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
       ValueError: neither `config` nor `optimizer`; a vocabulary size of 0.
@@ -117,28 +131,33 @@ def init_state(
       0
     """
     config, optimizer, _ = resolve_optimizer("init_state", model, config, optimizer)
-    key = jax.random.key(config.seed if seed is None else seed)
-    make = partial(_first_state, config, optimizer)
+    seed = config.seed if seed is None else seed
+    key = jax.random.key(seed)
+    make = partial(_first_state, config, optimizer, seed)
     if mesh is None:
         if params is None:
             return jax.jit(make)(functional.init_params(model, key))
         return jax.jit(lambda given: make(jax.tree.map(jnp.copy, given)))(params)  # the first step overwrites them
     check_divides(model, mesh)
-    abstract = functional.abstract_params(model)
-    lie = tree_shardings(abstract, abstract, mesh)
     if params is None:
-        params = functional.init_params(model, key, lie)
+        abstract = functional.abstract_params(model)
+        params = functional.init_params(model, key, tree_shardings(abstract, abstract, mesh))
     elif mesh.is_multi_process:
         params = place_params(jax.tree.map(np.array, params), mesh)
     else:  # copied, since the first step overwrites the state's arrays
-        params = jax.device_put(params, lie, may_alias=False)
-    return jax.jit(make, out_shardings=tree_shardings(jax.eval_shape(make, params), params, mesh))(params)
+        params = jax.device_put(params, tree_shardings(params, params, mesh), may_alias=False)
+    state = jax.eval_shape(make, params)
+    return jax.jit(make, out_shardings=tree_shardings(state, stored_params(state), mesh))(params)
 
 
-def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, params: Params) -> TrainState:
+def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, seed: int, params: Params) -> TrainState:
     """Returns the state that begins with complete parameters."""
     constants = params.get("constants", {})
-    trained, frozen = split_frozen({name: tree for name, tree in params.items() if name != "constants"}, config.freeze)
+    others = {name: tree for name, tree in params.items() if name != "constants"}
+    if config.lora.rank or split_adapters(others)[1]:
+        trained, frozen = add_adapters(others, config.lora, seed)
+    else:
+        trained, frozen = split_frozen(others, config.freeze)
     average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
     return TrainState(
         jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(())
@@ -175,7 +194,7 @@ def abstract_state(
     if mesh is None:
         return state
     check_divides(model, mesh)
-    shardings = tree_shardings(state, all_params(state), mesh)
+    shardings = tree_shardings(state, stored_params(state), mesh)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
     )

@@ -27,7 +27,7 @@ from jax_transformer.training.losses import (
     counted_tokens,
     without_filling,
 )
-from jax_transformer.training.state import TrainState, all_params, resolve_optimizer
+from jax_transformer.training.state import TrainState, all_params, resolve_optimizer, stored_params
 
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
@@ -173,7 +173,7 @@ class StepFunctions:
             is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
             new = jax.tree.map(partial(jnp.where, is_finite), new, state)
         state = new._replace(step=state.step + 1)
-        return lie_as_parameters(state, all_params(state), self.mesh), metrics
+        return lie_as_parameters(state, stored_params(state), self.mesh), metrics
 
 
 def _accumulate(

@@ -154,7 +154,7 @@ class Trainer:
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step)
         initial = (
-            load_initial_params(self.config.init_from, self.model_config, self.corpus)
+            load_initial_params(self.config.init_from, self.model_config, self.corpus, self.config.init_adapters_from)
             if self.config.init_from and latest is None
             else None
         )
@@ -371,8 +371,8 @@ class Trainer:
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
         steps = self.processes.agree("the best checkpoints", partial(checkpoints.steps_to_keep, which, count))
-        complete = average(checkpoints, steps, like=state)
-        params = place_params(complete, self.mesh)
+        model = make_model(self.config, self.corpus, average(checkpoints, steps, like=state))
+        params = place_params(model.params, self.mesh)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
         scores: dict[str, TranslationScores] = {}
         samples: list[Sample] = []
@@ -382,7 +382,6 @@ class Trainer:
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
         loss = self._valid_loss(params)
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
-        model = make_model(self.config, self.corpus, complete)
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)
         of_model = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}

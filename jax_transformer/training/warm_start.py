@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import OF_INITIAL_MODEL, PRESETS
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, find_model, load_model
 from jax_transformer.storage.model_files import TOKENIZERS
 from jax_transformer.storage.training_state import TrainingState
@@ -86,7 +89,7 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
         _as_trained(config.train, _training_state(config.init_from, model)) if config.init_optimizer else config.train
     )
     data = dataclasses.replace(data, joint_vocabulary=joint)
-    return dataclasses.replace(config, model=ours, data=data, train=train)
+    return _follow_adapters(dataclasses.replace(config, model=ours, data=data, train=train))
 
 
 def _training_state(path: str, model: Model) -> TrainingState:
@@ -141,6 +144,35 @@ def continuation_lines(config: RunConfig, state: TrainingState, rate: float) -> 
         )
 
 
+def _follow_adapters(config: RunConfig) -> RunConfig:
+    """Returns the config with the rank, scale and targets of the adapters that the run starts from, if any.
+
+    Raises:
+      InitialModelError: there are none, or the run sets another value.
+    """
+    if not config.init_adapters_from:
+        return config
+    theirs, ours, usual = _adapters(config.init_adapters_from).config, config.train.lora, LoraConfig()
+    for name in (field.name for field in dataclasses.fields(LoraConfig)):
+        if getattr(ours, name) not in (getattr(usual, name), getattr(theirs, name)):
+            raise InitialModelError(
+                f"train.lora.{name}: the run has {getattr(ours, name)!r}, the adapters of {config.init_adapters_from} "
+                f"have {getattr(theirs, name)!r}; leave it out"
+            )
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, lora=theirs))
+
+
+def _adapters(path: str) -> Adapters:
+    """Returns the adapters of the model at `path`. Raises InitialModelError if it has none."""
+    adapters = load_model(path, mapped=True).adapters
+    if adapters is None:
+        raise InitialModelError(
+            f"init_adapters_from: expected a model with LoRA adapters, from a run with train.lora.rank or from "
+            f"jax-transformer port; received {path}, which has none"
+        )
+    return adapters
+
+
 def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:
     """Returns the initial model's config where the run's is a preset's but for fields that may differ."""
     chosen = {name: getattr(ours, name) for name in MAY_DIFFER}
@@ -156,9 +188,11 @@ def _is_variant_of(ours: TransformerConfig, preset: TransformerConfig) -> bool:
     return dataclasses.replace(preset, **{name: getattr(ours, name) for name in MAY_DIFFER}) == ours
 
 
-def load_initial_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
+def load_initial_params(
+    path: str, config: TransformerConfig, corpus: PreparedCorpus, adapters_path: str = ""
+) -> Params:
     """Loads the parameters of the model at `path`, in float32, for a run of `config` (with vocabulary sizes) on
-    `corpus`.
+    `corpus`; beside their kernels the adapters of the model at `adapters_path`, if any.
 
     Raises:
       InitialModelError: the model's config or tokenizers differ from the run's; lists all differences.
@@ -186,7 +220,8 @@ def load_initial_params(path: str, config: TransformerConfig, corpus: PreparedCo
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
-    return {name: _in_float32(subtree) for name, subtree in model.params.items()}
+    adapters = flatten(_adapters(adapters_path).params) if adapters_path else {}
+    return {name: _in_float32(subtree) for name, subtree in unflatten(flatten(model.params) | adapters).items()}
 
 
 def _probes(corpus: PreparedCorpus, side: str) -> list[str]:

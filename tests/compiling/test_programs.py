@@ -15,6 +15,7 @@ from jax_transformer.compiling.hlo import parse
 from jax_transformer.compiling.programs import Name, Shape, lower
 from jax_transformer.compiling.report import CompileReport, largest_batch
 from jax_transformer.compiling.targets import CompileError, DoesNotFit, Target
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parallel.mesh import make_mesh
@@ -153,3 +154,12 @@ def test_the_bytes_of_a_batch_lie_where_the_rows_do(mesh: Mesh) -> None:
         leaf for leaf in jax.tree.leaves(program.lowered.args_info) if leaf.dtype == np.int32 and len(leaf.shape) == 2
     ]
     assert [leaf.shape for leaf in batch] == [(8, 16), (8, 24), (8, 24)]
+
+
+def test_a_model_with_adapters_is_evaluated_as_merged(mesh: Mesh) -> None:
+    config = dataclasses.replace(SMALL, num_encoder_layers=1, num_decoder_layers=1)
+    adapted = TrainConfig(lora=LoraConfig(rank=2))
+    texts = [
+        lower("evaluate", config, train, Shape(8, 5, 5), mesh).lowered.as_text() for train in (adapted, TrainConfig())
+    ]
+    assert texts[0] == texts[1]

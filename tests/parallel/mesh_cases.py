@@ -19,6 +19,7 @@ from jax_transformer.compiling import programs
 from jax_transformer.compiling.costs import COLLECTIVES, count_costs
 from jax_transformer.compiling.hlo import parse
 from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import TrainConfig
@@ -31,7 +32,7 @@ from jax_transformer.model.functional import Params, abstract_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
 from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
 from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.state import TrainState, abstract_state, all_params, init_state
@@ -197,9 +198,13 @@ def check_divided(state: TrainState, sizes: Any) -> None:
     """Every parameter and its moments are still divided among the devices after the last step."""
     _, fsdp, tensor = sizes
     for tree in (state.params, state.average, *(part.mu for part in state.optimizer if hasattr(part, "mu"))):
-        kernel = flatten(tree)["encoder/layers/feed_forward/hidden/kernel"]
-        layers, features, hidden = kernel.sharding.shard_shape(kernel.shape)
-        assert (layers, features * fsdp, hidden * tensor) == kernel.shape, kernel.sharding
+        leaves, start = flatten(tree), "encoder/layers/feed_forward/hidden/"
+        parts = {"kernel": (1, fsdp, tensor), "lora_a": (1, fsdp, 1), "lora_b": (1, 1, tensor)}
+        assert any(start + name in leaves for name in parts)
+        for leaf, divided in ((leaves.get(start + name), divided) for name, divided in parts.items()):
+            if leaf is not None:
+                share = leaf.sharding.shard_shape(leaf.shape)
+                assert tuple(np.multiply(share, divided)) == leaf.shape, leaf.sharding
 
 
 def difference(received: Params, expected: Params) -> float:
@@ -242,6 +247,20 @@ def packing() -> dict[str, Any]:
     config = dataclasses.replace(TRAIN, accumulate=2)
     alone = train(PAPER, config, None, 3, packed=True)
     return {"dropout": compare(train(PAPER, config, (2, 2, 2), 3, packed=True), alone)}
+
+
+def adapters() -> dict[str, Any]:
+    """LoRA's adapters on a mesh, with dropout and in two parts; and the kernels that they change."""
+    lora = LoraConfig(rank=3, targets=("*_attention/*/kernel", "*/feed_forward/*/kernel"))
+    config = dataclasses.replace(TRAIN, accumulate=2, lora=lora)
+    found = compare(train(PAPER, config, (2, 2, 2), 3), train(PAPER, config, None, 3))
+    mesh, first = make_mesh(ParallelConfig(data=2, fsdp=2, tensor=2)), first_params(PAPER)
+    state = init_state(PAPER, config, first)
+    rng = np.random.default_rng(4)
+    drawn = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(state.params).items()}
+    given = unflatten(flatten(first) | drawn)
+    alone, divided = (fetch(all_params(init_state(PAPER, config, given, mesh=where))) for where in (None, mesh))
+    return found | {"merged": difference(divided, alone), "changed": difference(divided, first)}
 
 
 def in_float32() -> dict[str, Any]:
@@ -378,6 +397,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
     twenty_steps,
     families,
     packing,
+    adapters,
     in_float32,
     initial,
     evaluation,

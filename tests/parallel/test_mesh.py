@@ -32,7 +32,7 @@ def run(*cases: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def short() -> dict[str, dict[str, Any]]:
     """Finds of the cases that take no longer than starting a process."""
-    return run("packing", "in_float32", "initial", "evaluation", "restoring")
+    return run("packing", "adapters", "in_float32", "initial", "evaluation", "restoring")
 
 
 def beyond(rows: dict[str, dict[str, float]], most: float) -> dict[str, dict[str, float]]:
@@ -69,6 +69,13 @@ def test_what_crosses_devices() -> None:
 
 def test_packed_batches_train_the_same(short: dict[str, Any]) -> None:
     assert beyond(short["packing"], FLOAT64) == {}
+
+
+def test_adapters_train_the_same(short: dict[str, Any]) -> None:
+    found = short["adapters"]
+    assert beyond({"adapters": found}, FLOAT64) == {}
+    assert found["merged"] <= FLOAT64
+    assert found["changed"] > 1
 
 
 def test_one_step_in_float32(short: dict[str, Any]) -> None:

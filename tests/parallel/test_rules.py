@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from fnmatch import fnmatchcase
+from typing import Any
 
 import jax
 import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import AXES, ParallelConfig
 from jax_transformer.config.presets import PRESETS
@@ -19,7 +21,7 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.rules import RULES, axes_of, check_divides, parameter_spec, tree_shardings
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.state import abstract_state, init_state
+from jax_transformer.training.state import abstract_state, init_state, stored_params
 
 CONFIGS = [
     dataclasses.replace(make().model, source_vocab_size=50, target_vocab_size=50) for make in PRESETS.values()
@@ -53,9 +55,15 @@ def mesh_of(data: int = 1, fsdp: int = 1, tensor: int = 1) -> AbstractMesh:
     return AbstractMesh((data, fsdp, tensor), AXES)
 
 
+def adapters() -> dict[str, Any]:
+    """Returns adapters of every kernel, and their scales, by path."""
+    state = abstract_state(CONFIGS[0], TrainConfig(lora=LoraConfig(rank=2, targets=("*/kernel",))))
+    return {path: leaf for path, leaf in flatten(stored_params(state)).items() if "lora" in path}
+
+
 def test_every_parameter_has_a_rule_for_its_axes() -> None:
-    for config in CONFIGS:
-        for path, leaf in flatten(abstract_params(config)).items():
+    for leaves in (*(flatten(abstract_params(config)) for config in CONFIGS), adapters()):
+        for path, leaf in leaves.items():
             assert len(axes_of(path)) == leaf.ndim, path
 
 
@@ -63,7 +71,7 @@ def test_every_rule_is_that_of_a_parameter() -> None:
     used = {
         next(pattern for pattern, _ in RULES if fnmatchcase(path, pattern))
         for config in CONFIGS
-        for path in flatten(abstract_params(config))
+        for path in flatten(abstract_params(config)) | adapters()
     }
     assert used == {pattern for pattern, _ in RULES}
 
