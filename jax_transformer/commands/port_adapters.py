@@ -17,7 +17,7 @@ def base_path(source: str, base: str) -> str:
       ValueError: neither tells one that exists, or that could be on the Hub.
     """
     from jax_transformer.porting.adapters import base_of
-    from jax_transformer.porting.hugging_face import is_hub_name
+    from jax_transformer.storage.hub import hub_name
 
     found = base or base_of(source)
     if not found:
@@ -25,7 +25,7 @@ def base_path(source: str, base: str) -> str:
             f"{source}: expected --base MODEL, the model that these adapters are for, which they don't name; received "
             "none"
         )
-    if not Path(found).exists() and not is_hub_name(found):
+    if not Path(found).exists() and hub_name(found) is None:
         name = "--base" if base else "the adapters name"
         raise ValueError(f"{source}: {name} {found}: no such directory; pass --base MODEL")
     return found
