@@ -15,6 +15,7 @@ from jax_transformer.commands.compile import compile
 from jax_transformer.commands.discover import discover
 from jax_transformer.commands.doctor import doctor
 from jax_transformer.commands.evaluate import evaluate
+from jax_transformer.commands.export import export
 from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "score": score,
     "port": port,
+    "export": export,
     "parity": parity,
     "discover": discover,
     "report": report,
@@ -91,6 +93,7 @@ USAGE = """jax-transformer COMMAND …
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
+  export      write a model for CTranslate2 or transformers to serve
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew

@@ -1,0 +1,1 @@
+"""Models for other programs that serve them, a file for each: CTranslate2 and transformers."""
