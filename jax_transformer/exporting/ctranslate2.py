@@ -47,7 +47,7 @@ def export_ctranslate2(model: Model, path: Path, options: ExportOptions) -> list
     check_free(path)
     refuse("ctranslate2", problems_of(model))
     spec = _load_spec_module(options)
-    translation = spec.transformer_spec(model.config, model.params, model.generation.decoder_start_id)
+    translation = spec.transformer_spec(model)
     single = [word[0] for word in model.generation.bad_words or () if len(word) == 1]
     if single:
         spec.forbid(translation, single)
@@ -161,7 +161,6 @@ def _longest(config: TransformerConfig) -> int | None:
 def _write_tokenizers(model: Model, directory: Path) -> None:
     """Writes what splits text into the tokens of the vocabularies."""
     for name, data in (model.tokenizer_files or {}).items():
-        # a name that CTranslate2 has a file of its own for is none of a tokenizer's
         (directory / name).write_bytes(data)
     if model.tokenizer_files is not None:
         return

@@ -20,27 +20,24 @@ from ctranslate2.specs.transformer_spec import FeedForwardSpec, TransformerDecod
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.stack import StackConfig
 from jax_transformer.exporting.ctranslate2_limits import ACTIVATIONS
+from jax_transformer.exporting.positions import position_rows, starts_with_pad
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
 
 FORBIDDEN = np.float32(np.finfo(np.float16).min)
 """Bias of the logit of a token that is never decoded. It is finite in every dtype that CTranslate2 computes in."""
 
 
-def transformer_spec(config: TransformerConfig, params: Mapping[str, Any], start_id: int | None) -> TransformerSpec:
-    """Returns the specification of a model, without vocabularies. The config must be free of `problems_of`.
-
-    Args:
-      start_id: the first decoder input, which some positions don't count.
-    """
-    leaves = Leaves(config, flatten(params))
+def transformer_spec(model: Model) -> TransformerSpec:
+    """Returns the specification of a model that has no `problems_of`, without vocabularies."""
+    config, leaves = model.config, Leaves(model.config, flatten(model.params))
     options = [_options(config, stack) for stack in (config.encoder, config.decoder)]
     spec = TransformerSpec(TransformerEncoderSpec(**options[0]), TransformerDecoderSpec(**options[1]))
     source, target = leaves.embeddings()
     spec.encoder.embeddings[0].weight = source
     spec.decoder.embeddings.weight = target
-    starts_with_pad = start_id is not None and start_id == config.target_pad_id
     _fill_stack(spec.encoder, leaves, "encoder", config.encoder, counts_first=True)
-    _fill_stack(spec.decoder, leaves, "decoder", config.decoder, counts_first=not starts_with_pad)
+    _fill_stack(spec.decoder, leaves, "decoder", config.decoder, counts_first=not starts_with_pad(model))
     _fill_head(spec, leaves, target)
     spec.config.layer_norm_epsilon = float(config.norm_eps * _biased(config))
     return spec
@@ -119,7 +116,8 @@ def _fill_stack(
     spec.pre_norm = stack.norm_placement == "pre"
     spec.scale_embeddings = float(stack.embedding_factor)
     if stack.has_table:
-        spec.position_encodings.encodings = _float32(_position_rows(leaves, name, stack, counts_first))
+        rows = position_rows(leaves.config, leaves.leaves, name, counts_first=counts_first)
+        spec.position_encodings.encodings = _float32(rows)
     if stack.embedding_norm != "none":
         _fill_norm(spec.layernorm_embedding, leaves, f"{name}/embedding_norm")
     if stack.final_norm:
@@ -128,20 +126,6 @@ def _fill_stack(
         own = leaves.of_layer(name, number)
         _fill_layer(layer, own, stack)
         _fill_distances(layer.self_attention, leaves, own, name, stack)
-
-
-def _position_rows(leaves: Leaves, name: str, stack: StackConfig, counts_first: bool) -> np.ndarray:
-    """Returns the rows [max_length, D] that are added to the tokens of a sentence, the first token's first.
-
-    Args:
-      counts_first: whether positions that count real tokens count the first one.
-    """
-    config = leaves.config
-    learned = leaves.get(f"{name}/positions/embedding")
-    table = leaves[f"constants/{name}_positions"] if learned is None else learned
-    first = config.position_offset + (config.position_index == "non_pad_count" and counts_first)
-    factor = leaves.get(f"{name}/position_scale/factor")
-    return table[first : first + stack.max_length] * config.position_factor * (1.0 if factor is None else factor)
 
 
 def _fill_distances(
