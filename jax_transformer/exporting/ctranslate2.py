@@ -1,9 +1,9 @@
 """Writes a model for CTranslate2: its weights, vocabularies and special tokens, and how the model decodes.
 
-    model.bin, config.json                          as CTranslate2's own converters write them
-    shared_vocabulary.json                          or source_vocabulary.json and target_vocabulary.json
-    decoding.json                                   options of Translator.translate_batch
-    source_tokenizer.json, target_tokenizer.json    what splits text into tokens; or the files of transformers
+model.bin, config.json                          as CTranslate2's own converters write them
+shared_vocabulary.json                          or source_vocabulary.json and target_vocabulary.json
+decoding.json                                   options of Translator.translate_batch
+source_tokenizer.json, target_tokenizer.json    what splits text into tokens; or the files of transformers
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def _load_spec_module(options: ExportOptions) -> Any:
         if error.name != "ctranslate2":
             raise
         hint = "pip install 'jax-transformer[ctranslate2]'"
-        raise ExportError(f"--to ctranslate2: expected CTranslate2, whose own writer is used; install it ({hint})") from None
+        raise ExportError(
+            f"--to ctranslate2: expected CTranslate2, whose own writer is used; install it ({hint})"
+        ) from None
     if "bfloat16" in (options.quantization or ""):
         try:
             import torch  # noqa: F401

@@ -109,7 +109,9 @@ def _ids(config: TransformerConfig, model: Model) -> list[str]:
         has = f"attends to the first token, which is padding here (decoder_start_id={start})"
         problems.append(_problem("decoder_padding", config.decoder_padding, has))
     if source is not None and source.unk_id == config.source_pad_id:
-        problems.append(_problem("source_pad_id", config.source_pad_id, "attends to unknown tokens, which have this id"))
+        problems.append(
+            _problem("source_pad_id", config.source_pad_id, "attends to unknown tokens, which have this id")
+        )
     if model.generation.source_length is not None:
         has = "encodes sentences of any length without padding"
         problems.append(_problem("source_length", model.generation.source_length, has))

@@ -128,9 +128,7 @@ def _fill_stack(
         _fill_distances(layer.self_attention, leaves, own, name, stack)
 
 
-def _fill_distances(
-    spec: MultiHeadAttentionSpec, leaves: Leaves, layer: Leaves, name: str, stack: StackConfig
-) -> None:
+def _fill_distances(spec: MultiHeadAttentionSpec, leaves: Leaves, layer: Leaves, name: str, stack: StackConfig) -> None:
     """Sets what a self-attention adds for the distance between a query and a key."""
     config = leaves.config
     if stack.position_kind == "relative_bias":

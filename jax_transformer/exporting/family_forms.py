@@ -1,15 +1,15 @@
-"""Rearranges a model, without changing what it computes for real tokens, into the form that a family of transformers has.
+"""Rearranges a model into the form of a family of transformers, without changing what it computes for real tokens.
 
 | what | how |
 |---|---|
-| tables of positions | become learned ones, with their factors, after as many unused rows as the family skips; or, for Marian, all features change places, so that sines come before cosines |
+| tables of positions | become learned ones, after as many unused rows as the family skips; or all features change places, so that sines come before cosines (Marian, PEGASUS) |
 | bias of the logits | a parameter becomes a buffer, an absent one zeros |
-| vocabularies of two sizes | the smaller is filled with rows that nothing reads, whose logits are -1e9 |
-| one embedding, or a tied head, where the family has copies | becomes copies |
+| vocabularies of two sizes | the smaller is filled with rows that nothing reads, whose logits are about -1e9 |
+| a shared embedding, a tied head | become copies, where the family ties all or nothing |
 | factor of embeddings | becomes `scale_embedding`, where it is the root of d_model or 1 |
-| padding that the decoder's mask hides | is left to its causal mask, where decoding doesn't start with a pad |
-| a masked value below -1000 | becomes the family's, as both give weights of zero |
-"""
+| padding that the decoder's mask hides | is left to the causal mask, where decoding doesn't start with a pad |
+| a masked value below -1000 | becomes the family's: both give weights of zero |
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.exporting.positions import position_rows, starts_with_pad
+from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
@@ -153,7 +153,10 @@ def _learned_positions(
     config: TransformerConfig, leaves: Leaves, table: Dialect, *, counts_first: bool
 ) -> TransformerConfig:
     """Makes tables learned ones, which begin with as many rows as the family doesn't read."""
-    offset, dtype = table.fixed["position_offset"], np.asarray(leaves["encoder/layers/feed_forward/hidden/kernel"]).dtype
+    offset, dtype = (
+        table.fixed["position_offset"],
+        np.asarray(leaves["encoder/layers/feed_forward/hidden/kernel"]).dtype,
+    )
     rows = {
         "encoder": position_rows(config, leaves, "encoder"),
         "decoder": position_rows(config, leaves, "decoder", counts_first=counts_first),

@@ -12,7 +12,7 @@ from jax_transformer.storage.model_directory import Model
 
 
 def starts_with_pad(model: Model) -> bool:
-    """Returns whether the decoder's first input is the target's padding, which positions that count tokens leave out."""
+    """Returns whether the decoder's first input is the target's padding, which some positions don't count."""
     return model.generation.decoder_start_id == model.config.target_pad_id
 
 

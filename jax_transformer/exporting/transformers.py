@@ -74,4 +74,8 @@ def _vocabulary_line(before: Model, after: Model) -> str:
     """Tells that a vocabulary has grown, if one has."""
     size = after.config.target_vocab_size
     sizes = {before.config.source_vocab_size, before.config.target_vocab_size} - {size}
-    return f"rows:     {size:,} in both vocabularies, as the family has one size; the smaller was {sizes.pop():,}" if sizes else ""
+    return (
+        f"rows:     {size:,} in both vocabularies, as the family has one size; the smaller was {sizes.pop():,}"
+        if sizes
+        else ""
+    )
