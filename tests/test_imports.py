@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"config", "runtime"},
     "storage": {"config", "data.tokenizers", "model", "runtime"},  # a model directory holds tensors and tokenizers
     "porting": {"config", "model", "runtime", "storage"},
+    "exporting": {"config", "data.tokenizers", "model", "porting", "runtime", "storage"},
     "parallel": {"config", "data.batching", "model", "runtime"},
     "decoding": {"config", "model", "parallel", "runtime", "storage"},
     "pages": {"runtime"},
@@ -60,6 +61,7 @@ FOREIGN: dict[str, set[str]] = {
     "parallel": {"jax", "jaxlib", "numpy"},
     "storage": {"ml_dtypes", "numpy", "safetensors", "torch"},
     "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch", "yaml"},
+    "exporting": {"ctranslate2", "numpy", "tokenizers", "torch"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "sacremoses", "spacy", "tokenizers"},
     "plotting": {"jax", "matplotlib", "numpy"},
     "discover": {"jax", "numpy", "torch", "yaml"},
