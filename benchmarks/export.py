@@ -4,10 +4,10 @@
 
 Each MODEL, a model or run directory with tokenizers, is exported by `jax-transformer export` and decodes the first
 sentences of the file SOURCE in both programs: the same tokens, the same longest translation, one thread each, in
-batches of 50 sentences of similar lengths. Beams end as CTranslate2's do: early_stopping, and the sum of
-log-probabilities divided by the length. The table counts sentences whose tokens differ, and tells the largest
-difference of the scores of best hypotheses, BLEU of both, and sentences per second. Compilation is not counted:
-everything is decoded here twice.
+batches of 50 sentences of similar lengths. Both search as CTranslate2 does: beams end by early_stopping, scores are
+sums of log-probabilities divided by the length, and no end is forced. The table counts sentences whose tokens differ,
+and tells the largest difference of the scores of best hypotheses, BLEU of both, and sentences per second. Compilation
+is not counted: everything is decoded here twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def by_length(sentences: list[list[int]]) -> list[list[int]]:
 def decode_here(model: Model, sentences: list[list[int]], beams: int) -> Decoded:
     """Decodes by `generate`. All batches have one shape, so that little is compiled."""
     early = {"early_stopping": True} if beams > 1 else {}
-    config = DecodingConfig(beam_size=beams, length_penalty=1.0, max_new_tokens=LONGEST, **early)
+    alike = {"renormalize": True, "forced_eos_id": -1, "length_penalty": 1.0}  # as CTranslate2 has it
+    config = DecodingConfig(beam_size=beams, max_new_tokens=LONGEST, **alike, **early)
     prepared, width = prepare(model), max(map(len, sentences))
     ids: list[list[int]] = [[]] * len(sentences)
     scores = [0.0] * len(sentences)

@@ -111,7 +111,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_model(form: dict[str, Any]) -> Model:
+def make_model(form: dict[str, Any], size: float = 0.4) -> Model:
     config = dataclasses.replace(SMALL, **form)
     rng = np.random.default_rng(0)
 
@@ -119,7 +119,7 @@ def make_model(form: dict[str, Any]) -> Model:
         stack, _, kind = path[-1].key.partition("_")
         if kind == "positions":
             return sinusoid_table(config, getattr(config, stack)).astype(np.float32)
-        return (0.4 * rng.standard_normal(leaf.shape) + (path[-1].key == "scale")).astype(np.float32)
+        return (size * rng.standard_normal(leaf.shape) + (path[-1].key == "scale")).astype(np.float32)
 
     params = jax.tree_util.tree_map_with_path(draw, abstract_params(config))
     return Model(config, params, None, None, GenerationConfig(decoder_start_id=2, eos_id=3))
@@ -191,7 +191,7 @@ def test_text_goes_in_and_out(kind: Any, is_joint: bool, tmp_path: Path) -> None
         for number, texts in enumerate(sides)
     )
     sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
-    model = make_model(sizes | {"max_length": 64})
+    model = make_model(sizes | {"max_length": 64}, size=0.2)  # or probabilities are so near 1 that scores tie
     model = dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target)
     save_model(model, tmp_path / "model")
     there = tmp_path / "there"

@@ -108,7 +108,7 @@ def _special_tokens(model: Model, source: list[str], target: list[str]) -> dict[
 
     Words that a vocabulary lacks become `unk_token`. Without an <unk>, it is the padding, which has a row at least.
     """
-    start, end = model.generation.decoder_start_id, model.generation.eos_id
+    start, end = model.generation.decoder_start_id, model.generation.eos_id or 0  # it has one: see `problems_of`
     tokenizer = model.source_tokenizer
     unknown = -1 if tokenizer is None else tokenizer.unk_id
     begin = -1 if model.target_tokenizer is None else model.target_tokenizer.bos_id

@@ -76,8 +76,9 @@ def _embedding_factor(config: TransformerConfig, leaves: Leaves, table: Dialect)
     factors = {config.encoder.embedding_factor, config.decoder.embedding_factor}
     for scales, factor in ((True, math.sqrt(config.d_model)), (False, 1.0)):
         if factors == {factor}:
-            plain = {"embedding_factor": None, "decoder_embedding_factor": None}
-            return dataclasses.replace(config, scale_embedding=scales, **plain)
+            return dataclasses.replace(
+                config, scale_embedding=scales, embedding_factor=None, decoder_embedding_factor=None
+            )
     return config
 
 
