@@ -16,8 +16,9 @@ from jax_transformer.porting.dialects.fairseq import POSITIONS
 from jax_transformer.porting.state_dicts import computes_position_table
 from jax_transformer.storage.model_directory import Model
 
-FAMILIES = ("marian", "pegasus", "bart", "mbart", "blenderbot", "blenderbot_small", "m2m_100", "t5", "umt5")
-"""The families that are tried, in this order. (Others compute the same as one of these.)"""
+FAMILIES = ("marian", "pegasus", "bart", "mbart", "blenderbot", "blenderbot_small", "t5", "umt5")
+"""The families that are tried, in this order. (Others compute the same as one of these, or
+have position tables that no model trained here has.)"""
 
 
 class Attempt(NamedTuple):
