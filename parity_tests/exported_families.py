@@ -3,7 +3,8 @@
     python parity_tests/exported_families.py FOLDER [--kinds marian t5 bart m2m_100] [--steps 400]
 
 Each family starts in transformers with random weights and a tokenizer of its own, is ported, and is trained here by the
-preset finetune: FOLDER/KIND/run is its run. The text is multi30k under data in JAX_TRANSFORMER_SHARED.
+preset finetune: FOLDER/KIND/run is its run. The text is multi30k under data in JAX_TRANSFORMER_SHARED; it, and
+sentences of the phrasebook, are left in FOLDER.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fine_tune_on_both_sides import SIZES, make_marian, make_t5, unpacked
 from text_families import FAMILIES
 
 from jax_transformer.cli import main as command
+from jax_transformer.data.phrasebook.pairs import sample_pairs
 
 TAGS = {"m2m_100": ["--data.source-tag", "__en__", "--data.target-tag", "__de__"]}
 
@@ -79,6 +81,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     files = unpacked(Path(os.environ["JAX_TRANSFORMER_SHARED"]), options.folder)
+    for side, texts in zip(("en", "de"), zip(*sample_pairs("test", 500), strict=True), strict=True):
+        (options.folder / f"phrasebook.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     for kind in options.kinds:
         train(kind, options.folder / kind, files, options.steps)
     return 0
