@@ -79,7 +79,7 @@ def _load_spec_module(options: ExportOptions) -> Any:
             warnings.simplefilter("ignore")  # its own, of other libraries
             from jax_transformer.exporting import ctranslate2_spec
     except ImportError as error:
-        if error.name != "ctranslate2":
+        if (error.name or "").split(".")[0] != "ctranslate2":
             raise
         hint = "pip install 'jax-transformer[ctranslate2]'"
         raise ExportError(
