@@ -179,7 +179,7 @@ TEXTS = [*(source for source, _ in PAIRS[:12]), "Who sees <eos> and <pad> ?", ""
 IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 
 
-@pytest.mark.parametrize(("kind", "is_joint"), [("words", False), ("whitespace", False), ("bpe", True)])
+@pytest.mark.parametrize(("kind", "is_joint"), [("words", False), ("bpe", True)])
 def test_text_goes_in_and_out(kind: Any, is_joint: bool, tmp_path: Path) -> None:
     """Ids of AutoTokenizer, and translations by beams, from the directory alone."""
     sides = [[source for source, _ in PAIRS], [target for _, target in PAIRS]]
