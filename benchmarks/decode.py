@@ -1,6 +1,6 @@
 """Decoding: this project beside transformers and CTranslate2, greedily and by beams.
 
-    pip install ctranslate2==4.8.5
+    pip install 'jax-transformer[ctranslate2,parity]'
     python benchmarks/decode.py [--rounds 5] [--threads 2] [--plot docs/pictures/decoding.svg]
 
 One Marian model with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,27 +152,24 @@ def transformers_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndar
 
 def ctranslate2_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndarray]:
     import ctranslate2
-    from ctranslate2.converters.transformers import MarianMTLoader
-    from transformers import MarianMTModel
 
-    spec = MarianMTLoader().get_model_spec(MarianMTModel.from_pretrained(folder))
-    tokens = ["</s>", "<unk>", *(f"t{i}" for i in range(2, PAD))]
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
-    spec.config.decoder_start_token = "</s>"
-    spec.validate()
-    spec.optimize(quantization=None)
-    with tempfile.TemporaryDirectory() as converted:
-        spec.save(converted)
-        translator = ctranslate2.Translator(converted, compute_type="float32", inter_threads=1, intra_threads=threads)
+    from jax_transformer.exporting.ctranslate2 import export_ctranslate2
+    from jax_transformer.porting import import_checkpoint
+
+    model = import_checkpoint(folder)
+    model = replace(model, generation=replace(model.generation, bad_words=((PAD,),)))
+    with tempfile.TemporaryDirectory() as temporary:
+        exported = Path(temporary) / "model"
+        export_ctranslate2(model, exported)
+        translator = ctranslate2.Translator(
+            str(exported), compute_type="float32", inter_threads=1, intra_threads=threads
+        )
 
     def run(work: Work) -> np.ndarray:
-        texts = [[f"t{i}" for i in row] for row in sources(work)]
+        texts = [[str(index) for index in row] for row in sources(work)]  # without tokenizers, tokens are ids
         lengths = {"max_decoding_length": work.new_tokens, "min_decoding_length": work.new_tokens}
         found = translator.translate_batch(texts, beam_size=work.beams, max_batch_size=work.batch, **lengths)
-        return np.array(
-            [[int(token[1:]) if token[0] == "t" else 1 for token in result.hypotheses[0]] for result in found]
-        )
+        return np.array([[int(token) for token in result.hypotheses[0]] for result in found])
 
     return run
 

@@ -17,7 +17,6 @@ width. Attention is computed step by step, without kernels of a device.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import time
@@ -36,11 +35,11 @@ from jax_transformer.decoding.checks import check_decoding, starts_and_ends
 from jax_transformer.decoding.generation import make_search_params
 from jax_transformer.decoding.padding import SHORTEST, limit
 from jax_transformer.decoding.target_tags import with_target_tag
+from jax_transformer.exporting.directories import check_free, new_directory, write_json
+from jax_transformer.exporting.options import ExportError
 from jax_transformer.exporting.programs import Program, Search, Sizes, make_search, model_programs, named, shapes_of
 from jax_transformer.exporting.texts import standard_files, text_rules
-from jax_transformer.runtime.digests import write_digests
 from jax_transformer.runtime.environment import environment
-from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.model_files import PARAMS, TOKENIZER_FOLDER
@@ -53,10 +52,6 @@ GREEDY, BEAM_SEARCH = "greedy", "beam_search"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ROWS = (2, 8, 64)
 """Rows of a batch that `run.py` fills; two at least, which XLA multiplies three times as fast as one on a CPU."""
-
-
-class ExportError(ValueError):
-    """Raised when a model can't be exported."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def export_stablehlo(
     files = standard_files(model)
     signature = _signature(model, sizes, platforms, [*searches][-1]) | {"text": text_rules(model, files, source_tag)}
     reports = []
-    with temporary_directory_beside(path) as temporary:
+    with new_directory(path) as temporary:
         for name, program in programs.items():
             start = time.perf_counter()
             signature["programs"][name] = _write_program(temporary, name, program, platforms)
@@ -128,21 +123,9 @@ def export_stablehlo(
             reports.append(ProgramReport(name, num_bytes, time.perf_counter() - start))
         write_tensors(temporary / PARAMS, flatten(model.params))
         _write_tokenizers(model, temporary, files)
-        (temporary / SIGNATURE).write_text(json.dumps(signature, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(temporary / SIGNATURE, signature)
         shutil.copyfile(Path(__file__).with_name(SCRIPT), temporary / SCRIPT)
-        write_digests(temporary)
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
     return reports
-
-
-def check_free(path: Path) -> None:
-    """Raises ExportError where `export_stablehlo` could not write."""
-    if not path.absolute().parent.is_dir():
-        raise ExportError(f"{path}: there is no directory {path.absolute().parent}")
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ExportError(f"{path}: expected a name that is free, or an empty directory, for the programs")
 
 
 def _check_flatbuffers() -> None:

@@ -334,9 +334,12 @@ def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> 
         raise PortingError(f"dialect {table.name}: a checkpoint doesn't hold these fields of the config", problems)
 
 
-def _check_directory_tells(model: Model, table: Dialect) -> None:
-    """Raises PortingError where transformers would compute other numbers of what a directory can say."""
-    dialect_and_shapes(model.config, table)
+def directory_problems(model: Model, table: Dialect) -> list[str]:
+    """Returns why transformers would compute other numbers of what a directory of this dialect can say; nothing if it
+    computes the same."""
+    problems = table.refusals(model.config)
+    if problems:
+        return problems
     file = hugging_face.of_family(table)
     fixed = {
         name: value
@@ -350,6 +353,13 @@ def _check_directory_tells(model: Model, table: Dialect) -> None:
     ]
     if table.leaves_out_positions(model.config) and not computes_position_table(model, table.name):
         problems.append("constants/encoder_positions and decoder_positions must be those that its programs compute")
+    return problems
+
+
+def _check_directory_tells(model: Model, table: Dialect) -> None:
+    """Raises PortingError where transformers would compute other numbers of what a directory can say."""
+    dialect_and_shapes(model.config, table)
+    problems = directory_problems(model, table)
     if problems:
         raise PortingError(
             f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems

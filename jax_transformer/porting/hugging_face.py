@@ -147,6 +147,7 @@ def write_directory(
         if text:  # where there was none, transformers makes it of config.json
             (temporary / GENERATION).write_bytes(text.encode())
         for name, data in tokenizer.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
         if write_more is not None:

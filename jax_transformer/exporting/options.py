@@ -1,0 +1,20 @@
+"""What the targets of `jax-transformer export` share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]  # fmt: skip
+"""The names that CTranslate2 has for how weights are stored."""
+
+
+class ExportError(ValueError):
+    """Raised when a target has no place for a model, or a path can't be written."""
+
+
+def refuse(target: str, problems: list[str]) -> None:
+    """Raises ExportError, one line with all problems, if there are any."""
+    if problems:
+        raise ExportError(f"{target} can't compute what this model computes: {'; '.join(problems)}")

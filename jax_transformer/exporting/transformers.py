@@ -1,0 +1,84 @@
+"""Writes a model as a directory of Hugging Face's transformers, in the family whose program computes the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from jax_transformer.exporting.directories import check_free
+from jax_transformer.exporting.family_forms import in_form_of
+from jax_transformer.exporting.options import ExportError
+from jax_transformer.exporting.tokenizer_files import tokenizer_files
+from jax_transformer.porting.convert import directory_problems, export_checkpoint
+from jax_transformer.porting.dialects import Dialect, get_dialect
+from jax_transformer.porting.dialects.fairseq import POSITIONS
+from jax_transformer.porting.state_dicts import computes_position_table
+from jax_transformer.storage.model_directory import Model
+
+FAMILIES = ("marian", "pegasus", "bart", "mbart", "blenderbot", "blenderbot_small", "t5", "umt5")
+"""The families that are tried, in this order. (Others compute the same as one of these, or
+have position tables that no model trained here has.)"""
+
+
+class Attempt(NamedTuple):
+    """Holds a model in the form of one family, and why that family still can't compute it."""
+
+    table: Dialect
+    model: Model
+    problems: list[str]
+
+
+def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]:
+    """Writes a directory for `AutoModelForSeq2SeqLM.from_pretrained` and `AutoTokenizer.from_pretrained`.
+
+    A model that was ported from transformers goes back as it came. Any other is written as the first of FAMILIES whose
+    program computes the same; `family_forms` says what is rearranged for it.
+
+    Returns:
+      What to print.
+
+    Raises:
+      ExportError: no family computes what the model computes; the path can't be written.
+    """
+    path = Path(path)
+    check_free(path)
+    dialect = (model.origin or {}).get("dialect")
+    if dialect and "hugging_face" in (model.origin or {}):
+        export_checkpoint(model, path)
+        return [f"family:   {dialect}, as it was ported"]
+    attempts = [attempt(model, get_dialect(name)) for name in FAMILIES]
+    nearest = min(attempts, key=lambda tried: len(tried.problems))
+    if nearest.problems:
+        raise ExportError(
+            "transformers has no family that computes what this model computes; the nearest is "
+            f"{nearest.table.name}: {'; '.join(nearest.problems)}"
+        )
+    files, described = tokenizer_files(model)
+    tables = POSITIONS.values() if nearest.table.computes_positions else ()  # held, though they are the computed ones
+    origin = {"dialect": nearest.table.name, "tensors": dict.fromkeys(tables)}
+    export_checkpoint(dataclasses.replace(nearest.model, origin=origin, tokenizer_files=files), path)
+    lines = [f"family:   {nearest.table.name}, {nearest.table.title}", f"text:     {described}"]
+    changed = _vocabulary_line(model, nearest.model)
+    return [*lines, changed] if changed else lines
+
+
+def attempt(model: Model, table: Dialect) -> Attempt:
+    """Returns a model in the form of a family, and what stands in the way."""
+    formed = in_form_of(model, table)
+    problems = directory_problems(formed, table)
+    if not problems and table.computes_positions and not computes_position_table(formed, table.name):
+        problems = ["the position tables must be those that its programs compute; received others"]
+    return Attempt(table, formed, problems)
+
+
+def _vocabulary_line(before: Model, after: Model) -> str:
+    """Tells that a vocabulary has grown, if one has."""
+    size = after.config.target_vocab_size
+    sizes = {before.config.source_vocab_size, before.config.target_vocab_size} - {size}
+    return (
+        f"rows:     {size:,} in both vocabularies, as the family has one size; the smaller was {sizes.pop():,}"
+        if sizes
+        else ""
+    )

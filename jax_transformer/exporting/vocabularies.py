@@ -1,0 +1,52 @@
+"""Vocabularies as lists of distinct tokens, in the words of the tokenizer files that are written beside a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from jax_transformer.data.tokenizers import Tokenizer
+
+
+def token_list(tokenizer: Tokenizer | None, size: int, *, as_shown: bool) -> list[str]:
+    """Returns one token for each of `size` ids, no two of them equal.
+
+    Without a tokenizer, tokens are the ids as text. An id beyond the vocabulary, and a token that another id has
+    already, become "<unused_ID>".
+
+    Args:
+      as_shown: give special tokens the names that the files of transformers have for them. Otherwise every token is
+        the entry of `Tokenizer.to_json`, as the library `tokenizers` returns it.
+
+    Example:
+      >>> token_list(None, 3, as_shown=False)
+      ['0', '1', '2']
+    """
+    if tokenizer is None:
+        return [str(index) for index in range(size)]
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size)) if as_shown else _entries(tokenizer)
+    return _distinct([*tokens, *("" for _ in range(size - len(tokens)))][:size])
+
+
+def _entries(tokenizer: Tokenizer) -> list[str]:
+    """Returns the entries of the tokenizer's file, or its tokens if only this library reads the file."""
+    text = tokenizer.to_json()
+    if not is_standard(text):
+        return tokenizer.tokens(range(tokenizer.vocab_size))
+    from tokenizers import Tokenizer as Pipeline
+
+    pipeline = Pipeline.from_str(text)
+    return [str(pipeline.id_to_token(index)) for index in range(tokenizer.vocab_size)]
+
+
+def is_standard(text: str) -> bool:
+    """Returns whether the text of a tokenizer's file is one that the library `tokenizers` reads."""
+    return "format" not in json.loads(text)
+
+
+def _distinct(tokens: Iterable[str]) -> list[str]:
+    """Returns the tokens with a name of its own for each that is empty or repeats an earlier one."""
+    seen: dict[str, None] = {}
+    for index, token in enumerate(tokens):
+        seen[f"<unused_{index}>" if token == "" or token in seen else token] = None
+    return list(seen)
