@@ -98,9 +98,8 @@ USAGE = """jax-transformer COMMAND …
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
-  export      write a model for programs that run without this package
+  export      write a model for CTranslate2, transformers, or JAX without this package
   push        upload a model with a model card to the Hugging Face Hub
-  export      write a model for CTranslate2 or transformers to serve
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew
