@@ -107,7 +107,8 @@ class ParityOptions:
     stages: str | None = None
     """Comma-separated stages to compare. Default: all of
     weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients.
-    If asked for, also resume: each side continues the training that the other began."""
+    If asked for, also resume: each side continues the training that the other began; and witness: CTranslate2 scores
+    the same sentences."""
     dtypes: str = "float64,float32,bfloat16"
     """Comma-separated precisions. float64 decides; the others are judged by their distance from it."""
     node: str | None = None

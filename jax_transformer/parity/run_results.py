@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
-OPTIONAL = ("resume",)
+OPTIONAL = ("resume", "witness")
 """Stages that run only when they are asked for."""
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}

@@ -1,0 +1,111 @@
+"""The stage `witness`: CTranslate2, a third program, scores the same sentences with the candidate's exported weights.
+
+Each side's log-probabilities in float32 are the measure: CTranslate2 must be about as near to what the side computes in
+float64 as the side itself is in float32."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.parity.backends.side import CannotRun, starts_and_ends
+from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.problems import SOURCE_LENGTH, TARGET_LENGTH, Problem
+from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.parity.stages.precision import rounded
+from jax_transformer.storage.model_directory import Model
+
+ROWS = 6
+
+
+def run_witness(pair: Pair, own: Problem, seed: int, results: RunResults) -> Stage:
+    """Compares each side's log-probabilities of target tokens with CTranslate2's.
+
+    Raises:
+      CannotRun: CTranslate2 isn't installed, or can't compute what the model computes; the model doesn't know how
+        sentences begin and end.
+    """
+    problem = rounded(sentences(pair, own, seed), "float32")
+    scored = _scored(pair, problem)
+    rows: tuple[Row, ...] = ()
+    for name, side in pair.sides.items():
+        results.progress(f"witness: the {name}")
+        row = f"log-probabilities, CTranslate2 against the {name}"
+        measured, truth = (
+            {row: _log_probs(side.forward(problem, dtype)["logits"], problem.labels)}
+            for dtype in ("float32", "float64")
+        )
+        stage = compare_stage("witness", {row: scored}, measured, truth=truth, dtypes={row: "float32"})
+        rows += stage.rows
+    return replace(stage, rows=rows)
+
+
+def sentences(pair: Pair, own: Problem, seed: int) -> Problem:
+    """Returns sentences of different lengths, padded on the right, whose targets begin and end as decoded ones."""
+    start_id, eos_id = starts_and_ends(pair.generation)
+    config, rng = pair.config, np.random.default_rng([seed, 7])
+    source_length = min(SOURCE_LENGTH, config.encoder.max_length)
+    target_length = min(TARGET_LENGTH, config.decoder.max_length)
+    others = {config.source_pad_id, config.target_pad_id, start_id, eos_id}
+    source_ids = _tokens(rng, (ROWS, source_length), config.source_vocab_size, others)
+    for row in range(ROWS):
+        source_ids[row, max(1, source_length - row) :] = config.source_pad_id
+    labels = _tokens(rng, (ROWS, target_length), config.target_vocab_size, others)
+    labels[:, -1] = eos_id
+    first = np.full((ROWS, 1), start_id, labels.dtype)
+    return replace(
+        own,
+        name="whole sentences",
+        source_ids=source_ids,
+        decoder_input_ids=np.concatenate([first, labels[:, :-1]], axis=1),
+        labels=labels,
+    )
+
+
+def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, others: set[int]) -> np.ndarray:
+    return rng.choice(np.array([index for index in range(vocab_size) if index not in others], np.int32), shape)
+
+
+def _scored(pair: Pair, problem: Problem) -> np.ndarray:
+    """Returns the log-probabilities [B, T] of the labels by CTranslate2."""
+    from jax_transformer.exporting.ctranslate2 import export_ctranslate2
+    from jax_transformer.exporting.options import ExportError
+
+    start_id, eos_id = starts_and_ends(pair.generation)
+    generation = GenerationConfig(decoder_start_id=start_id, eos_id=eos_id)
+    model = Model(pair.config, _in_memory(problem.params), None, None, generation)  # without texts, tokens are ids
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            export_ctranslate2(model, Path(directory) / "model")
+        except ExportError as reason:
+            raise CannotRun(str(reason)) from None
+        import ctranslate2
+
+        translator = ctranslate2.Translator(str(Path(directory) / "model"), compute_type="float32", intra_threads=1)
+        sources = [
+            [str(index) for index in row if index != pair.config.source_pad_id] for row in problem.source_ids.tolist()
+        ]
+        targets = [[str(index) for index in row[:-1]] for row in problem.labels.tolist()]  # it adds the end
+        found = translator.score_batch(sources, targets, max_input_length=0)
+    return np.array([result.log_probs for result in found], np.float32)
+
+
+def _in_memory(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _in_memory(value) if isinstance(value, Mapping) else np.asarray(value) for name, value in params.items()
+    }
+
+
+def _log_probs(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns the log-probability [B, T] of each label, in the logits' dtype. (Their rounding is what counts: the
+    softmax is taken in float64.)"""
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max(axis=-1, keepdims=True)
+    normalised = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.take_along_axis(normalised, labels[..., None].astype(np.int64), axis=-1)[..., 0].astype(logits.dtype)
