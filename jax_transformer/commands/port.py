@@ -1,6 +1,6 @@
 """jax-transformer port: converts a checkpoint to a model directory or back, or lists what a checkpoint holds.
 
-LoRA adapters in PEFT's directories: commands/port_adapters.py.
+LoRA adapters in PEFT's directories: commands/port_adapters.py; optimizers' states: commands/port_training.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jax_transformer.commands import port_adapters
+from jax_transformer.commands import port_adapters, port_training
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
-from jax_transformer.commands.training_state_options import TrainingStateOptions
+from jax_transformer.commands.port_training import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.hub import hub_name, is_model_on_hub
@@ -25,7 +25,6 @@ from jax_transformer.storage.tensor_files import SUFFIXES
 if TYPE_CHECKING:
     from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.model_directory import Model
-    from jax_transformer.storage.training_state import TrainingState
 
 FILE = tyro.conf.arg(metavar="FILE")
 USAGE_HINT = (
@@ -166,7 +165,7 @@ def _import(options: PortOptions) -> int:
     with naming_errors(options.source):
         model = read_checkpoint(options.source, options.dialect, hints, names=options.map, config=options.config)
         if options.training.with_optimizer:
-            model = _with_training_state(model, options)
+            model = port_training.read(model, options.source, options.training)
     if options.dtype:
         _cast(model.params, options.dtype)
     model, text = with_vocabularies(model, options.vocabularies)
@@ -187,35 +186,13 @@ def _import(options: PortOptions) -> int:
     if left_out := _not_decoded(origin):
         print(f"          not decoded by: {_listed(left_out)} (kept for export)")
     if model.training_state is not None:
-        print(f"training: {_described(model.training_state)}")
+        print(f"training: {port_training.described(model.training_state)}")
     if text:
         print(f"text:     {text}")
     if assumed := _assumed(model, hints):
         print(f"assumed:  {_listed(assumed)} (the dialect's defaults; change them with --set)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
-
-
-def _with_training_state(model: Model, options: PortOptions) -> Model:
-    from jax_transformer.porting.optimizers.port import import_training_state
-
-    given = options.training
-    return import_training_state(
-        model,
-        options.source,
-        optimizer=given.optimizer,
-        frozen=given.frozen,
-        decay_kind=given.weight_decay_kind,
-        step=given.step,
-    )
-
-
-def _described(state: TrainingState) -> str:
-    """Describes a training state: the optimizer, the steps done, and the parameters that it moves."""
-    moved = f"moments of {len(state.paths)} parameters" if state.slots else "no moments"
-    told = {name: value for name, value in state.train.items() if name not in ("optimizer", "freeze", "no_decay")}
-    frozen = f", {len(state.train['freeze'])} frozen" if state.train.get("freeze") else ""
-    return f"{state.optimizer} after {state.step:,} steps, {moved}{frozen} ({_listed(told)})"
 
 
 def _print_names(origin: Mapping[str, Any]) -> None:
@@ -305,7 +282,8 @@ def _export(options: PortOptions) -> int:
     from jax_transformer.porting.names.maps import NameMap
 
     with_optimizer = options.training.with_optimizer
-    model = _load_with_state(options) if with_optimizer else load_model(options.source, mapped=True)
+    source, step = options.source, options.training.step
+    model = port_training.load(source, step) if with_optimizer else load_model(source, mapped=True)
     state = model.training_state
     own = None if options.dialect else map_of_origin(model.origin)
     names = own if options.map is None else NameMap.read(options.map)
@@ -320,28 +298,11 @@ def _export(options: PortOptions) -> int:
     beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
     print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
     if with_optimizer and state is not None:
-        scheduler = "" if state.origin["scheduler"] else ", without a scheduler's state"
-        print(f"training: {state.optimizer} after {state.step:,} steps{scheduler}")
+        print(f"training: {port_training.written(state)}")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
     return 0
-
-
-def _load_with_state(options: PortOptions) -> Model:
-    """Loads a model with its training state: a run's at a checkpoint, or that of a model directory."""
-    from jax_transformer.porting.optimizers.port import training_state_of_run
-    from jax_transformer.storage.model_directory import load_model
-    from jax_transformer.training.export import load_training_model
-    from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
-
-    source, step = Path(options.source), options.training.step
-    if not ((source / CONFIG).is_file() and (source / CHECKPOINTS).is_dir()):
-        if step is not None:
-            raise ValueError(f"--step: expected a run directory, which has checkpoints by step; received {source}")
-        return load_model(source, mapped=True)
-    trained = load_training_model(source, step)
-    return training_state_of_run(trained.model, trained.state, trained.peak_rate, trained.former)
 
 
 def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:

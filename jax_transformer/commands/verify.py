@@ -14,7 +14,7 @@ class VerifyOptions:
     isn't; 2: there is nothing to verify."""
 
     paths: tyro.conf.Positional[tuple[str, ...]]
-    """Runs, model directories, data caches, directories exported for transformers or as StableHLO, files of tensors."""
+    """Runs, model directories, data caches, exported directories, files of tensors."""
     quiet: bool = False
     """Print only what isn't whole."""
 

@@ -60,8 +60,8 @@ class Finding:
 
 
 def verify(path: str | os.PathLike[str]) -> list[Finding]:
-    """Reads every file of a run, a model directory, a data cache or one of its entries, a directory exported for
-    transformers or as StableHLO, or a file of tensors, and compares it with the digest that was written with it.
+    """Reads every file of a run, a model directory, a data cache or one of its entries, an exported directory, or
+    a file of tensors, and compares it with the digest that was written with it.
 
     Args:
       path: the directory or file. With a run, its checkpoints, its model and its entry of the data cache are verified.
@@ -78,8 +78,8 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
             return list(findings(path))
     received = "a directory of another kind" if path.is_dir() else "a file of another kind" if path.exists() else "none"
     raise RunError(
-        f"{path}: expected a run, a model directory, a data cache, a directory exported for transformers or as "
-        f"StableHLO, or a file of tensors; received {received}"
+        f"{path}: expected a run, a model directory, a data cache, an exported directory, or a file of tensors; "
+        f"received {received}"
     )
 
 
