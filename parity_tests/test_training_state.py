@@ -104,6 +104,9 @@ TRAININGS = {
     "Adafactor, its relative step": Training(
         "hyunwoongko", lambda module: transformers.Adafactor(module.parameters()), None, {}
     ),
+    "torch's Adafactor": Training(
+        "hyunwoongko", lambda module: torch.optim.Adafactor(module.parameters(), 0.19), None, {}
+    ),
     "AdamW of named parameters, cosine restarts": Training(
         "codersarts_as_meant",
         lambda module: torch.optim.AdamW(reversed(list(module.named_parameters())), 1e-3),

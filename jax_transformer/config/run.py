@@ -49,9 +49,11 @@ class TrainConfig:
     schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts", "relative"] = "paper"
     """Learning rate after the linear warm-up. paper: proportional to the inverse square root of the step. linear,
     cosine: falls to 0 at max_steps. cosine_restarts: falls to 0 after restart_steps and restarts at the peak (SGDR).
-    relative: learning_rate * min(0.01, step^-0.5), Adafactor's relative step, with which T5 is fine-tuned."""
+    relative: learning_rate * min(relative_step, step^-0.5), Adafactor's relative step, with which T5 is fine-tuned."""
     learning_rate: float = 1.0
     """Peak learning rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
+    relative_step: float = 0.01
+    """Largest relative step of schedule=relative."""
     warmup_steps: int = 4000
     """Steps over which the learning rate rises linearly to its peak."""
     repeats_first_rate: bool = False
@@ -76,6 +78,9 @@ class TrainConfig:
     factored_from: int = 128
     """Least rows and columns of a matrix that adafactor keeps by its sums; it keeps all of smaller ones. 1: of every
     matrix, as transformers' Adafactor does."""
+    factored_eps: Literal["added", "clamped"] = "added"
+    """How adafactor avoids division by 0. added: squared gradients get 10^-30, as published, and as in transformers.
+    clamped: second moments are the squared machine epsilon at least, as in torch.optim.Adafactor."""
     scale_by_parameter: bool = True
     """Multiply adafactor's updates by the root mean square of each parameter. transformers' Trainer sets this to
     false."""
@@ -179,6 +184,8 @@ class TrainConfig:
             problems.append(f"learning_rate must be above 0, and finite; received {self.learning_rate}")
         if not 0.0 < self.rollback_factor < 1.0:
             problems.append(f"rollback_factor must be in (0, 1); received {self.rollback_factor}")
+        if not 0.0 < self.relative_step < math.inf:
+            problems.append(f"relative_step must be above 0, and finite; received {self.relative_step}")
         for name in ("clip_norm", "adam_eps", "weight_decay"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")

@@ -34,6 +34,7 @@ UPDATE_FIELDS = (
     *("optimizer", "momentum", "adam_b1", "adam_b2", "adam_eps", "weight_decay", "weight_decay_kind", "clip_norm"),
     *("schedule", "learning_rate", "warmup_steps", "repeats_first_rate", "restart_steps", "restart_factor"),
     *("max_steps", "warmup_from_zero", "no_decay", "adam_eps_uncorrected", "factored_from", "scale_by_parameter"),
+    *("factored_eps", "relative_step"),
 )
 """The fields of TrainConfig that define an optimizer step."""
 SEARCH_FIELDS = ("beam_size", "max_new_tokens", "semantics", "length_penalty", "early_stopping")

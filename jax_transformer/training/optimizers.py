@@ -80,7 +80,7 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
     if config.optimizer == "sgd":
         return optax.trace(config.momentum)
     if config.optimizer == "adafactor":
-        return _adafactor(config.factored_from, config.scale_by_parameter)
+        return _adafactor(config)
     adam = _adam(config)
     if config.optimizer == "adam":
         return adam
@@ -109,7 +109,7 @@ def _adam(config: TrainConfig) -> optax.GradientTransformation:
     return optax.GradientTransformation(adam.init, update)
 
 
-def _adafactor(factored_from: int, scale_by_parameter: bool) -> optax.GradientTransformation:
+def _adafactor(config: TrainConfig) -> optax.GradientTransformation:
     """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square of 1, and if asked
     for, times the parameter's own, but 10^-3 at least."""
 
@@ -117,16 +117,39 @@ def _adafactor(factored_from: int, scale_by_parameter: bool) -> optax.GradientTr
         """Optax has this in float32, whatever the parameters are in."""
         return 1.0 - (jnp.asarray(step, float) + 1.0) ** -exponent
 
+    direction = optax.scale_by_factored_rms(min_dim_size_to_factor=config.factored_from, decay_rate_fn=decay)
+    if config.factored_eps == "clamped":
+        direction = _clamped(config.factored_from, decay)
     rule = optax.chain(
-        optax.scale_by_factored_rms(min_dim_size_to_factor=factored_from, decay_rate_fn=decay),
+        direction,
         optax.clip_by_block_rms(1.0),
-        optax.scale_by_param_block_rms(1e-3) if scale_by_parameter else optax.identity(),
+        optax.scale_by_param_block_rms(1e-3) if config.scale_by_parameter else optax.identity(),
     )
 
     def labels(params: Params) -> Params:
         return unflatten({path: path.split("/")[0] if "/layers/" in path else "others" for path in flatten(params)})
 
     return optax.partition({"encoder": _by_layer(rule), "decoder": _by_layer(rule), "others": rule}, labels)
+
+
+def _clamped(factored_from: int, decay: Callable[[jax.Array, float], jax.Array]) -> optax.GradientTransformation:
+    """Returns gradients over the root of their factored second moments, which are clamped as torch.optim.Adafactor
+    clamps them: the moments at the squared machine epsilon, and the mean that divides their factors at the epsilon."""
+    plain = optax.scale_by_factored_rms(min_dim_size_to_factor=factored_from, decay_rate_fn=decay, epsilon=0.0)
+
+    def direction(gradient: jax.Array, row: jax.Array, column: jax.Array, squares: jax.Array) -> jax.Array:
+        eps, shape = jnp.finfo(gradient.dtype).eps, gradient.shape
+        if len(shape) == 2 and min(shape) >= factored_from:
+            # Optax averages v_row over the longer side, or over the second of equal ones
+            first, second = (row, column) if shape[0] <= shape[1] else (column, row)
+            squares = jnp.outer(first, second) / jnp.maximum(row.mean(), eps)
+        return gradient * jax.lax.rsqrt(jnp.maximum(squares, eps**2))
+
+    def update(updates: Params, state: optax.OptState, params: Params | None) -> tuple[Params, optax.OptState]:
+        state = plain.update(updates, state, params)[1]
+        return jax.tree.map(direction, updates, state.v_row, state.v_col, state.v), state
+
+    return optax.GradientTransformation(plain.init, update)
 
 
 def _by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -33,7 +33,7 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
         whole = inverse_square_root(peak, d_model, warmup)
         rates = (lambda t: whole(t - 1.0)) if config.warmup_from_zero else whole
     elif config.schedule == "relative":
-        rates = relative_step(peak, warmup)
+        rates = relative_step(peak, config.relative_step, warmup)
     else:
         after = _after_warmup(config)
 
@@ -53,6 +53,8 @@ def peak_rate(config: TrainConfig, d_model: int) -> float:
     """Returns the highest rate of a schedule, before any plateau."""
     if config.schedule == "paper":
         return config.learning_rate * (d_model * config.warmup_steps) ** -0.5
+    if config.schedule == "relative":
+        return config.learning_rate * config.relative_step
     return config.learning_rate
 
 
@@ -61,9 +63,10 @@ def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates
     return lambda t: factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
 
 
-def relative_step(factor: float, warmup_steps: int) -> Rates:
-    """Returns factor · min(10^-2, t^-½) for steps t from 1 (Shazeer & Stern 2018, §8), times t / warmup before it."""
-    return lambda t: factor * jnp.minimum(0.01, t**-0.5) * jnp.minimum(t / max(warmup_steps, 1), 1.0)
+def relative_step(factor: float, most: float, warmup_steps: int) -> Rates:
+    """Returns factor · min(most, t^-½) for steps t from 1 (Shazeer & Stern 2018, §8, where `most` is 10^-2), times
+    t / warmup before it."""
+    return lambda t: factor * jnp.minimum(most, t**-0.5) * jnp.minimum(t / max(warmup_steps, 1), 1.0)
 
 
 def _after_warmup(config: TrainConfig) -> Rates:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Halt
 from jax_transformer.parity.backends.torch_programs import BuiltInOptimizer, Optimizer
-from jax_transformer.porting.optimizers.kinds import kind_for
+from jax_transformer.porting.optimizers.kinds import kind_of
 from jax_transformer.porting.optimizers.numbering import name_entries
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.tensor_mappings import as_array
@@ -56,7 +56,7 @@ def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt
     import torch
 
     inner, own = _of_torch(optimizer), list(dict(module.named_parameters()))
-    kind = kind_for(halt.state.optimizer)
+    kind = kind_of(inner.param_groups)
     constants = {path: leaf for path, leaf in flatten(halt.params).items() if path.startswith("constants/")}
     state: dict[int, dict[str, Any]] = {}
     for key, slot in kind.slots.items():

@@ -99,7 +99,7 @@ def slots_from_entries(kind: Kind, entries: Entries, table: Table) -> Slots:
                 continue  # it keeps factors or squares
             tensors = {name: array for names, array in arrays.items() for name in names}
             if slot in ("rows", "columns"):
-                slot, path, leaf = _leaf_of_factors(slot, list(arrays.values()), part)
+                slot, path, leaf = _leaf_of_factors(slot, [array.reshape(-1) for array in arrays.values()], part)
                 slots.setdefault(slot, {})[path] = leaf
             else:
                 leaves = leaves_from_tensors(part.rules, tensors, part.shapes, f"optimizer: {key}")
@@ -116,6 +116,8 @@ def entries_from_slots(
     for part in _parts(kind, table):
         for key, slot in kind.slots.items():
             for place, array in _tensors(slot, slots, part):
+                if kind.factors_keep_axes and slot in ("rows", "columns"):
+                    array = array[:, None] if slot == "rows" else array[None]
                 for name in place.names:
                     entries.setdefault(name, {})[key] = array
     return entries

@@ -33,6 +33,8 @@ class Kind:
     """The settings of a group, from all fields of TrainConfig and "rate", the learning rate; but the weight decay."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Other keys of a parameter's state, which its first step writes, and what they are before it."""
+    factors_keep_axes: bool = False
+    """Whether a factor is a matrix of one column or row, and not a vector."""
     step: str = "float32"
     """How a parameter's state counts its steps: the dtype of a tensor, "number", or "none"."""
 
@@ -97,6 +99,26 @@ def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _read_torch_adafactor(group: Mapping[str, Any]) -> Told:
+    """Its rate is min(lr, step^-½); with a scheduler's rates below that, as they are."""
+    told: Told = {"factored_from": 1, "factored_eps": "clamped"}
+    if "initial_lr" in group:
+        return told
+    return told | {"schedule": "relative", "relative_step": float(group["lr"]), "learning_rate": 1.0, "warmup_steps": 0}
+
+
+def _write_torch_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
+    is_relative = train["schedule"] == "relative"
+    return {
+        "lr": train["relative_step"] if is_relative else train["rate"],
+        "beta2_decay": -0.8,
+        "eps": (None, 1e-3),
+        "d": 1.0,
+        "foreach": None,
+        "maximize": False,
+    }
+
+
 KINDS = (
     Kind(
         title="torch.optim.Adam or AdamW",
@@ -134,6 +156,22 @@ KINDS = (
         extras={"RMS": 0.0},
         step="number",
     ),
+    Kind(
+        title="torch.optim.Adafactor",
+        optimizer="adafactor",
+        marks=frozenset({"beta2_decay"}),
+        slots={"row_var": "rows", "col_var": "columns", "variance": "squares"},
+        fixed={
+            "eps": ((None, 1e-3),),
+            "d": (1.0,),
+            "beta2_decay": (-0.8,),
+            "maximize": (False,),
+            "weight_decay": (0.0,),  # it decays by lr alone, whatever the step's own rate
+        },
+        read=_read_torch_adafactor,
+        write=_write_torch_adafactor,
+        factors_keep_axes=True,
+    ),
 )
 
 
@@ -151,9 +189,10 @@ def kind_of(groups: Groups) -> Kind:
     raise PortingError(f"optimizer: expected the state of {titles}; received groups with {received or 'nothing'}")
 
 
-def kind_for(optimizer: str) -> Kind:
-    """Returns PyTorch's counterpart of an optimizer of TrainConfig."""
-    return next(kind for kind in KINDS if kind.optimizer == optimizer)
+def kind_for(train: Mapping[str, Any]) -> Kind:
+    """Returns PyTorch's counterpart of the optimizer of a TrainConfig's fields."""
+    kinds = [kind for kind in KINDS if kind.optimizer == train["optimizer"]]
+    return kinds[-1] if train.get("factored_eps") == "clamped" else kinds[0]
 
 
 def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Told:

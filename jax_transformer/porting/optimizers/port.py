@@ -69,7 +69,7 @@ def import_training_state(
         {"weight_decay_kind": "decoupled", "adam_eps_uncorrected": True} if _is_fairseqs_adam(named, files) else {}
     )
     told = read_groups(named.kind, named.groups, decay_kind or of_fairseq.get("weight_decay_kind")) | of_fairseq
-    told |= _without_decay(named, table, told) | _rates(named, files)
+    told |= _without_decay(named, table, told) | _rates(named, files, told)
     left = [path for path in table.shapes if path not in trained]
     slots = slots_from_entries(named.kind, named.state, table.only(trained)) if named.state else {}
     state = TrainingState(
@@ -129,12 +129,12 @@ def _patterns(paths: Collection[str], known: Collection[str]) -> list[str]:
     return patterns + [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
-def _rates(named: NamedState, files: TrainingFiles) -> Told:
-    """Returns what the checkpoint tells of the learning rate and the number of steps."""
+def _rates(named: NamedState, files: TrainingFiles, of_groups: Told) -> Told:
+    """Returns what the checkpoint tells of the learning rate and the number of steps, beside what its groups tell."""
     group, told = named.groups[0], Told()
     if files.scheduler is not None:
         told |= read_scheduler(files.scheduler)
-    elif group.get("lr") is not None:
+    elif group.get("lr") is not None and "schedule" not in of_groups:
         told["learning_rate"] = float(group.get("initial_lr", group["lr"]))
         if "initial_lr" not in group and files.form in ("dict", "file"):
             told |= {"schedule": "constant", "warmup_steps": 0}
@@ -210,7 +210,7 @@ def training_state_of_run(
     Raises:
       PortingError: the order of the parameters in PyTorch isn't known.
     """
-    kind, table, train = kind_for(state.optimizer), _table(model), state.train
+    kind, table, train = kind_for(state.train), _table(model), state.train
     origin = dict(former.origin) if former is not None else {}
     names = origin.get("parameters") or parameter_names(model, table)
     rate = float(state.next_rate or 0.0)
