@@ -130,6 +130,31 @@ def test_optimizers(name: str) -> None:
         np.testing.assert_allclose(values, parameter.detach().numpy(), rtol=RELATIVE, atol=RELATIVE)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-9, 1e-17])
+def test_torchs_adafactor(size: float) -> None:
+    """Also where second moments are clamped: below the squared machine epsilon, 5e-32."""
+    rng = np.random.default_rng(2)
+    first = {"matrix": rng.standard_normal((3, 5)), "wide": rng.standard_normal((6, 2)), "vector": np.ones(4)}
+    fields = {"schedule": "relative", "relative_step": 0.3, "warmup_steps": 0, "learning_rate": 1.0}
+    config = TrainConfig(optimizer="adafactor", factored_from=1, factored_eps="clamped", **fields)
+    optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
+    params = jax.tree.map(jnp.asarray, first)
+    state = optimizer.init(params)
+    parameters = [nn.Parameter(torch.from_numpy(value.copy())) for value in first.values()]
+    theirs = torch.optim.Adafactor(parameters, 0.3)
+    for _ in range(20):
+        gradient = {name: size * rng.standard_normal(value.shape) for name, value in first.items()}
+        updates, state = optimizer.update(jax.tree.map(jnp.asarray, gradient), state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        for parameter, value in zip(parameters, gradient.values(), strict=True):
+            parameter.grad = torch.from_numpy(value)
+        theirs.step()
+    for parameter, name in zip(parameters, first, strict=True):
+        expected = parameter.detach().numpy()
+        assert not np.array_equal(expected, first[name])
+        np.testing.assert_allclose(params[name], expected, rtol=RELATIVE, err_msg=name)
+
+
 PAD_ROW = 3
 
 
