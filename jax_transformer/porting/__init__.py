@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.porting.dialects import all_dialects
     from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.porting.optimizers.port import import_training_state
     from jax_transformer.storage.tensors import PortingError
 
 _HOMES = {
@@ -20,6 +21,7 @@ _HOMES = {
     "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
     "jax_transformer.porting.dialects": ("all_dialects",),
     "jax_transformer.porting.names.maps": ("NameMap",),
+    "jax_transformer.porting.optimizers.port": ("import_training_state",),
     "jax_transformer.storage.tensors": ("PortingError",),
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "export_checkpoint",
     "import_adapter",
     "import_checkpoint",
+    "import_training_state",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

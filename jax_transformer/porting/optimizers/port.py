@@ -56,6 +56,21 @@ def import_training_state(
     Raises:
       PortingError: there is no optimizer's state, or one that has no place here; reports all problems of one kind
         together.
+
+    Example:
+      >>> import torch
+      >>> from jax_transformer import import_checkpoint
+      >>> from jax_transformer.porting import import_training_state
+      >>> from torch_reference.harvard import HarvardTransformer
+      >>> module = HarvardTransformer(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                             num_encoder_layers=1, num_decoder_layers=1, max_length=16)
+      >>> optimizer = torch.optim.AdamW(module.parameters(), 1e-3)
+      >>> module(torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.long)).sum().backward()
+      >>> optimizer.step()
+      >>> torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, "run.pt")
+      >>> model = import_checkpoint("run.pt", "harvard", num_heads=2, source_pad_id=0, target_pad_id=0)
+      >>> import_training_state(model, "run.pt").training_state.step
+      1
     """
     files = source if isinstance(source, TrainingFiles) else read_training_files(source, optimizer)
     table = _table(model)
