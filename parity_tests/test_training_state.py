@@ -7,6 +7,7 @@ import argparse
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ from jax_transformer.parity.gates.tolerances import (
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,
 )
-from jax_transformer.porting import export_checkpoint, import_checkpoint
+from jax_transformer.porting import PortingError, export_checkpoint, import_checkpoint
 from jax_transformer.porting.optimizers.port import import_training_state, training_state_of_run
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.training.optimizer_state import continue_training, training_state
@@ -220,6 +221,35 @@ def test_a_training_goes_on_on_the_other_side(name: str, tmp_path: Path) -> None
     again = Trainer(case, training)
     again.load(content)
     np.testing.assert_allclose(again.train(5), theirs.train(5), rtol=TRAJECTORY_LOSS_RELATIVE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adam_eps_uncorrected": True}, "train.adam_eps_uncorrected must be False"),
+        (
+            {"optimizer": "sgd", "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+            "train.weight_decay_kind must be 'l2'",
+        ),
+        ({"optimizer": "adafactor"}, "train.factored_from must be 1"),
+        (
+            {"optimizer": "adafactor", "factored_from": 1, "weight_decay": 0.1},
+            "weight_decay must be 0 with scale_parameter",
+        ),
+        (
+            {"optimizer": "adafactor", "factored_from": 1, "schedule": "relative", "relative_step": 0.1},
+            "train.relative_step must be 0.01",
+        ),
+    ],
+)
+def test_an_optimizer_that_pytorch_has_not_is_not_written(changes: dict[str, Any], message: str) -> None:
+    case = make_case("harvard", **layers("harvard", 1, 2))
+    model = import_checkpoint(case.program.state_dict(), "harvard", **case.hints)
+    config = TrainConfig(**{"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0} | changes)
+    state = init_state(model.config, config, model.params)
+    saved = dataclasses.replace(training_state(state, config), train=dataclasses.asdict(config), next_rate=1e-3)
+    with pytest.raises(PortingError, match=re.escape(message)):
+        training_state_of_run(model, saved, 1e-3)
 
 
 # --- files
@@ -409,6 +439,19 @@ def test_the_stage_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     (stage,) = report.stages
     diverged = {row.name.rpartition(", ")[2] for row in stage.rows if row.verdict == "diverged"}
     assert diverged == {"reference after candidate"}
+
+
+@pytest.mark.parametrize("name", ["RMSprop", "Adafactor"])
+def test_the_stage_resume_of_another_optimizer_is_not_compared(name: str) -> None:
+    case = make_case("harvard", **layers("harvard", 1, 2))
+    report = compare_models(
+        case.model,
+        optimizer=lambda module: getattr(torch.optim, name)(module.parameters()),
+        train=TrainConfig(schedule="constant", warmup_steps=0),
+        stages=["weights", "resume"],
+        dtypes=["float64"],
+    )
+    assert {stage.name: stage.verdict for stage in report.stages} == {"weights": "passed", "resume": "inconclusive"}
 
 
 # --- the commands

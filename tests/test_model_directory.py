@@ -38,6 +38,11 @@ CONFIG = TransformerConfig(
 GENERATION = GenerationConfig(decoder_start_id=2, eos_id=3, max_decode_length=8)
 
 
+ORIGIN = {"form": "dict", "keys": {}, "order": [], "parameters": [], "groups": [], "step": "none", "is_flat": False}
+ORIGIN |= {"extras": {}, "others": {}, "left_out": []}
+"""What the checkpoint of a training state said of it."""
+
+
 def make_model(dtype="float32", **changes):
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(dtype), abstract_params(CONFIG))
@@ -76,15 +81,14 @@ def edit(path, **changes):
 
 def test_a_training_state_comes_back(tmp_path):
     moments = {"head/kernel": np.arange(132, dtype=np.float32).reshape(12, 11)}
-    state = TrainingState("sgd", 3, {"momentum": moments}, {"momentum": 0.9}, 0.5, {"form": "dict"})
+    state = TrainingState("sgd", 3, {"momentum": moments}, {"momentum": 0.9}, 0.5, ORIGIN)
     save_model(make_model(training_state=state), tmp_path / "model")
     back = load_model(tmp_path / "model").training_state
     assert back.described() == state.described()
     np.testing.assert_array_equal(back.slots["momentum"]["head/kernel"], moments["head/kernel"])
-    edit(tmp_path / "model" / "manifest.json", training_state={"optimizer": "adam"})
-    assert problems_of(tmp_path / "model") == [
-        next(line for line in problems_of(tmp_path / "model") if "as the manifest" in line)
-    ]
+    for wrong in ({"optimizer": "adam"}, state.described() | {"train": {"foo": 1}}, state.described() | {"origin": {}}):
+        edit(tmp_path / "model" / "manifest.json", training_state=wrong)
+        assert "as the manifest describes it" in problems_of(tmp_path / "model")[0]
 
 
 def problems_of(path):
@@ -317,7 +321,7 @@ def test_a_broken_manifest(saved, text):
 )
 def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
     ignored = {"mask": np.tri(3, dtype=bool)}
-    state = TrainingState("sgd", 3, {"momentum": {"head/kernel": np.ones((12, 11), np.float32)}})
+    state = TrainingState("sgd", 3, {"momentum": {"head/kernel": np.ones((12, 11), np.float32)}}, origin=ORIGIN)
     held = {"source_tokenizer": make_tokenizer(), "ignored_tensors": ignored, "training_state": state}
     save_model(make_model(**held, adapters=make_adapters()), tmp_path / "model")
     path = tmp_path / "model" / name

@@ -195,6 +195,8 @@ class TrainConfig:
             )
         if self.schedule == "paper" and self.warmup_steps < 1:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
+        if self.warmup_from_zero and self.schedule == "relative":
+            problems.append("warmup_from_zero must be false with schedule='relative'; received true")
         if self.best_metric == "bleu" and not self.evaluate_sentences:
             problems.append("evaluate_sentences must be at least 1 with best_metric='bleu'; received 0")
         if self.lora.rank and self.freeze:
@@ -250,6 +252,15 @@ class RunConfig:
         if self.init_optimizer and not self.init_from:
             problems.append(
                 "init_optimizer needs init_from, the model whose training state is continued; received none"
+            )
+        if self.init_optimizer and (self.train.lora.rank or self.init_adapters_from):
+            problems.append(
+                "init_optimizer must be false with train.lora, whose adapters have no state in the model; received true"
+            )
+        if self.init_optimizer and self.train.max_epochs:
+            problems.append(
+                "train.max_epochs must be 0 with init_optimizer, which counts on from the steps before; received "
+                f"{self.train.max_epochs}; set train.max_steps"
             )
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")

@@ -7,10 +7,11 @@ the rest of it in its manifest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensor_mappings import Relocated
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -68,6 +69,28 @@ class TrainingState:
         }
 
 
+PARTS: Mapping[str, type] = {
+    "form": str, "keys": dict, "order": list, "parameters": list, "groups": list, "step": str, "is_flat": bool,
+    "extras": dict, "others": dict, "left_out": list,
+}  # fmt: skip
+"""What an origin holds."""
+
+
+def parse_training_state(described: Any) -> TrainingState:
+    """Returns the state, without arrays, that `described` describes.
+
+    Raises:
+      ValueError, TypeError, LookupError: it describes none.
+    """
+    known = {field.name for field in fields(TrainConfig)}
+    train, rate, origin = described["train"], described["next_rate"], described["origin"]
+    if described["optimizer"] not in SLOTS or not known >= train.keys():
+        raise ValueError(f"unknown fields {sorted(train.keys() - known)}")
+    if not isinstance(rate, float | None) or any(not isinstance(origin[name], kind) for name, kind in PARTS.items()):
+        raise ValueError("parts of other types")
+    return TrainingState(described["optimizer"], int(described["step"]), {}, train, rate, origin)
+
+
 def read_training_state(file: Path, described: Any) -> TrainingState:
     """Returns the training state of a file of arrays and of its description in the manifest. Each array is read on
     access.
@@ -82,15 +105,9 @@ def read_training_state(file: Path, described: Any) -> TrainingState:
         for name in tensors:
             slot, _, path = name.partition("/")
             places[slot][path] = (tensors, name)
-        return TrainingState(
-            optimizer,
-            int(described["step"]),
-            {slot: Relocated(leaves) for slot, leaves in places.items() if leaves},
-            described["train"],
-            described["next_rate"],
-            described["origin"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        state = parse_training_state(described)
+        return replace(state, slots={slot: Relocated(leaves) for slot, leaves in places.items() if leaves})
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise PortingError(
             f"{file}: expected an optimizer's state as the manifest describes it; received another ({error!r})"
         ) from None

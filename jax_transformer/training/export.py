@@ -20,14 +20,16 @@ from jax_transformer.model.functional import Params
 from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
+from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.storage.adapters import Adapters
-from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, load_model, origin_of
-from jax_transformer.storage.training_state import TrainingState
+from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
+from jax_transformer.storage.training_state import TrainingState, parse_training_state
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
-from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
@@ -168,9 +170,23 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
     saved = dataclasses.replace(
         training_state(state, config.train), train=dataclasses.asdict(config.train), next_rate=rate
     )
-    former = load_model(config.init_from, mapped=True).training_state if config.init_optimizer else None
+    former = _continued_state(path) if config.init_optimizer else None
     params = jax.tree.map(np.asarray, all_params(state))
     return TrainedModel(make_model(config, corpus, params), saved, peak_rate(config.train, model.d_model), former)
+
+
+def _continued_state(path: Path) -> TrainingState:
+    """Reads what the run noted of the training state that it continued.
+
+    Raises:
+      CheckpointError: the note can't be read.
+    """
+    try:
+        return parse_training_state(parse_json(read_text(path / CONTINUED, JSON_BYTES)))
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path / CONTINUED}: expected the description of a training state; received another ({error!r})"
+        ) from None
 
 
 def _config_of_run(path: Path) -> RunConfig:

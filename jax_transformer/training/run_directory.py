@@ -28,6 +28,7 @@ SAMPLES = "samples.jsonl"
 DATA = "data.json"
 PARAMETERS = "parameters.json"
 REPORT = "report.html"
+CONTINUED = "continued.json"
 LOCK = ".lock"
 
 

@@ -45,7 +45,7 @@ from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
-from jax_transformer.training.run_directory import RunDirectory, RunError
+from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, evaluation_params, init_state
@@ -173,6 +173,7 @@ class Trainer:
     def _continued(self, state: TrainState) -> TrainState:
         """Returns the first state with the training state of the initial model."""
         saved = load_training_state(self.config.init_from)
+        self.run_dir.write(CONTINUED, saved.described())
         state = continue_training(state, saved, self.config.train)
         rate = float(make_schedule(self.config.train, self.model_config.d_model)(state.step))
         print(*continuation_lines(self.config, saved, rate), sep="\n", flush=True)

@@ -35,6 +35,7 @@ from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.optimizer_state import continue_training, training_state
 from jax_transformer.training.state import TrainState, abstract_state, all_params, init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.virtual_shards import VirtualShards
@@ -334,6 +335,21 @@ def restoring() -> dict[str, Any]:
     return found
 
 
+def continuing() -> dict[str, Any]:
+    """Puts a training state onto meshes, where it lies as a trained one does, and reads it back from there."""
+    state, found = random_state()._replace(step=np.asarray(3, np.int32)), {}
+    saved = training_state(state, TRAIN)
+    for sizes in ((2, 2, 2), (1, 8, 1)):
+        mesh = make_mesh(ParallelConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
+        begun = init_state(PAPER, TRAIN, first_params(PAPER, np.float32), mesh=mesh)
+        continued = continue_training(begun, saved, TRAIN)
+        check_divided(continued, sizes)
+        back = training_state(continued, TRAIN)
+        lies = jax.tree.all(jax.tree.map(lambda one, other: one.sharding == other.sharding, continued, begun))
+        found[str(sizes)] = lies and back.step == 3 and same(back.slots, saved.slots)
+    return found
+
+
 def virtual_shards() -> dict[str, Any]:
     """Trains on 1, 2 and 4 devices in 4 virtual shards, in float32, two parts each; also from 4 devices on to 2. XLA
     compiles a program for each device."""
@@ -403,6 +419,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
     evaluation,
     decoding,
     restoring,
+    continuing,
     virtual_shards,
     communication,
 )

@@ -32,7 +32,7 @@ def run(*cases: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def short() -> dict[str, dict[str, Any]]:
     """Finds of the cases that take no longer than starting a process."""
-    return run("packing", "adapters", "in_float32", "initial", "evaluation", "restoring")
+    return run("packing", "adapters", "in_float32", "initial", "evaluation", "restoring", "continuing")
 
 
 def beyond(rows: dict[str, dict[str, float]], most: float) -> dict[str, dict[str, float]]:
@@ -100,6 +100,10 @@ def test_a_checkpoint_is_restored_onto_any_mesh_bit_for_bit(short: dict[str, Any
     rows = short["restoring"]
     assert len(rows) == 9
     assert all(rows.values()), rows
+
+
+def test_a_training_state_is_continued_on_any_mesh_bit_for_bit(short: dict[str, Any]) -> None:
+    assert short["continuing"] == {"(2, 2, 2)": True, "(1, 8, 1)": True}
 
 
 def test_virtual_shards_give_the_same_bits_on_any_number_of_devices() -> None:

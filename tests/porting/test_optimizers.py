@@ -97,6 +97,29 @@ def test_settings_that_no_run_has_are_refused(options: dict[str, Any], message: 
         read_groups(kind_of(groups), groups)
 
 
+@pytest.mark.parametrize("name", ["RAdam", "NAdam", "Adamax", "RMSprop", "Adagrad"])
+def test_relatives_of_adam_are_no_adam(name: str) -> None:
+    groups = stepped(lambda named: getattr(torch.optim, name)([one for _, one in named])).state_dict()["param_groups"]
+    with pytest.raises(PortingError, match=r"expected the state of torch.optim.Adam or AdamW"):
+        kind_of(groups)
+
+
+def test_unknown_settings_and_entries_are_refused() -> None:
+    state_dict = stepped(adam).state_dict()
+    state_dict["param_groups"][0] |= {"lr_mult": 2.0, "name": "all"}
+    with pytest.raises(PortingError, match=r"lr_mult: no setting of torch.optim.Adam or AdamW; received 2.0"):
+        read_groups(kind_of(state_dict["param_groups"]), state_dict["param_groups"])
+    state_dict["state"][0]["mu_product"] = torch.tensor(1.0)
+    with pytest.raises(PortingError, match="received also mu_product"):
+        name_entries(state_dict, list(SHAPES), SHAPES)
+
+
+def test_an_option_that_the_file_contradicts_is_refused() -> None:
+    (group,) = stepped(adam).state_dict()["param_groups"]
+    with pytest.raises(PortingError, match="--weight-decay-kind: the file says l2; received decoupled"):
+        read_groups(kind_of([group]), [group], "decoupled")
+
+
 def test_groups_must_agree() -> None:
     groups = stepped(adam).state_dict()["param_groups"]
     groups.append({**groups[0], "lr": 0.5, "params": []})
@@ -130,8 +153,11 @@ def test_a_file_must_hold_one_optimizer(tmp_path: Path) -> None:
             read_training_files(tmp_path / "x.pt")
     with pytest.raises(PortingError, match=r"expected optimizer.pt, as transformers' Trainer writes it"):
         read_training_files(tmp_path)
+    torch.save({"rng": torch.ones(2), "loss": float("nan"), "optimizer": state_dict}, tmp_path / "x.pt")
+    assert read_training_files(tmp_path / "x.pt").left_out == ("rng", "loss")
     torch.save({"epoch": 1, "global_step": 7, "optimizer_state": state_dict}, tmp_path / "x.pt")
     files = read_training_files(tmp_path / "x.pt")
+    assert files.left_out == ()
     assert (files.step, files.keys, files.others) == (
         7,
         {"optimizer": "optimizer_state"},
@@ -152,15 +178,27 @@ def test_schedulers() -> None:
     optimizer = torch.optim.SGD([parameter], 0.5)
     restarts = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 2)
     state = restarts.state_dict()
-    assert read_scheduler(state) == {
+    assert read_scheduler(state, 0) == {
         "learning_rate": 0.5, "schedule": "cosine_restarts", "restart_steps": 3, "restart_factor": 2, "warmup_steps": 0
     }  # fmt: skip
     for step in range(1, 20):
         optimizer.step()
         restarts.step()
-        moved = moved_scheduler(state, step, restarts.get_last_lr()[0], 1)
+        moved = moved_scheduler(state, 0, step, restarts.get_last_lr()[0], 1)
         now = restarts.state_dict()
         assert {key: moved[key] for key in ("T_cur", "T_i", "last_epoch", "_last_lr")} == {
             key: now[key] for key in ("T_cur", "T_i", "last_epoch", "_last_lr")
         }
-    assert moved_scheduler({"_schedulers": [], "_last_lr": [1.0], "last_epoch": 3}, 4, 0.1, 1) is None
+    assert moved_scheduler({"_schedulers": [], "_last_lr": [1.0], "last_epoch": 3}, 3, 4, 0.1, 1) is None
+
+
+def test_a_scheduler_of_epochs_tells_its_rate_alone() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.5)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    for _ in range(10):
+        optimizer.step()
+        scheduler.step()
+    state, rate = scheduler.state_dict(), scheduler.get_last_lr()[0]
+    assert read_scheduler(state, 10)["max_steps"] == 50
+    assert read_scheduler(state, 10_000) == {"learning_rate": rate, "schedule": "constant", "warmup_steps": 0}
+    assert moved_scheduler(state, 10_000, 10_500, rate, 1) is None

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import make_batch
-from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training.optimizer_state import OptimizerStateError, continue_training, training_state
@@ -84,16 +85,6 @@ def test_adafactors_factors_are_means_over_inputs_and_outputs() -> None:
             np.testing.assert_allclose(saved.slots[slot][path], value, rtol=1e-5, atol=1e-29, err_msg=f"{slot} {path}")
 
 
-def test_a_state_is_continued_on_a_mesh() -> None:
-    config = TrainConfig()
-    saved = training_state(trained(config), config)
-    mesh = make_mesh(devices=jax.devices()[:1])
-    state = continue_training(init_state(MODEL, config, mesh=mesh), saved, config)
-    moment = next(leaf for leaf in jax.tree.leaves(state.optimizer) if leaf.ndim)
-    assert moment.sharding.mesh.size == 1  # type: ignore[attr-defined]
-    make_train_step(MODEL, config, mesh=mesh)(state, BATCH)
-
-
 def test_what_does_not_fit_is_told_together() -> None:
     config = TrainConfig()
     saved = training_state(trained(config), config)
@@ -123,3 +114,17 @@ def test_a_missing_slot_is_told() -> None:
     with pytest.raises(OptimizerStateError, match=r"expected first_moment .*second_moment"):
         continue_training(init_state(MODEL, config), half, config)
     assert flatten(init_state(MODEL, config).params).keys() == set(saved.paths)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (TrainConfig(max_epochs=2), "train.max_epochs must be 0 with init_optimizer"),
+        (TrainConfig(lora=LoraConfig(rank=2)), "init_optimizer must be false with train.lora"),
+    ],
+)
+def test_a_run_that_cannot_continue_a_state_is_refused(train: TrainConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(train=train, init_from="model", init_optimizer=True)
+    with pytest.raises(ConfigError, match="init_optimizer needs init_from"):
+        RunConfig(init_optimizer=True)

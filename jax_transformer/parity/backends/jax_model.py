@@ -39,7 +39,7 @@ from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy, without_filling
-from jax_transformer.training.optimizer_state import continue_training, training_state
+from jax_transformer.training.optimizer_state import OptimizerStateError, continue_training, training_state
 from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import make_train_step
 
@@ -133,12 +133,15 @@ class JaxSide:
         with in_precision("float64"):
             params = cast(problem.params if halt is None else halt.params, "float64")
             state = init_state(self.config, train, params, mesh=self.devices.mesh)
-            state = state if halt is None else continue_training(state, halt.state, train)
             losses = []
-            for _ in range(steps):
-                state, metrics = compiled(state, _batch(self._filled_up(problem)))
-                losses.append(float(metrics["loss"]))
-            return Halt(map_leaves(np.asarray, all_params(state)), training_state(state, train), np.array(losses))
+            try:
+                state = state if halt is None else continue_training(state, halt.state, train)
+                for _ in range(steps):
+                    state, metrics = compiled(state, _batch(self._filled_up(problem)))
+                    losses.append(float(metrics["loss"]))
+                return Halt(map_leaves(np.asarray, all_params(state)), training_state(state, train), np.array(losses))
+            except OptimizerStateError as reason:
+                raise CannotRun(str(reason)) from None
 
     def _program(self, compiled: Callable[..., Any], problem: Problem) -> Future[Any]:
         """Compiles a program, once for each shape of batches."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Halt
 from jax_transformer.parity.backends.torch_programs import BuiltInOptimizer, Optimizer
-from jax_transformer.porting.optimizers.kinds import kind_of
+from jax_transformer.porting.optimizers.kinds import Kind, kind_of, read_groups
 from jax_transformer.porting.optimizers.numbering import name_entries
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -34,7 +36,10 @@ def halted(optimizer: Optimizer, module: nn.Module, names: Names, step: int, los
     held = {name: as_array(tensor).copy() for name, tensor in module.state_dict().items()}
     own = list(dict(module.named_parameters()))
     shapes = {name: held[name].shape for name in own if module.get_parameter(name).requires_grad}
-    named = name_entries(_of_torch(optimizer).state_dict(), own, shapes)
+    with _or_cannot_run():
+        named = name_entries(_of_torch(optimizer).state_dict(), own, shapes)
+        read_groups(named.kind, named.groups)  # refuses settings that aren't built here
+    _check_has_no_factors(named.kind)
     twins = _twins(module)
     slots = {}
     for key, slot in named.kind.slots.items():
@@ -56,7 +61,9 @@ def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt
     import torch
 
     inner, own = _of_torch(optimizer), list(dict(module.named_parameters()))
-    kind = kind_of(inner.param_groups)
+    with _or_cannot_run():
+        kind = kind_of(inner.param_groups)
+    _check_has_no_factors(kind)
     constants = {path: leaf for path, leaf in flatten(halt.params).items() if path.startswith("constants/")}
     state: dict[int, dict[str, Any]] = {}
     for key, slot in kind.slots.items():
@@ -68,6 +75,20 @@ def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt
                     tensor = torch.from_numpy(np.array(arrays[name]))
                     state.setdefault(number, {"step": torch.tensor(float(halt.state.step))})[key] = tensor
     inner.load_state_dict({"state": state, "param_groups": inner.state_dict()["param_groups"]})
+
+
+@contextmanager
+def _or_cannot_run() -> Iterator[None]:
+    """Turns what no table relates to ours into a stage that can't be compared."""
+    try:
+        yield
+    except PortingError as reason:
+        raise CannotRun(str(reason)) from None
+
+
+def _check_has_no_factors(kind: Kind) -> None:
+    if kind.optimizer == "adafactor":
+        raise CannotRun(f"this stage ports moments, and {kind.title} keeps factors of them")
 
 
 def _of_torch(optimizer: Optimizer) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,8 @@ class TrainingFiles:
     """The keys of the dict."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """What else the dict, or trainer_state.json, holds, as far as JSON keeps it."""
+    left_out: tuple[str, ...] = ()
+    """The keys of the rest, such as those of random states."""
 
 
 def read_training_files(
@@ -92,7 +94,12 @@ def _read_dict(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
         keys,
         tuple(content),
         others,
+        _left_out(content, {*keys.values(), *others}),
     )
+
+
+def _left_out(content: Mapping[str, Any], kept: Collection[str]) -> tuple[str, ...]:
+    return tuple(str(key) for key, value in content.items() if key not in kept and not is_inner_state_dict(value))
 
 
 def _read_fairseq(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
@@ -101,7 +108,16 @@ def _read_fairseq(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
     history = content.get("optimizer_history") or [{}]
     step = history[-1].get("num_updates") if isinstance(history[-1], Mapping) else None
     others = {key: value for key, value in content.items() if key not in ("model", FAIRSEQ) and can_be_kept(value)}
-    return TrainingFiles("fairseq", content[FAIRSEQ], None, step, {"optimizer": FAIRSEQ}, tuple(content), others)
+    return TrainingFiles(
+        "fairseq",
+        content[FAIRSEQ],
+        None,
+        step,
+        {"optimizer": FAIRSEQ},
+        tuple(content),
+        others,
+        _left_out(content, {"model", FAIRSEQ, *others}),
+    )
 
 
 def _read_trainer(path: Path) -> TrainingFiles:

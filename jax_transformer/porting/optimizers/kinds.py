@@ -10,8 +10,8 @@ from jax_transformer.storage.tensors import PortingError
 
 Groups = Sequence[Mapping[str, Any]]
 """The param_groups of an optimizer's state_dict."""
-Told = dict[str, Any]
-"""Fields of TrainConfig."""
+Fields = dict[str, Any]
+"""Fields of TrainConfig by name."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,13 @@ class Kind:
     """Its name in TrainConfig."""
     marks: frozenset[str]
     """Settings that all of its groups have, and no other optimizer's."""
+    settings: frozenset[str]
+    """Its other settings, but those that all optimizers have."""
     slots: Mapping[str, str]
     """Slots by the key of a parameter's state. Adafactor's factors are "rows" and "columns" of the torch matrix."""
     fixed: Mapping[str, tuple[Any, ...]]
     """Settings that change the update, and their values that the update has here."""
-    read: Callable[[Mapping[str, Any]], Told]
+    read: Callable[[Mapping[str, Any]], Fields]
     """Fields that follow from the settings of a group, but the weight decay."""
     write: Callable[[Mapping[str, Any]], dict[str, Any]]
     """The settings of a group, from all fields of TrainConfig and "rate", the learning rate; but the weight decay."""
@@ -39,9 +41,9 @@ class Kind:
     """How a parameter's state counts its steps: the dtype of a tensor, "number", or "none"."""
 
 
-def _read_adam(group: Mapping[str, Any]) -> Told:
+def _read_adam(group: Mapping[str, Any]) -> Fields:
     b1, b2 = group["betas"]
-    told: Told = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
+    told: Fields = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
     if "decoupled_weight_decay" in group:
         told["weight_decay_kind"] = "decoupled" if group["decoupled_weight_decay"] else "l2"
     return told
@@ -75,14 +77,17 @@ def _write_sgd(train: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_adafactor(group: Mapping[str, Any]) -> Told:
-    told: Told = {"scale_by_parameter": bool(group["scale_parameter"]), "factored_from": 1}
+RELATIVE: Fields = {"schedule": "relative", "relative_step": 0.01, "learning_rate": 1.0, "warmup_steps": 0}
+
+
+def _read_adafactor(group: Mapping[str, Any]) -> Fields:
+    told: Fields = {"scale_by_parameter": bool(group["scale_parameter"]), "factored_from": 1}
     if group["weight_decay"] and group["scale_parameter"]:
         raise PortingError(
             "weight_decay must be 0 with scale_parameter, by which transformers' Adafactor multiplies the decay too; "
             f"received {group['weight_decay']}"
         )
-    return told | ({"schedule": "relative", "learning_rate": 1.0, "warmup_steps": 0} if group["relative_step"] else {})
+    return told | (RELATIVE if group["relative_step"] else {})
 
 
 def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,9 +104,9 @@ def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_torch_adafactor(group: Mapping[str, Any]) -> Told:
+def _read_torch_adafactor(group: Mapping[str, Any]) -> Fields:
     """Its rate is min(lr, step^-½); with a scheduler's rates below that, as they are."""
-    told: Told = {"factored_from": 1, "factored_eps": "clamped"}
+    told: Fields = {"factored_from": 1, "factored_eps": "clamped"}
     if "initial_lr" in group:
         return told
     return told | {"schedule": "relative", "relative_step": float(group["lr"]), "learning_rate": 1.0, "warmup_steps": 0}
@@ -123,7 +128,8 @@ KINDS = (
     Kind(
         title="torch.optim.Adam or AdamW",
         optimizer="adam",
-        marks=frozenset({"betas"}),
+        marks=frozenset({"betas", "amsgrad"}),
+        settings=frozenset({"eps", "maximize", "decoupled_weight_decay"}),
         slots={"exp_avg": "first_moment", "exp_avg_sq": "second_moment"},
         fixed={"amsgrad": (False,), "maximize": (False,)},
         read=_read_adam,
@@ -133,6 +139,7 @@ KINDS = (
         title="torch.optim.SGD",
         optimizer="sgd",
         marks=frozenset({"momentum", "dampening"}),
+        settings=frozenset({"nesterov", "maximize"}),
         slots={"momentum_buffer": "momentum"},
         fixed={"dampening": (0,), "nesterov": (False,), "maximize": (False,)},
         read=lambda group: {"momentum": float(group["momentum"])},
@@ -143,6 +150,7 @@ KINDS = (
         title="transformers' Adafactor",
         optimizer="adafactor",
         marks=frozenset({"clip_threshold", "decay_rate"}),
+        settings=frozenset({"eps", "beta1", "scale_parameter", "relative_step", "warmup_init"}),
         slots={"exp_avg_sq_row": "rows", "exp_avg_sq_col": "columns", "exp_avg_sq": "squares"},
         fixed={
             "eps": ((1e-30, 1e-3), [1e-30, 1e-3]),
@@ -160,6 +168,7 @@ KINDS = (
         title="torch.optim.Adafactor",
         optimizer="adafactor",
         marks=frozenset({"beta2_decay"}),
+        settings=frozenset({"eps", "d", "maximize"}),
         slots={"row_var": "rows", "col_var": "columns", "variance": "squares"},
         fixed={
             "eps": ((None, 1e-3),),
@@ -195,7 +204,7 @@ def kind_for(train: Mapping[str, Any]) -> Kind:
     return kinds[-1] if train.get("factored_eps") == "clamped" else kinds[0]
 
 
-def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Told:
+def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Fields:
     """Returns the fields of TrainConfig that the settings of all groups tell, but the parameters that don't decay.
 
     Args:
@@ -214,18 +223,27 @@ def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> To
         of_groups = [_plain(group.get(name)) for group in groups]
         if name not in (*OWN, "weight_decay") and any(value != of_groups[0] for value in of_groups):
             problems.append(f"{name} must be the same in all groups; received {', '.join(map(repr, of_groups))}")
+    known = kind.marks | kind.settings | OF_ALL
+    problems += [
+        f"{name}: no setting of {kind.title}; received {group[name]!r}"
+        for group in groups
+        for name in group
+        if name not in known and not isinstance(group[name], str)  # such as the group's name
+    ]
     decays = sorted({float(group["weight_decay"]) for group in groups} - {0.0})
     if len(decays) > 1:
         problems.append(f"weight_decay must be one number or 0 in each group; received {', '.join(map(str, decays))}")
     if problems:
         raise PortingError(f"optimizer: {kind.title} with settings that no run here has", problems)
-    told: Told = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
+    told: Fields = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
     if kind.optimizer == "adafactor":
         told["weight_decay_kind"] = "decoupled"
     elif kind.optimizer == "sgd":
         told["weight_decay_kind"] = "l2"
-    elif decay_kind is not None:
-        told["weight_decay_kind"] = decay_kind
+    elif decay_kind is not None and told.setdefault("weight_decay_kind", decay_kind) != decay_kind:
+        raise PortingError(
+            f"--weight-decay-kind: the file says {told['weight_decay_kind']}; received {decay_kind}; leave it out"
+        )
     if decays and "weight_decay_kind" not in told:
         raise PortingError(
             "optimizer: its file doesn't say whether it is Adam, whose weight decay is added to the gradient, or "
@@ -236,6 +254,8 @@ def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> To
 
 OWN = ("params", "param_names")
 """What differs from group to group."""
+OF_ALL = frozenset({"lr", "initial_lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", *OWN})
+"""Settings that optimizers share; the last of them don't change what is computed."""
 
 
 def as_number(value: Any) -> Any:

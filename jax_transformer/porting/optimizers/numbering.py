@@ -77,6 +77,12 @@ def name_entries(
     ]
     if problems:
         raise PortingError("optimizer: its entries don't belong to these parameters in this order", problems)
+    unread = {key for entry in entries.values() for key in entry} - {*kind.slots, *kind.extras, "step"}
+    if unread:
+        raise PortingError(
+            f"optimizer: expected the state of {kind.title}, {', '.join(kind.slots)}; received also "
+            f"{', '.join(sorted(unread))}"
+        )
     with_names = [{**group, "params": found} for group, found in zip(groups, named, strict=True)]
     return NamedState(
         kind, with_names, {names[number]: entry for number, entry in entries.items() if entry}, flat is not None

@@ -13,8 +13,8 @@ from jax_transformer.storage.tensors import PortingError
 
 
 def parameter_names(model: Model, table: Table) -> list[str]:
-    """Returns the names of the model's parameters in the order of `named_parameters` of the module that has them, tied
-    ones once, and in their midst those of constants, which the module may count among them.
+    """Returns the names of the model's parameters in the order of the module's `named_parameters`, tied ones once. The
+    names of constants stand among them, since a module may register them as parameters.
 
     A state_dict in a torch file has this order. For a directory of transformers, whose files are ordered otherwise, it
     is that of the installed transformers.

@@ -22,7 +22,7 @@ from jax_transformer.porting.optimizers.files import (
     training_dict,
     write_trainer_files,
 )
-from jax_transformer.porting.optimizers.kinds import Kind, Told, as_number, kind_for, kind_of, read_groups
+from jax_transformer.porting.optimizers.kinds import Fields, Groups, Kind, as_number, kind_for, kind_of, read_groups
 from jax_transformer.porting.optimizers.numbering import NamedState, flatten_entries, name_entries
 from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
@@ -80,16 +80,14 @@ def import_training_state(
     norms = table.names_of([path for path in table.shapes if fnmatchcase(path, "*norm/*")])
     named = name_entries(files.optimizer, order, shapes, norms, (model.origin or {}).get("prefix", ""))
     trained = table.paths_of(named.state) if named.state else list(table.shapes)
-    of_fairseq: Told = (
-        {"weight_decay_kind": "decoupled", "adam_eps_uncorrected": True} if _is_fairseqs_adam(named, files) else {}
-    )
-    told = read_groups(named.kind, named.groups, decay_kind or of_fairseq.get("weight_decay_kind")) | of_fairseq
-    told |= _without_decay(named, table, told) | _rates(named, files, told)
+    done = _steps(named, files, step)
+    told = _settings(named.kind, named.groups, files.form, decay_kind)
+    told |= _without_decay(named, table, told) | _rates(named, files, told, done)
     left = [path for path in table.shapes if path not in trained]
     slots = slots_from_entries(named.kind, named.state, table.only(trained)) if named.state else {}
     state = TrainingState(
         named.kind.optimizer,
-        _steps(named, files, step),
+        done,
         slots,
         told | ({"freeze": left} if left else {}),
         None if files.scheduler is None else next_rate(files.scheduler),
@@ -98,8 +96,15 @@ def import_training_state(
     return dataclasses.replace(model, training_state=state)
 
 
-def _is_fairseqs_adam(named: NamedState, files: TrainingFiles) -> bool:
-    return files.form == "fairseq" and named.kind.optimizer == "adam"
+def _settings(kind: Kind, groups: Groups, form: str, decay_kind: str | None) -> Fields:
+    """Returns what the groups tell; fairseq's Adam is AdamW, with an ε of its own."""
+    if form != "fairseq" or kind.optimizer != "adam":
+        return read_groups(kind, groups, decay_kind) | (
+            {"adam_eps_uncorrected": False} if kind.optimizer == "adam" else {}
+        )
+    if decay_kind == "l2":
+        raise PortingError("--weight-decay-kind: fairseq's Adam decays decoupled; received l2; leave it out")
+    return read_groups(kind, groups, "decoupled") | {"adam_eps_uncorrected": True}
 
 
 def _table(model: Model) -> Table:
@@ -121,7 +126,7 @@ def _frozen_paths(table: Table, patterns: Sequence[str]) -> list[str]:
     return [path for path in table.shapes if _matches(path, patterns)]
 
 
-def _without_decay(named: NamedState, table: Table, told: Told) -> Told:
+def _without_decay(named: NamedState, table: Table, told: Fields) -> Fields:
     """Returns the parameters of the groups that don't decay, where others do."""
     if not told["weight_decay"]:
         return {}
@@ -144,11 +149,11 @@ def _patterns(paths: Collection[str], known: Collection[str]) -> list[str]:
     return patterns + [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
-def _rates(named: NamedState, files: TrainingFiles, of_groups: Told) -> Told:
+def _rates(named: NamedState, files: TrainingFiles, of_groups: Fields, step: int) -> Fields:
     """Returns what the checkpoint tells of the learning rate and the number of steps, beside what its groups tell."""
-    group, told = named.groups[0], Told()
+    group, told = named.groups[0], Fields()
     if files.scheduler is not None:
-        told |= read_scheduler(files.scheduler)
+        told |= read_scheduler(files.scheduler, step)
     elif group.get("lr") is not None and "schedule" not in of_groups:
         told["learning_rate"] = float(group.get("initial_lr", group["lr"]))
         if "initial_lr" not in group and files.form in ("dict", "file"):
@@ -201,6 +206,7 @@ def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[s
         "is_flat": named.is_flat,
         "extras": {key: values for key, values in extras.items() if values},
         "others": encoded(dict(files.others)),
+        "left_out": list(files.left_out),
     }
 
 
@@ -240,13 +246,16 @@ def training_state_of_run(
             group["param_names"] = group["params"]
         if "initial_lr" in group:
             group["initial_lr"] = peak
+    form = origin.get("form") or ("trainer" if (model.origin or {}).get("hugging_face") else "dict")
+    _check_written(kind, groups, form, train)
     scheduler = decoded(origin.get("scheduler"))
     if scheduler is not None:
-        scheduler = moved_scheduler(scheduler, state.step, rate, len(groups))
+        before = former.step if former is not None else 0
+        scheduler = moved_scheduler(scheduler, before, state.step, rate, len(groups))
     elif (model.origin or {}).get("hugging_face"):
         scheduler = lambda_scheduler(peak, state.step, rate, len(groups))
     written = {
-        "form": origin.get("form") or ("trainer" if (model.origin or {}).get("hugging_face") else "dict"),
+        "form": form,
         "keys": origin.get("keys", {}),
         "order": origin.get("order", []),
         "parameters": names,
@@ -256,8 +265,23 @@ def training_state_of_run(
         "is_flat": origin.get("is_flat", False),
         "extras": {},
         "others": origin.get("others", {}),
+        "left_out": [],
     }
     return dataclasses.replace(model, training_state=dataclasses.replace(state, origin=written))
+
+
+def _check_written(kind: Kind, groups: Groups, form: str, train: Mapping[str, Any]) -> None:
+    """Raises PortingError unless PyTorch's optimizer with these groups has the run's rule."""
+    read = _settings(kind, groups, form, train["weight_decay_kind"] if kind.optimizer == "adam" else None)
+    if not train["weight_decay"]:
+        read.pop("weight_decay_kind", None)
+    problems = [
+        f"train.{name} must be {value!r}, as in {kind.title}; received {train[name]!r}"
+        for name, value in read.items()
+        if train[name] != value
+    ]
+    if problems:
+        raise PortingError("the run's optimizer is none of PyTorch's", problems)
 
 
 def _groups(

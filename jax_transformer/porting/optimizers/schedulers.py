@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jax_transformer.porting.optimizers.kinds import Told
+from jax_transformer.porting.optimizers.kinds import Fields
 
 
 def is_scheduler(content: Any) -> bool:
@@ -13,12 +13,20 @@ def is_scheduler(content: Any) -> bool:
     return isinstance(content, Mapping) and "last_epoch" in content and "_last_lr" in content
 
 
-def read_scheduler(state: Mapping[str, Any]) -> Told:
-    """Returns the fields of TrainConfig that a scheduler's state tells.
+def counts_steps(state: Mapping[str, Any], step: int) -> bool:
+    """Returns whether a scheduler has been moved once after each of `step` optimizer steps, and not after epochs."""
+    return bool(state["last_epoch"] == step)
 
-    A LambdaLR, as transformers' schedules are, keeps its peak and forgets its function.
+
+def read_scheduler(state: Mapping[str, Any], step: int) -> Fields:
+    """Returns the fields of TrainConfig that a scheduler's state tells after `step` optimizer steps.
+
+    A LambdaLR, as transformers' schedules are, keeps its peak and forgets its function. A scheduler that counts epochs
+    tells its rate alone.
     """
-    told: Told = {}
+    if not counts_steps(state, step) and "num_bad_epochs" not in state:
+        return {"learning_rate": next_rate(state), "schedule": "constant", "warmup_steps": 0}
+    told: Fields = {}
     rates = [float(rate) for rate in state.get("base_lrs", [])]
     if rates:
         told["learning_rate"] = rates[0]
@@ -39,15 +47,21 @@ def next_rate(state: Mapping[str, Any]) -> float:
     return float(state["_last_lr"][0])
 
 
-def moved_scheduler(state: Mapping[str, Any], step: int, rate: float, groups: int) -> dict[str, Any] | None:
-    """Returns a scheduler's state after `step` steps, whose next one has this rate; None for schedulers that are made
-    of others, whose shares of the steps aren't known."""
-    if "_schedulers" in state:
+def moved_scheduler(
+    state: Mapping[str, Any], former: int, step: int, rate: float, groups: int
+) -> dict[str, Any] | None:
+    """Returns a scheduler's state after `step` steps, whose next one has this rate, from that after `former` steps.
+
+    None for schedulers that count epochs, and for those that are made of others, whose shares of the steps aren't
+    known.
+    """
+    is_plateau = "num_bad_epochs" in state
+    if "_schedulers" in state or not (is_plateau or counts_steps(state, former)):
         return None
     moved = dict(state) | {"_last_lr": [rate] * groups}
     if "base_lrs" in state:
         moved["base_lrs"] = (list(state["base_lrs"]) * groups)[:groups]
-    if "num_bad_epochs" in state:  # ReduceLROnPlateau, which counts evaluations
+    if is_plateau:  # it counts evaluations
         return moved
     if "T_cur" in state:  # CosineAnnealingWarmRestarts
         moved["T_i"], moved["T_cur"] = state["T_0"], step
