@@ -36,6 +36,8 @@ class Table:
 
     @classmethod
     def of(cls, rules: Sequence[Rule], shapes: Shapes) -> Table:
+        """Returns the table of a dialect's rules and of the shapes of a model's leaves, constants included."""
+
         def is_constant(path: str) -> bool:
             return path.startswith("constants/")
 
@@ -60,6 +62,7 @@ class Table:
         return {name for rule in part.rules for place in rule.places(part.shapes) for name in place.names}
 
     def only(self, paths: Collection[str]) -> Table:
+        """Returns the table of the rules all of whose leaves are among these."""
         rules = [rule for rule in self.rules if all(path in paths for path in rule.paths)]
         return Table(rules, {path: self.shapes[path] for rule in rules for path in rule.paths})
 

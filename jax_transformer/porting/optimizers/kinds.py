@@ -24,15 +24,16 @@ class Kind:
     marks: frozenset[str]
     """Settings that all of its groups have, and no other optimizer's."""
     settings: frozenset[str]
-    """Its other settings, but those that all optimizers have."""
+    """Its other settings, without those that all optimizers have."""
     slots: Mapping[str, str]
     """Slots by the key of a parameter's state. Adafactor's factors are "rows" and "columns" of the torch matrix."""
     fixed: Mapping[str, tuple[Any, ...]]
     """Settings that change the update, and their values that the update has here."""
     read: Callable[[Mapping[str, Any]], Fields]
-    """Fields that follow from the settings of a group, but the weight decay."""
+    """Returns the fields that a group's settings tell, without the weight decay."""
     write: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """The settings of a group, from all fields of TrainConfig and "rate", the learning rate; but the weight decay."""
+    """Returns a group's settings, without the weight decay, from all fields of TrainConfig and "rate", the learning
+    rate."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Other keys of a parameter's state, which its first step writes, and what they are before it."""
     factors_keep_axes: bool = False
@@ -205,7 +206,7 @@ def kind_for(train: Mapping[str, Any]) -> Kind:
 
 
 def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Fields:
-    """Returns the fields of TrainConfig that the settings of all groups tell, but the parameters that don't decay.
+    """Returns the fields of TrainConfig that the settings of all groups tell, without the parameters that don't decay.
 
     Args:
       decay_kind: "l2" or "decoupled", for files of Adam that don't say so. (PyTorch says it since 2.6.)
