@@ -6,7 +6,7 @@ compiler would also split each program into up to 32 modules, and threads of PyT
 loops. XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the
 same. Only jaxlib before 0.11 has the older one. `XLA_FLAGS=` and `OMP_NUM_THREADS=` in the environment take what users
 have. JAX writes down where each operation of a program was called: that takes 3 % of the time, and no test reads it. A
-process that has compiled thousands of programs lets go of them before its memory mappings run out.
+process that has compiled thousands of programs lets go of them before its memory, or its memory mappings, run out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,19 @@ gc.disable()  # until the tests are collected: what is imported until then stays
 import jax  # noqa: E402 (after the environment that it reads)
 import pytest  # noqa: E402
 
+from jax_transformer.runtime.allocator import trim  # noqa: E402
+
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
 """Linux gives a process 65,530 (vm.max_map_count). XLA's CPU compiler takes several for each program, and crashes where
 none are left."""
+STATM = Path("/proc/self/statm")
+MORE_BYTES = 2**31
+"""How much a process may grow before it lets go of programs, and of what only a garbage collection finds. After
+thousands of tests, two processes would otherwise fill 24 GB."""
 TESTS_BETWEEN = 10
 
+_most_bytes = 3 * 2**30
 _finished = 0
 
 
@@ -82,8 +89,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Forgets the compiled programs when there are many; they are compiled anew when they are needed."""
-    global _finished
+    """Forgets the compiled programs when there are many, or when the process has grown. They are compiled anew when
+    they are needed."""
+    global _finished, _most_bytes
     _finished += 1
-    if _finished % TESTS_BETWEEN == 0 and MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS:
+    if _finished % TESTS_BETWEEN or not MAPPINGS.exists():
+        return
+    if MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS or _resident_bytes() > _most_bytes:
         jax.clear_caches()
+        gc.collect()
+        trim()  # a run of training in this process lets glibc keep what is freed
+        _most_bytes = _resident_bytes() + MORE_BYTES
+
+
+def _resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
