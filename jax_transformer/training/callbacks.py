@@ -31,8 +31,8 @@ class RunStart:
     path: Path
     """The run directory."""
     step: int
-    """The step after which it goes on; 0 for a new run. Records of later steps that a callback already has come
-    again."""
+    """The step after which it goes on. A new run begins after step 0, or with init_optimizer after the steps of the
+    training that it continues. Records of later steps that a callback already has come again."""
     is_resumed: bool
     config: Mapping[str, Any]
     """The resolved config, nested as in config.yaml."""

@@ -16,14 +16,15 @@ from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
 from jax_transformer.training.callback_calls import CallbackCalls, configured_callbacks
 from jax_transformer.training.callbacks import Callback, RunEnd, RunStart
+from jax_transformer.training.checkpoints import saved_steps
 from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.interruption import Interrupted, how_to_resume
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory, plain_config
 
-TOLD = ".callbacks.json"
-"""File of the run directory with the last checkpoint that callbacks were told of."""
+CALLBACK_RECORD = ".callbacks.json"
+"""File of the run directory that records the last checkpoint passed to callbacks."""
 SAMPLES_KEPT = 8
 """Number of translations saved per evaluation, always of the same sentences."""
 
@@ -60,7 +61,7 @@ class Journal:
             self._has_begun = True
             self.calls.call("on_start", start)
             self.calls.check(f"no step was made; {how_to_resume(self._run.path)}")
-            self._tell_of_restored_checkpoint(step)
+            self._pass_on_restored_checkpoint(step)
 
     def step(self, record: dict[str, Any]) -> None:
         """Appends the metrics of the steps since the last line to metrics.jsonl."""
@@ -82,7 +83,7 @@ class Journal:
         """Passes on that a checkpoint is complete."""
         if self.calls:
             self.calls.call("on_checkpoint", step, self._run.checkpoints / str(step))
-            self._run.write(TOLD, {"checkpoint": step})
+            self._run.write(CALLBACK_RECORD, {"checkpoint": step})
 
     def model(self, record: dict[str, Any]) -> None:
         """Appends the scores of the model to metrics.jsonl."""
@@ -104,13 +105,13 @@ class Journal:
         Args:
           error: what stopped the run. None: it is finished.
         """
-        told = self.calls.failure
+        earlier = self.calls.failure
         try:
             if self._has_begun:
                 self.calls.call("on_end", self._end(error))
         finally:
             self._run.close()
-        if error is not None and self.calls.failure != told:
+        if error is not None and self.calls.failure != earlier:
             print(f"warning: {self.calls.failure}", file=sys.stderr)
         if self._run.writes:
             write_report(self._run.path)
@@ -121,9 +122,10 @@ class Journal:
         was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         return RunEnd("interrupted" if was_stopped else "failed", str(error) or type(error).__name__)
 
-    def _tell_of_restored_checkpoint(self, step: int) -> None:
-        """Passes on that the checkpoint is complete from which the run goes on, if a killed process couldn't."""
-        told = self._run.read(TOLD).get("checkpoint")
-        if step and not (isinstance(told, int) and told >= step):
+    def _pass_on_restored_checkpoint(self, step: int) -> None:
+        """Passes on that the checkpoint is complete from which the run goes on, if a killed process couldn't. A run
+        that continues the training of another model has none at its first step."""
+        last = self._run.read(CALLBACK_RECORD).get("checkpoint")
+        if step in saved_steps(self._run.checkpoints) and not (isinstance(last, int) and last >= step):
             self.checkpoint(step)
-        self._run.write(TOLD, {"checkpoint": step})
+        self._run.write(CALLBACK_RECORD, {"checkpoint": step})

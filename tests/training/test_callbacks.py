@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tiny_runs import TIMINGS, rows, tiny_run
@@ -16,9 +17,12 @@ from tiny_runs import TIMINGS, rows, tiny_run
 from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.storage.model_directory import load_model, save_model
+from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training import Callback, Interrupted, RunEnd, RunStart, Sample, TrainingResult, train
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.run_directory import RunDirectory, RunError
+from jax_transformer.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -167,6 +171,29 @@ def test_a_checkpoint_is_told_of_though_the_process_was_killed_before(
     assert recorder.steps("step") == [5, 6]  # again, if the killed process had made them
     assert recorder.steps("checkpoint") == [4, 6]
     assert rows(folder / "killed") == rows(whole[0].run)
+
+
+def test_a_run_that_continues_other_training_has_no_checkpoint_to_tell_of(
+    whole: tuple[TrainingResult, Recorder], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at a step above 0, whose checkpoint is not its own."""
+
+    def no_steps(trainer: Trainer, *_: Any) -> NoReturn:
+        raise Interrupted(trainer.run_dir.path, 2)
+
+    monkeypatch.setattr(Trainer, "_steps", no_steps)
+    model = dataclasses.replace(load_model(whole[0].model), training_state=TrainingState("sgd", 2, {}))
+    save_model(model, tmp_path / "model")
+    config = tiny_run(folder, optimizer="sgd")
+    begun = dataclasses.replace(
+        config, init_from=str(tmp_path / "model"), init_optimizer=True, run_dir=str(tmp_path / "run")
+    )
+    recorder = Recorder()
+    with pytest.raises(Interrupted):
+        train(begun, callbacks=[recorder])
+    assert [call[:2] for call in recorder.calls] == [("start", 2), ("end", 0)]
+    assert not recorder.passed("start")[0].is_resumed
+    assert recorder.passed("end")[0].state == "interrupted"
 
 
 BROKEN = """
