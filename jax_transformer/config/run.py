@@ -232,8 +232,8 @@ class RunConfig:
     """Also continue the training state of the model at init_from: the optimizer's moments and the number of steps, as
     `port --with-optimizer` keeps them."""
     init_adapters_from: str = ""
-    """Model or run directory whose LoRA adapters to start from, on the weights of init_from. They bring their rank,
-    scale and targets. Empty: new adapters, if train.lora.rank is above 0."""
+    """Model or run directory, or a name on the Hub, whose LoRA adapters to start from, on the weights of init_from.
+    They bring their rank, scale and targets. Empty: new adapters, if train.lora.rank is above 0."""
     run_dir: str = ""
     """New directory for the run. Empty: runs/PRESET, or the first free one of runs/PRESET-2, runs/PRESET-3, …"""
 

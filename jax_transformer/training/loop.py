@@ -106,8 +106,8 @@ def train(
             raise
     else:
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
-        initial = processes.agree("the initial model", lambda: pinned(config.init_from))
-        config = follow_initial_model(dataclasses.replace(config, init_from=initial))
+        initial, adapters = processes.agree("the initial models", partial(_pinned_models, config))
+        config = follow_initial_model(dataclasses.replace(config, init_from=initial, init_adapters_from=adapters))
         corpus = _prepare(config, processes)  # before the run directory exists, so that a mistake leaves none behind
         _check_start(config, corpus)
         run = create_run(partial(_create_run, config, name), processes)
@@ -144,6 +144,11 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
 def _check_unused(config: RunConfig) -> None:
     if config.run_dir:
         check_unused(config.run_dir)
+
+
+def _pinned_models(config: RunConfig) -> list[str]:
+    """Returns the names of the models that the run starts from, with commits of those on the Hub."""
+    return [pinned(config.init_from), pinned(config.init_adapters_from)]
 
 
 def _create_run(config: RunConfig, name: str) -> RunDirectory:

@@ -14,11 +14,13 @@ from shared_models import make_model
 from jax_transformer import load_model, save_model
 from jax_transformer.cli import main
 from jax_transformer.config.presets import get_preset
+from jax_transformer.config.run import RunConfig
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.loading import load
 from jax_transformer.storage.hub import HubError, hub_name, is_model_on_hub, pinned
 from jax_transformer.storage.model_directory import Model, origin_of
 from jax_transformer.storage.model_files import ModelError
+from jax_transformer.training import loop
 from jax_transformer.training.warm_start import follow_initial_model
 
 NAME = "someone/tiny"
@@ -179,3 +181,19 @@ def test_a_run_starts_from_a_name_and_its_config_keeps_the_commit(hub: Hub, shar
     assert config.model.d_model == 16
     assert Path(config.data.source_tokenizer).is_file()
     assert origin_of(name) is None
+
+
+def test_a_run_keeps_the_commits_of_both_models_that_it_starts_from(
+    hub: Hub, shared: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Followed(Exception):
+        pass
+
+    def follow(config: RunConfig) -> RunConfig:
+        raise Followed(config.init_from, config.init_adapters_from)
+
+    monkeypatch.setattr(loop, "follow_initial_model", follow)
+    config = dataclasses.replace(get_preset("finetune"), init_from=NAME, init_adapters_from=f"{NAME}@old")
+    with pytest.raises(Followed) as raised:
+        loop.train(config)
+    assert raised.value.args == tuple(f"{NAME}@{shared.branches[branch]}" for branch in ("main", "old"))
