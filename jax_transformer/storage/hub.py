@@ -101,6 +101,21 @@ def pinned(name: str) -> str:
     return name if found is None else str(found._replace(revision=download_model(found).name))
 
 
+def is_missing_path(name: str) -> bool:
+    """Returns whether a model that a run's config names is a local path with nothing at it, and not a name on the Hub.
+
+    The config of a run that has begun has its names on the Hub as `pinned` returns them, with a revision. What looks
+    like one and has none was a path: its directory is gone, or belongs to another working directory.
+
+    Example:
+      >>> from jax_transformer.storage.hub import is_missing_path
+      >>> is_missing_path("outputs/model"), is_missing_path("Helsinki-NLP/opus-mt-en-de@main")
+      (True, False)
+    """
+    found = hub_name(name)
+    return found is not None and found.revision is None
+
+
 @contextmanager
 def explained(name: HubName) -> Iterator[None]:
     """Turns what the Hub's library raises in the block into a HubError of one line; our own errors, and those of the

@@ -23,13 +23,14 @@ from jax_transformer.parallel.placement import RowShare, place_params, row_shard
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.storage.adapters import Adapters
+from jax_transformer.storage.hub import is_missing_path
 from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
 from jax_transformer.storage.training_state import TrainingState, parse_training_state
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
-from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
@@ -69,6 +70,7 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     A model that the run started from passes on its origin and its decoding settings, as long as it still exists; the
     new training data determine the lengths and, for another start id, the first token.
     """
+    initial = "" if is_missing_path(config.init_from) else config.init_from
     target = corpus.target_tokenizer
     longest = config.train.max_decode_length or config.data.max_length
     model = fit_config(config.model, corpus)
@@ -78,10 +80,10 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
         eos_id=target.eos_id,
         max_decode_length=longest,
         source_length=source_length,
-        **_decoding_of_initial_model(config.init_from, corpus.frame.start_id) | _first_token(config, corpus),
+        **_decoding_of_initial_model(initial, corpus.frame.start_id) | _first_token(config, corpus),
     )
-    origin = origin_of(config.init_from) if config.init_from else None
-    ignored = ignored_tensors_of(config.init_from) if config.init_from else None
+    origin = origin_of(initial) if initial else None
+    ignored = ignored_tensors_of(initial) if initial else None
     _, adapters = split_adapters(params)
     return Model(
         model,
@@ -93,6 +95,17 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
         ignored_tensors=ignored,
         adapters=Adapters(config.train.lora, adapters) if adapters else None,
     )
+
+
+def check_initial_models(config: RunConfig) -> None:
+    """Raises RunError if a local model that a run starts from is gone: one of its name on the Hub is another."""
+    for option in ("init_from", "init_adapters_from"):
+        path = getattr(config, option)
+        if is_missing_path(path):
+            raise RunError(
+                f"{option}: expected the model that the run starts from; there is no directory {path}; put it back, or "
+                "go on in the working directory in which the run began"
+            )
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
@@ -143,6 +156,7 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
 
     Raises:
       CheckpointError: no run at this path, or none with such a checkpoint.
+      RunError: the model whose training the run continued is gone.
       OptimizerStateError: the run's optimizer is Muon, or it trains LoRA adapters, which its model doesn't have.
     """
     path = Path(run)

@@ -37,7 +37,7 @@ from jax_transformer.training.divergence import (
     sentences_of,
 )
 from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
-from jax_transformer.training.export import fit_config, make_model
+from jax_transformer.training.export import check_initial_models, fit_config, make_model
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
@@ -153,6 +153,8 @@ class Trainer:
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step)
+        if latest is None:
+            check_initial_models(self.config)
         initial = (
             load_initial_params(self.config.init_from, self.model_config, self.corpus, self.config.init_adapters_from)
             if self.config.init_from and latest is None

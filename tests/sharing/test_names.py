@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +16,16 @@ from shared_models import make_model
 from jax_transformer import load_model, save_model
 from jax_transformer.cli import main
 from jax_transformer.config.presets import get_preset
-from jax_transformer.config.run import RunConfig
+from jax_transformer.config.run import DataConfig, RunConfig
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.loading import load
 from jax_transformer.storage.hub import HubError, hub_name, is_model_on_hub, pinned
 from jax_transformer.storage.model_directory import Model, origin_of
 from jax_transformer.storage.model_files import ModelError
 from jax_transformer.training import loop
+from jax_transformer.training.export import check_initial_models
+from jax_transformer.training.export import make_model as make_run_model
+from jax_transformer.training.run_directory import RunError
 from jax_transformer.training.warm_start import follow_initial_model
 
 NAME = "someone/tiny"
@@ -197,3 +202,25 @@ def test_a_run_keeps_the_commits_of_both_models_that_it_starts_from(
     with pytest.raises(Followed) as raised:
         loop.train(config)
     assert raised.value.args == tuple(f"{NAME}@{shared.branches[branch]}" for branch in ("main", "old"))
+
+
+def test_a_local_model_that_is_gone_is_not_looked_for_on_the_hub(
+    hub: Hub, shared: Repository, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the config of a run, whose names on the Hub have their commits."""
+    monkeypatch.chdir(tmp_path)
+    save_model(dataclasses.replace(model, origin={"dialect": "theirs"}), tmp_path / "ported")
+    commit = shared.commit(files_of(tmp_path / "ported"), message="ported")
+    config = RunConfig(model=model.config, data=DataConfig(max_length=24, num_shapes=2), init_from=NAME)
+    corpus: Any = SimpleNamespace(
+        source_tokenizer=model.source_tokenizer,
+        target_tokenizer=model.target_tokenizer,
+        frame=SimpleNamespace(start_id=2),
+    )
+    assert make_run_model(config, corpus, model.params).origin is None
+    with pytest.raises(RunError, match=r"init_from: expected the model that the run starts from; there is no dir"):
+        check_initial_models(config)
+    assert hub.asked == []
+    named = dataclasses.replace(config, init_from=f"{NAME}@{commit}")
+    assert make_run_model(named, corpus, model.params).origin == {"dialect": "theirs"}
+    check_initial_models(named)
