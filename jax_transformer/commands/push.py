@@ -47,7 +47,7 @@ class PushOptions:
     datasets: str = ""
     """Comma-separated datasets on the Hub. Default: those of the run's config."""
     base_model: str = ""
-    """Model on the Hub that this one was made of. Default: as the run's config or the checkpoint says."""
+    """Model on the Hub that this one was made of. Default: as the run's config says."""
     parity_report: Annotated[str, FILE] = ""
     """Report of `jax-transformer parity --json`, for the card. Default: parity.json beside the model directory."""
     card_only: bool = False

@@ -14,7 +14,7 @@ from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
-from jax_transformer.storage.hub import hub_name
+from jax_transformer.storage.hub import hub_name, is_missing_path
 from jax_transformer.storage.model_directory import Model, find_model, load_model
 from jax_transformer.storage.model_files import PARAMS, ModelError, read_manifest
 
@@ -84,7 +84,7 @@ def read_facts(path: str, repository: str, told: Told) -> Facts:
         languages=told.languages or _languages(run),
         tags=told.tags,
         datasets=told.datasets or _datasets(run),
-        base_model=told.base_model or _base_model(model, run),
+        base_model=told.base_model or _base_model(run),
         run=run,
         parity=_read_report(report, sums) if report else None,
     )
@@ -117,14 +117,14 @@ def _datasets(run: RunConfig | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name and not os.path.isdir(os.path.expanduser(name))))
 
 
-def _base_model(model: Model, run: RunConfig | None) -> str:
-    """Returns the model on the Hub that this one was made of; "" if it was none."""
-    config = (model.origin or {}).get("hugging_face", {}).get("config", {})
-    for name in (run.init_from if run else "", config.get("_name_or_path", "")):
-        found = hub_name(name) if isinstance(name, str) and name else None
-        if found is not None:
-            return found.repository
-    return ""
+def _base_model(run: RunConfig | None) -> str:
+    """Returns the model on the Hub that the run started from; "" if it was none.
+
+    A run's config names it with its commit; other names are local paths. What transformers' config.json has as
+    _name_or_path may be a path of another machine, and isn't used.
+    """
+    found = None if run is None or is_missing_path(run.init_from) else hub_name(run.init_from)
+    return found.repository if found else ""
 
 
 def _report_beside(directory: Path) -> str:

@@ -12,7 +12,8 @@ import yaml
 from huggingface_hub import ModelCard
 from shared_models import DATA, SCORES
 
-from jax_transformer.config.run import DataConfig
+from jax_transformer.config.files import dump_config, load_config
+from jax_transformer.config.run import DataConfig, RunConfig
 from jax_transformer.sharing.card import escaped, make_card
 from jax_transformer.sharing.facts import Told, read_facts
 from jax_transformer.storage.model_directory import Model, save_model
@@ -59,11 +60,12 @@ def test_the_text_tells_what_the_model_and_its_run_are(run: Callable[..., Path])
 
 
 def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:
-    origin = {"dialect": "marian", "hugging_face": {"config": {"_name_or_path": "Helsinki-NLP/opus-mt-en-de"}}}
+    origin = {"dialect": "marian", "hugging_face": {"config": {"_name_or_path": "outputs/checkpoint-500"}}}
     save_model(dataclasses.replace(model, training=None, origin=origin), tmp_path / "model")
     text = make_card(read_facts(str(tmp_path / "model"), "someone/tiny", Told(languages=("en", "de"))))
     header = yaml.safe_load(text.split("---\n")[1])
-    assert header["base_model"] == "Helsinki-NLP/opus-mt-en-de"
+    assert "base_model" not in header, "it may be a path"
+    assert "checkpoint-500" not in text
     assert "model-index" not in header
     assert "## Scores" not in text
     assert "no vocabularies" not in text
@@ -72,6 +74,19 @@ def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:
     text = make_card(read_facts(str(tmp_path / "without"), "someone/tiny", Told()))
     assert "The model has no vocabularies: it takes and gives ids." in text
     assert "jax-transformer translate" not in text
+
+
+def test_the_base_model_is_the_one_on_the_hub_that_the_run_started_from(
+    run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a local directory, which may not be in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = run()
+    config = load_config(folder / "config.yaml", RunConfig())
+    commit = "0123456789" * 4
+    for initial, expected in (("runs/demo", ""), ("./base", ""), (f"owner/base@{commit}", "owner/base")):
+        (folder / "config.yaml").write_text(dump_config(dataclasses.replace(config, init_from=initial)))
+        assert read_facts(str(folder), "someone/tiny", Told()).base_model == expected, initial
 
 
 class Tags(HTMLParser):
