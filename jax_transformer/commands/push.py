@@ -66,13 +66,13 @@ def push(arguments: Sequence[str]) -> int:
     """
     options = tyro.cli(PushOptions, args=list(arguments), prog="jax-transformer push")
     from jax_transformer.sharing.card import make_card
-    from jax_transformer.sharing.facts import Told, read_facts
+    from jax_transformer.sharing.facts import CardOptions, read_facts
     from jax_transformer.storage.hub import parse_hub_name
 
     name = parse_hub_name(options.repository)
     if name is None or name.revision:
         raise ValueError(f"push: expected OWNER/NAME to upload to; received {options.repository!r}")
-    told = Told(
+    stated = CardOptions(
         license=options.license,
         languages=_split(options.languages),
         tags=_split(options.tags),
@@ -80,7 +80,7 @@ def push(arguments: Sequence[str]) -> int:
         base_model=options.base_model,
         parity_report=options.parity_report,
     )
-    facts = read_facts(options.model, name.repository, told)
+    facts = read_facts(options.model, name.repository, stated)
     card = make_card(facts)
     if options.dry_run is not None:
         return _show(facts, card, Path(options.dry_run))

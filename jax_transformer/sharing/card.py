@@ -30,7 +30,7 @@ RECIPE = (
 
 
 VERSIONS = ("Python", "jax", "torch", "transformers", "numpy")
-"""Versions that the card tells of a parity report."""
+"""Versions of a parity report that the card lists."""
 
 
 def make_card(facts: Facts) -> str:
@@ -160,14 +160,14 @@ def _metrics(facts: Facts) -> Iterator[str]:
         ((split, *(f"{each[name]:.2f}" for name in METRICS), each["sentences"]) for split, each in scores.items()),
     )
     yield ""
-    yield "Of greedy decoding. Signatures of sacreBLEU:"
+    yield "Translations are decoded greedily. sacreBLEU's signatures:"
     yield ""
     signatures = dict.fromkeys(each[f"{name}_signature"] for each in scores.values() for name in SIGNED)
     yield from (f"- {escaped(signature)}" for signature in signatures)
 
 
 def _scores(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the scores by split; of those that the manifest has, what is one."""
+    """Returns the manifest's scores by split, without entries of another form."""
     found = (facts.model.training or {}).get("scores", {})
     needed = (*METRICS, "sentences")
 

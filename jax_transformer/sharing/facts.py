@@ -24,8 +24,8 @@ PARITY_REPORT = "parity.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """Holds what the files don't say, or say otherwise: it comes first."""
+class CardOptions:
+    """Holds what a user states for the card; it takes precedence over the files."""
 
     license: str = ""
     languages: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Facts:
     """The report as `jax-transformer parity --json` writes it."""
 
 
-def read_facts(path: str, repository: str, told: Told) -> Facts:
+def read_facts(path: str, repository: str, options: CardOptions) -> Facts:
     """Reads the facts of a model or run directory, whose files are verified.
 
     Raises:
@@ -74,17 +74,17 @@ def read_facts(path: str, repository: str, told: Told) -> Facts:
     model, sums = load_model(directory, mapped=True), read_manifest(directory)["sha256"]
     folder = next((folder for folder in (Path(path), directory.parent) if (folder / RUN_CONFIG).is_file()), None)
     run = None if folder is None else load_config(folder / RUN_CONFIG, RunConfig())
-    report = told.parity_report or _report_beside(directory)
+    report = options.parity_report or _report_beside(directory)
     facts = Facts(
         repository=repository,
         directory=directory,
         model=model,
         sums=sums,
-        license=told.license,
-        languages=told.languages or _languages(run),
-        tags=told.tags,
-        datasets=told.datasets or _datasets(run),
-        base_model=told.base_model or _base_model(run),
+        license=options.license,
+        languages=options.languages or _languages(run),
+        tags=options.tags,
+        datasets=options.datasets or _datasets(run),
+        base_model=options.base_model or _base_model(run),
         run=run,
         parity=_read_report(report, sums) if report else None,
     )

@@ -15,15 +15,15 @@ from shared_models import DATA, SCORES
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import DataConfig, RunConfig
 from jax_transformer.sharing.card import escaped, make_card
-from jax_transformer.sharing.facts import Told, read_facts
+from jax_transformer.sharing.facts import CardOptions, read_facts
 from jax_transformer.storage.model_directory import Model, save_model
 
 HOSTILE = "a](javascript:x) <img src=x onerror=alert(1)> |\n# h `c` **b** $x$ \\ ![i](http://e) &lt; {{ _u_"
 
 
 def test_the_header_is_read_by_the_hubs_library(run: Callable[..., Path]) -> None:
-    told = Told(license="apache-2.0", tags=("legal", "jax"), base_model="owner/base")
-    card = ModelCard(make_card(read_facts(str(run()), "someone/tiny", told)))
+    options = CardOptions(license="apache-2.0", tags=("legal", "jax"), base_model="owner/base")
+    card = ModelCard(make_card(read_facts(str(run()), "someone/tiny", options)))
     data = card.data
     assert (data.language, data.license, data.base_model) == (["en", "de"], "apache-2.0", "owner/base")
     assert (data.library_name, data.pipeline_tag, data.datasets) == (
@@ -40,7 +40,7 @@ def test_the_header_is_read_by_the_hubs_library(run: Callable[..., Path]) -> Non
 
 
 def test_the_text_tells_what_the_model_and_its_run_are(run: Callable[..., Path]) -> None:
-    text = make_card(read_facts(str(run() / "model"), "someone/tiny", Told()))
+    text = make_card(read_facts(str(run() / "model"), "someone/tiny", CardOptions()))
     for line in (
         "# tiny",
         "| `d_model` | 16 |",
@@ -55,6 +55,7 @@ def test_the_text_tells_what_the_model_and_its_run_are(run: Callable[..., Path])
         "License: not stated.",
     ):
         assert line in text.splitlines(), line
+    assert "Translations are decoded greedily. sacreBLEU's signatures:" in text
     assert f"- {escaped(SCORES['bleu_signature'])}" in text
     assert "smooth:exp" in text
 
@@ -62,7 +63,7 @@ def test_the_text_tells_what_the_model_and_its_run_are(run: Callable[..., Path])
 def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:
     origin = {"dialect": "marian", "hugging_face": {"config": {"_name_or_path": "outputs/checkpoint-500"}}}
     save_model(dataclasses.replace(model, training=None, origin=origin), tmp_path / "model")
-    text = make_card(read_facts(str(tmp_path / "model"), "someone/tiny", Told(languages=("en", "de"))))
+    text = make_card(read_facts(str(tmp_path / "model"), "someone/tiny", CardOptions(languages=("en", "de"))))
     header = yaml.safe_load(text.split("---\n")[1])
     assert "base_model" not in header, "it may be a path"
     assert "checkpoint-500" not in text
@@ -71,7 +72,7 @@ def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:
     assert "no vocabularies" not in text
     assert "Ported from a PyTorch checkpoint; its names follow the dialect marian." in text
     save_model(dataclasses.replace(model, source_tokenizer=None, target_tokenizer=None), tmp_path / "without")
-    text = make_card(read_facts(str(tmp_path / "without"), "someone/tiny", Told()))
+    text = make_card(read_facts(str(tmp_path / "without"), "someone/tiny", CardOptions()))
     assert "The model has no vocabularies: it takes and gives ids." in text
     assert "jax-transformer translate" not in text
 
@@ -86,7 +87,7 @@ def test_the_base_model_is_the_one_on_the_hub_that_the_run_started_from(
     commit = "0123456789" * 4
     for initial, expected in (("runs/demo", ""), ("./base", ""), (f"owner/base@{commit}", "owner/base")):
         (folder / "config.yaml").write_text(dump_config(dataclasses.replace(config, init_from=initial)))
-        assert read_facts(str(folder), "someone/tiny", Told()).base_model == expected, initial
+        assert read_facts(str(folder), "someone/tiny", CardOptions()).base_model == expected, initial
 
 
 class Tags(HTMLParser):
@@ -118,7 +119,7 @@ def test_names_and_paths_never_become_markup(run: Callable[..., Path], model: Mo
         dataclasses.replace(model, training={"step": HOSTILE, "scores": scores}, origin={"dialect": HOSTILE}),
         folder / "model",
     )
-    text = make_card(read_facts(str(folder), "someone/tiny", Told(license=HOSTILE, tags=(HOSTILE,))))
+    text = make_card(read_facts(str(folder), "someone/tiny", CardOptions(license=HOSTILE, tags=(HOSTILE,))))
     _, head, body = text.split("---\n", 2)
     header = yaml.safe_load(head)
     assert (header["license"], header["language"], header["tags"][-1]) == (HOSTILE, ["en: [x\n", "- y"], HOSTILE)
