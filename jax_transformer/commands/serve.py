@@ -26,7 +26,7 @@ class ServeOptions(Limits, DecodeOptions):
     """
 
     model: tyro.conf.Positional[str]
-    """Model directory, or run directory that contains one."""
+    """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     host: str = "127.0.0.1"
     """Address to listen on. Any other than this machine's own lets others send requests."""
     port: int = 8000

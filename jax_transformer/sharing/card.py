@@ -13,6 +13,7 @@ from typing import Any
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.sharing.facts import Facts, corpora_of
+from jax_transformer.storage.model_files import ADAPTERS
 
 MARKUP = re.compile(r"[&<>`*\[\]()#!|~$\\@{}]|(?<!\w)_|_(?!\w)|(?<=:)/")
 """Underscores within words are none, and a colon alone begins no link."""
@@ -140,6 +141,11 @@ def _training(facts: Facts) -> Iterator[str]:
     yield "## Training"
     yield ""
     rows: list[tuple[str, object]] = [(f"`train.{name}`", getattr(train, name)) for name in RECIPE]
+    if train.freeze:
+        rows += [("`train.freeze`", ", ".join(train.freeze))]
+    if train.lora.rank:
+        rows += [("`train.lora.rank`", train.lora.rank), ("`train.lora.alpha`", train.lora.alpha)]
+        rows += [("`train.lora.targets`", ", ".join(train.lora.targets))]
     rows += [("`data.tokenizer`", data.tokenizer), ("`data.batch_tokens`", data.batch_tokens)]
     rows += [("precision", facts.run.model.compute_dtype or "float32")]
     rows += [("checkpoints", ", ".join(map(str, training.get("checkpoints", []))))]
@@ -229,6 +235,8 @@ def _provenance(facts: Facts) -> Iterator[str]:
         yield f"Made of {escaped(facts.base_model)}."
     if facts.run is not None:
         yield f"Trained by jax-transformer, {_steps(facts)}."
+    if facts.model.adapters is not None:
+        yield f"The parameters contain LoRA adapters of rank {facts.model.adapters.config.rank}: `{ADAPTERS}`."
     yield f"License: {escaped(facts.license) if facts.license else 'not stated'}."
     yield ""
     yield from _table(

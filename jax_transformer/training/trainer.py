@@ -23,6 +23,7 @@ from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
+from jax_transformer.model.lora import split_adapters
 from jax_transformer.parallel.mesh import described, make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
 from jax_transformer.parallel.processes import Processes
@@ -182,10 +183,12 @@ class Trainer:
         return state
 
     def _description(self, state: TrainState) -> str:
-        count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        base, _ = split_adapters(state.frozen)
+        trained, frozen = (sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (state.params, base))
+        parameters = f"{trained + frozen:,} parameters" + (f", of which {trained:,} are trained," if frozen else "")
         shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
         return (
-            f"model: {count:,} parameters on {described(self.mesh)}\n"
+            f"model: {parameters} on {described(self.mesh)}\n"
             f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {batch_figures(self.schedule)}, "
             f"shapes {shapes} (rows×source→target)"
         )

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from shared_models import DATA, SCORES
 
 from jax_transformer.config.files import dump_config, load_config
-from jax_transformer.config.run import DataConfig, RunConfig
+from jax_transformer.config.run import DataConfig, LoraConfig, RunConfig, TrainConfig
 from jax_transformer.sharing.card import escaped, make_card
 from jax_transformer.sharing.facts import CardOptions, read_facts
 from jax_transformer.storage.model_directory import Model, save_model
@@ -58,6 +58,23 @@ def test_the_text_tells_what_the_model_and_its_run_are(run: Callable[..., Path])
     assert "Translations are decoded greedily. sacreBLEU's signatures:" in text
     assert f"- {escaped(SCORES['bleu_signature'])}" in text
     assert "smooth:exp" in text
+
+
+def test_the_recipe_tells_that_only_a_part_was_trained(run: Callable[..., Path]) -> None:
+    folder = run()
+    config = load_config(folder / "config.yaml", RunConfig())
+    assert "train.freeze" not in make_card(read_facts(str(folder), "someone/tiny", CardOptions()))
+    for train, rows in (
+        (TrainConfig(freeze=("encoder/*", "head/*")), ["| `train.freeze` | encoder/&#42;, head/&#42; |"]),
+        (
+            TrainConfig(lora=LoraConfig(rank=4, targets=("head/kernel",))),
+            ["| `train.lora.rank` | 4 |", "| `train.lora.alpha` | 8.0 |", "| `train.lora.targets` | head/kernel |"],
+        ),
+    ):
+        changed = dataclasses.replace(config, train=train, init_from="./base")
+        (folder / "config.yaml").write_text(dump_config(changed))
+        lines = make_card(read_facts(str(folder), "someone/tiny", CardOptions())).splitlines()
+        assert all(row in lines for row in rows), lines
 
 
 def test_a_model_without_a_run_has_a_card(tmp_path: Path, model: Model) -> None:

@@ -256,11 +256,14 @@ def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_that_is_stopped_and_resumed_is_the_same(
-    base: Path, whole: Path, tmp_path: Path, stopped_after: Stopped
+    base: Path, whole: Path, tmp_path: Path, stopped_after: Stopped, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tuned(base, tmp_path)
     with stopped_after(3), pytest.raises(Interrupted):
         train(config)
+    leaves = flatten(load_model(base).params)
+    count = 288 + sum(leaf.size for path, leaf in leaves.items() if not path.startswith("constants/"))
+    assert f"model: {count:,} parameters, of which 288 are trained, on cpu" in capsys.readouterr().out
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True).run
     assert rows(resumed) == rows(whole)
     files = [(run / "model" / "adapters.safetensors").read_bytes() for run in (whole, resumed)]
