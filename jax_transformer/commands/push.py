@@ -50,6 +50,9 @@ class PushOptions:
     """Model on the Hub that this one was made of. Default: as the run's config says."""
     parity_report: Annotated[str, FILE] = ""
     """Report of `jax-transformer parity --json`, for the card. Default: parity.json beside the model directory."""
+    with_optimizer: bool = False
+    """Also upload optimizer.safetensors, the optimizer's state of a model whose training can go on, and what its
+    checkpoint says of that training, which may name paths and users."""
     card_only: bool = False
     """Replace the card of a model that is there."""
     replace: bool = False
@@ -81,10 +84,23 @@ def push(arguments: Sequence[str]) -> int:
         parity_report=options.parity_report,
     )
     facts = read_facts(options.model, name.repository, stated)
+    _check_optimizer(facts, options)
     card = make_card(facts)
     if options.dry_run is not None:
         return _show(facts, card, Path(options.dry_run))
     return _upload(facts, card, options, name._replace(revision=options.revision))
+
+
+def _check_optimizer(facts: Facts, options: PushOptions) -> None:
+    """Raises ValueError if the optimizer's state would be published unasked."""
+    from jax_transformer.storage.model_files import OPTIMIZER
+
+    if OPTIMIZER in facts.sums and not (options.with_optimizer or options.card_only):
+        raise ValueError(
+            f"{facts.directory}: expected a model without an optimizer's state; received one with {OPTIMIZER} and its "
+            "checkpoint's options, such as paths, which every reader would get; port the checkpoint without "
+            "--with-optimizer, or push both with --with-optimizer"
+        )
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -15,8 +15,11 @@ from shared_models import make_model
 
 from jax_transformer import load_model, save_model
 from jax_transformer.cli import main
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.training_state import TrainingState
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw:DeprecationWarning")  # the library's
 
@@ -61,6 +64,42 @@ def test_a_pushed_model_is_the_same_when_it_is_loaded_by_its_name(
     assert push(folder, "--private", "--license", "mit") == 0
     assert f"nothing to upload: {NAME} has this model and this card" in capsys.readouterr().out
     assert len(repository.commits) == 2
+
+
+def test_adapters_are_pushed_and_loaded(hub: Hub, run: Run, model: Model) -> None:
+    kernel = model.params["head"]["kernel"]
+    a, b = np.ones((16, 2), np.float32), np.ones((2, kernel.shape[1]), np.float32)
+    config = LoraConfig(rank=2, targets=("head/kernel",))
+    folder = run()
+    adapters = Adapters(config, {"head": {"lora_a": a, "lora_b": b}})
+    save_model(dataclasses.replace(model, adapters=adapters), folder / "model")
+    assert push(folder) == 0
+    assert "rank 2: `adapters.safetensors`" in hub.models[NAME].files()["README.md"].decode()
+    loaded = load_model(NAME).adapters
+    assert loaded is not None
+    assert loaded.config == config
+    assert np.array_equal(loaded.params["head"]["lora_a"], a)
+    assert np.array_equal(loaded.params["head"]["lora_b"], b)
+
+
+def test_an_optimizers_state_is_pushed_only_if_that_is_asked_for(
+    hub: Hub, run: Run, model: Model, tmp_path: Path, refused: Callable[..., None]
+) -> None:
+    momentum = {"head/kernel": np.ones((2, 3), np.float32)}
+    state = TrainingState("sgd", 7, {"momentum": momentum}, origin={"others": {"save_dir": "/home/someone"}})
+    folder = run()
+    save_model(dataclasses.replace(model, training_state=state), folder / "model")
+    message = "expected a model without an optimizer's state; received one with optimizer.safetensors"
+    refused(folder, message=message)
+    refused(folder, "--dry-run", str(tmp_path / "dry"), message=message)
+    assert hub.asked == []
+    assert not (tmp_path / "dry").exists()
+    assert push(folder, "--with-optimizer") == 0
+    loaded = load_model(NAME).training_state
+    assert loaded is not None
+    assert (loaded.optimizer, loaded.step, loaded.origin) == ("sgd", 7, state.origin)
+    assert np.array_equal(loaded.slots["momentum"]["head/kernel"], momentum["head/kernel"])
+    assert push(folder, "--license", "mit", "--card-only") == 0
 
 
 def test_another_model_or_card_is_replaced_only_if_that_is_asked_for(
