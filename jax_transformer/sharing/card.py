@@ -145,6 +145,7 @@ def _training(facts: Facts) -> Iterator[str]:
         rows += [("`train.freeze`", ", ".join(train.freeze))]
     if train.lora.rank:
         rows += [("`train.lora.rank`", train.lora.rank), ("`train.lora.alpha`", train.lora.alpha)]
+        rows += [("`train.lora.use_rslora`", True)] if train.lora.use_rslora else []
         rows += [("`train.lora.targets`", ", ".join(train.lora.targets))]
     rows += [("`data.tokenizer`", data.tokenizer), ("`data.batch_tokens`", data.batch_tokens)]
     rows += [("precision", facts.run.model.compute_dtype or "float32")]

@@ -67,8 +67,13 @@ def test_the_recipe_tells_that_only_a_part_was_trained(run: Callable[..., Path])
     for train, rows in (
         (TrainConfig(freeze=("encoder/*", "head/*")), ["| `train.freeze` | encoder/&#42;, head/&#42; |"]),
         (
-            TrainConfig(lora=LoraConfig(rank=4, targets=("head/kernel",))),
-            ["| `train.lora.rank` | 4 |", "| `train.lora.alpha` | 8.0 |", "| `train.lora.targets` | head/kernel |"],
+            TrainConfig(lora=LoraConfig(rank=4, use_rslora=True, targets=("head/kernel",))),
+            [
+                "| `train.lora.rank` | 4 |",
+                "| `train.lora.alpha` | 8.0 |",
+                "| `train.lora.use_rslora` | True |",
+                "| `train.lora.targets` | head/kernel |",
+            ],
         ),
     ):
         changed = dataclasses.replace(config, train=train, init_from="./base")
