@@ -71,7 +71,8 @@ def import_adapter(path: str | os.PathLike[str], model: Model) -> Model:
     """Returns a model with PEFT's LoRA adapters merged into its parameters.
 
     If all adapters have one rank and one scale, and reach all layers of a stack, the result also holds them by
-    themselves: training can go on from them, and `export_adapter` writes them back.
+    themselves: training can go on from them, and `export_adapter` writes them back. It leaves out the model's scores
+    and training state, which are those of other parameters.
 
     Args:
       path: a directory that PEFT's save_pretrained wrote.
@@ -113,7 +114,7 @@ def import_adapter(path: str | os.PathLike[str], model: Model) -> Model:
         if layers:
             leaves[rule.paths[0]] = _merged(rule, leaves[rule.paths[0]], layers)
     adapters = _kept(config, tensors, pairs, rules, shapes)
-    return dataclasses.replace(model, params=unflatten(leaves), adapters=adapters)
+    return dataclasses.replace(model, params=unflatten(leaves), adapters=adapters, training=None, training_state=None)
 
 
 def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, base: str = "") -> None:

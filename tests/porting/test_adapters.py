@@ -23,6 +23,7 @@ from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.storage.tensor_files import write_tensors
+from jax_transformer.storage.training_state import TrainingState
 
 MARIAN = all_dialects()["marian"]
 CONFIG = TransformerConfig(
@@ -58,6 +59,14 @@ def test_adapters_are_added_in_the_models_dtype(dtype: Any, model: Model, tmp_pa
     assert query.dtype == dtype
     assert np.array_equal(query[:, 0, 0, 0], [4.0, 16.0])  # scale 2, rank 2
     assert not np.any(model.params["encoder"]["layers"]["self_attention"]["query"]["kernel"])
+
+
+def test_a_merged_model_has_no_scores_or_training_state_of_its_base(model: Model, tmp_path: Path) -> None:
+    state = TrainingState("sgd", 7, {"momentum": {"head/kernel": np.zeros((12, 11))}})
+    base = dataclasses.replace(model, training={"step": 7, "bleu": 30.0}, training_state=state)
+    merged = import_adapter(write(tmp_path), base)
+    assert (merged.training, merged.training_state) == (None, None)
+    assert merged.origin == base.origin
 
 
 @pytest.mark.parametrize(
