@@ -61,7 +61,8 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
     was trained, in the fields that the run leaves as the preset finetune has them.
 
     Raises:
-      InitialModelError: the preset finetune without a model; a model without a training state to continue.
+      InitialModelError: the preset finetune without a model; a model without a training state to continue; adapters
+        that the model contains already.
       ModelError: see `load_model`.
     """
     if not config.init_from:
@@ -148,11 +149,17 @@ def _follow_adapters(config: RunConfig) -> RunConfig:
     """Returns the config with the rank, scale and targets of the adapters that the run starts from, if any.
 
     Raises:
-      InitialModelError: there are none, or the run sets another value.
+      InitialModelError: there are none, the model at `init_from` contains them, or the run sets another value.
     """
     if not config.init_adapters_from:
         return config
-    theirs, ours, usual = _adapters(config.init_adapters_from).config, config.train.lora, LoraConfig()
+    adapters = _adapters(config.init_adapters_from)
+    if _are_same(adapters, load_model(config.init_from, mapped=True).adapters):
+        raise InitialModelError(
+            f"init_from: expected the model that the adapters of {config.init_adapters_from} were trained on; received "
+            f"{config.init_from}, whose parameters contain these adapters"
+        )
+    theirs, ours, usual = adapters.config, config.train.lora, LoraConfig()
     for name in (field.name for field in dataclasses.fields(LoraConfig)):
         if getattr(ours, name) not in (getattr(usual, name), getattr(theirs, name)):
             raise InitialModelError(
@@ -171,6 +178,14 @@ def _adapters(path: str) -> Adapters:
             f"jax-transformer port; received {path}, which has none"
         )
     return adapters
+
+
+def _are_same(first: Adapters, second: Adapters | None) -> bool:
+    """Returns whether two models' adapters add the same to their kernels."""
+    if second is None or first.config.scale != second.config.scale:
+        return False
+    here, there = flatten(first.params), flatten(second.params)
+    return here.keys() == there.keys() and all(np.array_equal(leaf, there[path]) for path, leaf in here.items())
 
 
 def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:

@@ -23,7 +23,7 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import Batch
 from jax_transformer.data.preparation import prepare
 from jax_transformer.model.functional import Params, abstract_params, init_params
-from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.adapters import AdapterError, add_adapters
 from jax_transformer.training.export import fit_config, load_averaged_model, make_model
@@ -308,3 +308,18 @@ def test_training_goes_on_from_adapters(base: Path, whole: Path, tmp_path: Path)
         follow_initial_model(dataclasses.replace(config, train=other))
     with pytest.raises(InitialModelError, match=r"init_adapters_from: expected a model with LoRA adapters"):
         follow_initial_model(dataclasses.replace(config, init_adapters_from=str(base)))
+
+
+def test_adapters_are_not_added_to_a_model_that_contains_them(base: Path, whole: Path, tmp_path: Path) -> None:
+    """Neither where both options name one model, nor where one of them names a copy of it."""
+    config = dataclasses.replace(tuned(base, tmp_path, lora=LoraConfig()), init_adapters_from=str(whole))
+    save_model(load_model(whole), tmp_path / "copy")
+    for merged in (whole, whole / "model", tmp_path / "copy"):
+        with pytest.raises(InitialModelError, match=r"expected the model that the adapters .* contain these adapters"):
+            follow_initial_model(dataclasses.replace(config, init_from=str(merged)))
+    model = load_model(whole)
+    assert model.adapters is not None
+    others = dataclasses.replace(model.adapters, params=map_leaves(lambda leaf: leaf + 1, model.adapters.params))
+    save_model(dataclasses.replace(model, adapters=others), tmp_path / "others")
+    followed = follow_initial_model(dataclasses.replace(config, init_from=str(tmp_path / "others")))
+    assert followed.train.lora == LORA
