@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import TransformerConfig
+from jax_transformer.decoding.padding import limit
 from jax_transformer.exporting.ctranslate2_limits import problems_of
 from jax_transformer.exporting.directories import check_free, new_directory, write_json
 from jax_transformer.exporting.options import ExportError, Quantization, refuse
@@ -142,8 +142,8 @@ def decoding_options(model: Model, target: list[str]) -> dict[str, Any]:
     own = model.generation.decoding
     decoding: Mapping[str, Any] = vars(DecodingConfig().resolved(model.generation))
     options = {theirs: decoding[ours] for ours, theirs in OPTIONS.items()}
-    longest = [decoding["max_new_tokens"], model.generation.max_decode_length, _longest(model.config)]
-    options["max_decoding_length"] = min(length for length in [*longest, 256] if length is not None)
+    most = limit(model, "target")
+    options["max_decoding_length"] = min(decoding["max_new_tokens"] or most, most)
     options["max_input_length"] = 0  # which cuts nothing off
     if decoding["sampling"]:
         options |= {theirs: decoding[ours] for ours, theirs in SAMPLING.items()}
@@ -160,11 +160,6 @@ def decoding_options(model: Model, target: list[str]) -> dict[str, Any]:
         "target_prefix": [target[forced]] if forced >= 0 else [],
         "not_in_ctranslate2": left_out,
     }
-
-
-def _longest(config: TransformerConfig) -> int | None:
-    """Returns how many tokens the decoder's position table allows; None if it has none."""
-    return config.decoder.max_length if config.decoder.has_table else None
 
 
 def _write_tokenizers(model: Model, directory: Path) -> None:

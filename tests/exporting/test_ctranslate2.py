@@ -17,7 +17,7 @@ from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
 from jax_transformer.decoding.generation import generate
-from jax_transformer.exporting.ctranslate2 import export_ctranslate2
+from jax_transformer.exporting.ctranslate2 import decoding_options, export_ctranslate2
 from jax_transformer.exporting.ctranslate2_limits import problems_of
 from jax_transformer.exporting.vocabularies import token_list
 from jax_transformer.integrity.verify import verify
@@ -203,6 +203,32 @@ def test_tokens_are_those_of_ctranslate2(beams: int, random_params: Any, tmp_pat
             np.testing.assert_allclose(result.scores[0], found.scores[row, 0], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("form", "settings", "expected"),
+    [
+        ({"max_length": 600}, {"max_new_tokens": 500}, 500),
+        ({"max_length": 600}, {}, 600),
+        ({"max_length": 600}, {"max_decode_length": 400}, 400),
+        ({}, {"max_new_tokens": 500}, 24),
+        ({"position_kind": "rotary"}, {}, 512),
+    ],
+)
+def test_targets_may_be_as_long_as_here(form: Any, settings: Any, expected: int, random_params: Any) -> None:
+    model = make_model(random_params, form, **settings)
+    options = decoding_options(model, [str(index) for index in range(29)])
+    assert options["translate_batch"]["max_decoding_length"] == expected
+
+
+def test_a_target_that_never_ends_has_as_many_tokens_as_the_model_says(random_params: Any, tmp_path: Path) -> None:
+    """More than the 256 at which CTranslate2 stops by itself."""
+    model = make_model(random_params, {"max_length": 600}, max_new_tokens=300)
+    model.params["head"]["bias"][3] = -1e4  # the end
+    translator = exported(model, tmp_path / "model")
+    options = json.loads((tmp_path / "model" / "decoding.json").read_text())["translate_batch"]
+    (theirs,) = translator.translate_batch([["5", "6", "7"]], **options)
+    assert len(theirs.hypotheses[0]) == 300
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "eps": ({"norm_eps_outside": True}, "norm_eps_outside=True (it adds eps to the variance)"),
     "activation": ({"activation": "elu"}, "activation='elu' (it has relu, gelu"),
@@ -285,7 +311,15 @@ def test_tokens_are_those_of_the_tokenizer_files(tokenizer: Tokenizer, random_pa
 
 
 def test_every_id_has_a_token_of_its_own() -> None:
+    """Also where a tokenizer has one token for two ids, and beyond its vocabulary."""
     assert token_list(None, 3, as_shown=True) == ["0", "1", "2"]
+    specials = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "A": 259}
+    content = {"format": "jax-transformer bytes 1", "add_bos": False, "add_eos": True, "first": 3, "specials": specials}
+    tokenizer = Tokenizer.from_json(json.dumps(content))
+    assert tokenizer.tokens([68, 259]) == ["A", "A"]
+    tokens = token_list(tokenizer, 261, as_shown=True)
+    assert (tokens[68], tokens[259:]) == ("A", ["<unused_259>", "<unused_260>"])
+    assert len(set(tokens)) == 261
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_float32", "bfloat16", "float16", "int16"])
