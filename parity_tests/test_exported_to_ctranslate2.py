@@ -20,14 +20,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses"),
 ]
 FAMILIES = ("marian", "bart", "nllb", "t5", "fsmt")
-SHORT = {"max_decoding_length": 12, "no_repeat_ngram_size": 0}
+REPEATING = {"no_repeat_ngram_size": 0}
 """Ours counts the start token among the repeated ones, as transformers does, and CTranslate2 doesn't."""
 TEXTS = [*SOURCES[:6], "a  word ☃ that no one knows"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_decodes_the_same(name: str, tmp_path: Path) -> None:
-    """Under the model's own settings: forbidden words, least length, the target's language."""
+    """Under the model's own settings: forbidden words, least and most length, the target's language."""
     case = make_case(name, tmp_path)
     assert main(["port", str(case.directory), str(tmp_path / "model")]) == 0
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "there"), "--to", "ctranslate2"]) == 0
@@ -38,6 +38,7 @@ def test_a_family_decodes_the_same(name: str, tmp_path: Path) -> None:
     if name not in ("marian_two", "fsmt"):  # whose tokenizers name ids by the target's vocabulary
         assert tokens[: len(case.tokenizer)] == case.tokenizer.convert_ids_to_tokens(range(len(case.tokenizer)))
     decoding = json.loads((tmp_path / "there" / "decoding.json").read_text())
+    assert decoding["translate_batch"]["max_decoding_length"] == model.generation.max_new_tokens == 24
     tag = case.family.target_tag
     prefix = [*decoding["target_prefix"], *([tag] if tag else [])]
     forced = {"forced_bos_id": model.target_tokenizer.tag_ids[tag]} if tag else {}  # counted, as theirs is
@@ -47,9 +48,9 @@ def test_a_family_decodes_the_same(name: str, tmp_path: Path) -> None:
         theirs = translator.translate_batch(
             [[tokens[index] for index in row] for row in ids],
             [prefix] * len(ids) if prefix else None,
-            **decoding["translate_batch"] | SHORT | {"beam_size": beams},
+            **decoding["translate_batch"] | REPEATING | {"beam_size": beams},
         )
-        options = {"renormalize": True, "forced_eos_id": NO_ID, "no_repeat_ngram": 0, "max_new_tokens": 12}
+        options = {"renormalize": True, "forced_eos_id": NO_ID, "no_repeat_ngram": 0}
         found = generate(model, ids, beam_size=beams, **options, **forced, **early)
         for row, result in enumerate(theirs):
             ours = found.sequences[row, 0].tolist()
