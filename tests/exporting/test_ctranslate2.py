@@ -349,9 +349,11 @@ def test_the_command(random_params: Any, tmp_path: Path, capsys: pytest.CaptureF
     assert all(finding.is_whole for finding in verify(tmp_path / "there"))
     for wrong, message in (
         (["ctranslate2"], "expected a name that is free, or an empty directory"),
-        (["ctranslate3"], "--to must be one of ctranslate2, transformers"),
         (["transformers", "--quantization", "int8"], "--quantization is an option of --to ctranslate2"),
     ):
         assert main([*arguments, *wrong]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, "ctranslate3"])
+    assert "'ctranslate3' for argument '--to'" in capsys.readouterr().err
