@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -63,9 +62,9 @@ def export(arguments: Sequence[str]) -> int:
             (target,) = (name for name, own in OF_TARGET.items() if field.name in own)
             name = field.name.replace("_", "-")
             raise ExportError(f"--{name} is an option of --to {target}; received it with --to {options.to}")
-    from jax_transformer.exporting.directories import check_free
+    from jax_transformer.runtime.directories import check_free
 
-    check_free(Path(options.directory))
+    check_free(options.directory, ExportError)
     lines = TARGETS[options.to](options)
     print(f"model:    {options.directory}, for {options.to}")
     for line in lines:

@@ -17,9 +17,10 @@ from typing import Any
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.padding import limit
 from jax_transformer.exporting.ctranslate2_limits import problems_of
-from jax_transformer.exporting.directories import check_free, new_directory, write_json
 from jax_transformer.exporting.options import ExportError, Quantization, refuse
 from jax_transformer.exporting.vocabularies import token_list
+from jax_transformer.runtime.directories import check_free, new_directory
+from jax_transformer.runtime.json_text import indented_json
 from jax_transformer.storage.model_directory import Model
 
 DECODING = "decoding.json"
@@ -51,7 +52,7 @@ def export_ctranslate2(model: Model, path: str | os.PathLike[str], quantization:
       ExportError: CTranslate2 isn't installed, or can't compute what the model computes; the path can't be written.
     """
     path = Path(path)
-    check_free(path)
+    check_free(path, ExportError)
     refuse("ctranslate2", problems_of(model))
     spec = _load_spec_module(quantization)
     translation = spec.transformer_spec(model)
@@ -66,9 +67,9 @@ def export_ctranslate2(model: Model, path: str | os.PathLike[str], quantization:
     translation.validate()
     translation.optimize(quantization=quantization)
     decoding = decoding_options(model, target)
-    with new_directory(path) as temporary:
+    with new_directory(path, ExportError) as temporary:
         translation.save(str(temporary))
-        write_json(temporary / DECODING, decoding)
+        (temporary / DECODING).write_text(indented_json(decoding), encoding="utf-8")
         _write_tokenizers(model, temporary)
     lines = [f"weights:  {quantization}, {(path / 'model.bin').stat().st_size:,} bytes"]
     lines.append(f"decoding: {', '.join(f'{name}={value}' for name, value in decoding['translate_batch'].items())}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.exporting.options import NO_WEIGHT_BELOW
 from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.storage.model_directory import Model
 
@@ -21,8 +22,6 @@ ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 """Our names of activations → those in `ctranslate2.specs.Activation`."""
-NO_WEIGHT_BELOW = -1000.0
-"""A masked logit this low gets a weight of zero in float32, as one that CTranslate2 leaves out."""
 
 ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "position_index": (("column", "non_pad_count"), "counts a sentence's tokens"),

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.exporting.options import NO_WEIGHT_BELOW
 from jax_transformer.exporting.positions import position_rows, starts_with_pad
 from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 
-NO_WEIGHT_BELOW = -1000.0
 FILLED_LOGIT = -1e9
 """Bias of the logits of rows that only fill a vocabulary: their probability is zero."""
 

@@ -9,6 +9,9 @@ Quantization = Literal[
 ]  # fmt: skip
 """The names that CTranslate2 has for how weights are stored."""
 
+NO_WEIGHT_BELOW = -1000.0
+"""A masked logit this low gets a weight of zero in float32, as one that a target leaves out."""
+
 
 class ExportError(ValueError):
     """Raised when a target has no place for a model, or a path can't be written."""

@@ -35,11 +35,12 @@ from jax_transformer.decoding.checks import check_decoding, starts_and_ends
 from jax_transformer.decoding.generation import make_search_params
 from jax_transformer.decoding.padding import SHORTEST, limit
 from jax_transformer.decoding.target_tags import with_target_tag
-from jax_transformer.exporting.directories import check_free, new_directory, write_json
 from jax_transformer.exporting.options import ExportError
 from jax_transformer.exporting.programs import Program, Search, Sizes, make_search, model_programs, named, shapes_of
 from jax_transformer.exporting.texts import standard_files, text_rules
+from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.environment import environment
+from jax_transformer.runtime.json_text import indented_json
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.model_files import PARAMS, TOKENIZER_FOLDER
@@ -98,7 +99,7 @@ def export_stablehlo(
       ImportError: flatbuffers isn't installed.
     """
     path = Path(path)
-    check_free(path)
+    check_free(path, ExportError)
     _check_flatbuffers()
     _check_platforms(platforms)
     _check_dtypes(model)
@@ -115,7 +116,7 @@ def export_stablehlo(
     files = standard_files(model)
     signature = _signature(model, sizes, platforms, [*searches][-1]) | {"text": text_rules(model, files, source_tag)}
     reports = []
-    with new_directory(path) as temporary:
+    with new_directory(path, ExportError) as temporary:
         for name, program in programs.items():
             start = time.perf_counter()
             signature["programs"][name] = _write_program(temporary, name, program, platforms)
@@ -123,7 +124,7 @@ def export_stablehlo(
             reports.append(ProgramReport(name, num_bytes, time.perf_counter() - start))
         write_tensors(temporary / PARAMS, flatten(model.params))
         _write_tokenizers(model, temporary, files)
-        write_json(temporary / SIGNATURE, signature)
+        (temporary / SIGNATURE).write_text(indented_json(signature), encoding="utf-8")
         shutil.copyfile(Path(__file__).with_name(SCRIPT), temporary / SCRIPT)
     return reports
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from jax_transformer.data.tokenizers.special_tokens import UNK, UNUSED, shown_name
+from jax_transformer.data.tokenizers.tokenizer import is_own_format
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.model_files import TOKENIZERS
 
@@ -16,7 +16,7 @@ def standard_files(model: Model) -> dict[str, str]:
     both, as those of spaCy, sentencepiece and Marian."""
     tokenizers = {name: getattr(model, side) for side, name in TOKENIZERS.items()}
     texts = {name: tokenizer.to_json() for name, tokenizer in tokenizers.items() if tokenizer is not None}
-    is_standard = len(texts) == len(TOKENIZERS) and not any(map(_is_own_format, texts.values()))
+    is_standard = len(texts) == len(TOKENIZERS) and not any(map(is_own_format, texts.values()))
     return texts if is_standard else {}
 
 
@@ -43,7 +43,3 @@ def text_rules(model: Model, files: dict[str, str], source_tag: str) -> dict[str
     read_as: dict[str, int | None] = dict.fromkeys(map(str, sorted(target.hidden_ids)))
     read_as |= {str(index): target.unk_id for index in sorted(unused)}
     return rules | {"read_as": read_as, "unknown": [added.get(target.unk_id, UNK), UNK]}
-
-
-def _is_own_format(text: str) -> bool:
-    return re.match(r'\s*\{\s*"format"', text) is not None

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.exporting.vocabularies import is_standard
+from jax_transformer.data.tokenizers.tokenizer import is_own_format
 from jax_transformer.storage.model_directory import Model
 
 CLASS = "PreTrainedTokenizerFast"
@@ -22,7 +22,7 @@ def tokenizer_files(model: Model) -> tuple[dict[str, bytes], str]:
     source, target = model.source_tokenizer, model.target_tokenizer
     if source is None or target is None:
         return {}, "without tokenizers, as the model has none"
-    if not (is_standard(source.to_json()) and is_standard(target.to_json())):
+    if is_own_format(source.to_json()) or is_own_format(target.to_json()):
         return {}, "without tokenizers: transformers has none that splits text as this model's do"
     files = _files(model, source)
     if source.has_vocabulary_of(target):

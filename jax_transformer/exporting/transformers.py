@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 from typing import NamedTuple
 
-from jax_transformer.exporting.directories import check_free
 from jax_transformer.exporting.family_forms import in_form_of
 from jax_transformer.exporting.options import ExportError
 from jax_transformer.exporting.tokenizer_files import tokenizer_files
@@ -15,6 +13,7 @@ from jax_transformer.porting.convert import directory_problems, export_checkpoin
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.porting.dialects.fairseq import POSITIONS
 from jax_transformer.porting.state_dicts import computes_position_table
+from jax_transformer.runtime.directories import check_free
 from jax_transformer.storage.model_directory import Model
 
 FAMILIES = ("marian", "pegasus", "bart", "mbart", "blenderbot", "blenderbot_small", "t5", "umt5")
@@ -42,8 +41,7 @@ def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]
     Raises:
       ExportError: no family computes what the model computes; the path can't be written.
     """
-    path = Path(path)
-    check_free(path)
+    check_free(path, ExportError)
     dialect = (model.origin or {}).get("dialect")
     if dialect and "hugging_face" in (model.origin or {}):
         export_checkpoint(model, path)

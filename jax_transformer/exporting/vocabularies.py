@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data.tokenizers.tokenizer import is_own_format
 
 
 def token_list(tokenizer: Tokenizer | None, size: int, *, as_shown: bool) -> list[str]:
@@ -31,17 +31,12 @@ def token_list(tokenizer: Tokenizer | None, size: int, *, as_shown: bool) -> lis
 def _entries(tokenizer: Tokenizer) -> list[str]:
     """Returns the entries of the tokenizer's file, or its tokens if only this library reads the file."""
     text = tokenizer.to_json()
-    if not is_standard(text):
+    if is_own_format(text):
         return tokenizer.tokens(range(tokenizer.vocab_size))
     from tokenizers import Tokenizer as Pipeline
 
     pipeline = Pipeline.from_str(text)
     return [str(pipeline.id_to_token(index)) for index in range(tokenizer.vocab_size)]
-
-
-def is_standard(text: str) -> bool:
-    """Returns whether the text of a tokenizer's file is one that the library `tokenizers` reads."""
-    return "format" not in json.loads(text)
 
 
 def _distinct(tokens: Iterable[str]) -> list[str]:

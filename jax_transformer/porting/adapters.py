@@ -23,12 +23,11 @@ from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.porting.axes import Axes
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.porting.fit import not_finite
-from jax_transformer.porting.hugging_face import check_free, of_family
+from jax_transformer.porting.hugging_face import of_family
 from jax_transformer.porting.peft_config import PeftConfig, peft_config, read_peft_config
 from jax_transformer.porting.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.porting.state_dicts import param_shapes
-from jax_transformer.runtime.digests import write_digests
-from jax_transformer.runtime.files import temporary_directory_beside
+from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
@@ -147,13 +146,12 @@ def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | No
       >>> sorted(file.name for file in Path("adapter").glob("adapter_*"))
       ['adapter_config.json', 'adapter_model.safetensors']
     """
-    path = Path(path).resolve()
     if model.adapters is None:
         raise PortingError(
             "this model has no adapters: expected one that was trained with train.lora.rank above 0, or into which "
             "PEFT's were merged"
         )
-    check_free(path)
+    check_free(path, PortingError)
     table = _family(model, dialect)
     leaves, shapes = flatten(model.adapters.params), param_shapes(model.config)
     kernels = _kernel_rules(table, model)
@@ -171,13 +169,9 @@ def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | No
     modules = [_module(place.names) for rule in adapted for place in rule.places(shapes)]
     others = [_module(names) for names in _all_names(table, model) if _module(names) not in modules]
     content = peft_config(model.adapters.config, _ends(modules, others), base)
-    with temporary_directory_beside(path) as temporary:
+    with new_directory(path, PortingError) as temporary:
         (temporary / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         write_tensors(temporary / TENSORS[0], {PREFIX + name: tensors[name] for name in sorted(tensors)})
-        write_digests(temporary)
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
 
 
 # --- names

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from jax_transformer.porting.state_dicts import (
     dialect_and_shapes,
     make_arrays,
 )
+from jax_transformer.runtime.directories import check_free
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
@@ -296,7 +296,7 @@ def export_checkpoint(
         _check_untold(model, table, origin.get("config", {}) if is_return else {})
     else:
         file = hugging_face.of_family(table)
-        hugging_face.check_free(Path(path))
+        check_free(path, PortingError)
         if not model.config.share_embeddings:
             order += [name for name in file.always_there if name not in order]
         _check_directory_tells(model, table)

@@ -3,7 +3,6 @@ tokenizer files."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dial
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
 from jax_transformer.porting.missing_operations import MISSING
-from jax_transformer.runtime.digests import write_digests
-from jax_transformer.runtime.files import temporary_directory_beside
+from jax_transformer.runtime.directories import check_free, new_directory
+from jax_transformer.runtime.json_text import indented_json
 from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
 from jax_transformer.storage.hub import HubName, hub_name
 from jax_transformer.storage.tensor_files import read_tensors, write_tensors
@@ -123,8 +122,7 @@ def write_directory(
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
     """
-    path = Path(path).resolve()
-    check_free(path)
+    check_free(path, PortingError)
     file = of_family(table)
     original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
     if not isinstance(text, str):
@@ -135,15 +133,15 @@ def write_directory(
     )
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
     if original:
-        said = _ids(path, file.resolved(original), parsed(text))
+        said = _ids(Path(path), file.resolved(original), parsed(text))
         ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
     else:
-        text = _json_text({"pad_token_id": config.target_pad_id})
+        text = indented_json({"pad_token_id": config.target_pad_id})
     text = text_of(generation, original, text)
     if text and ids:
-        text = _json_text(parsed(text) | ids)
-    with temporary_directory_beside(path) as temporary:
-        _write_json(temporary / CONFIG, content | ids)
+        text = indented_json(parsed(text) | ids)
+    with new_directory(path, PortingError) as temporary:
+        (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
         if text:  # where there was none, transformers makes it of config.json
             (temporary / GENERATION).write_bytes(text.encode())
         for name, data in tokenizer.items():
@@ -152,16 +150,12 @@ def write_directory(
         write_tensors(temporary / WEIGHTS[0], tensors)
         if write_more is not None:
             write_more(temporary)
-        write_digests(temporary)
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
 
 
 def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
     """Returns the text of generation_config.json, and the settings of it and of generation.json together, for a model
     directory of the first format, whose generation.json lacks them."""
-    text = _json_text(kept) if kept else ""
+    text = indented_json(kept) if kept else ""
     known = {name: value for name, value in vars(generation).items() if value is not None}
     return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
 
@@ -172,17 +166,6 @@ def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
     for tensor in tensors.values():
         sizes[tensor.dtype.name] += tensor.size
     return sizes.most_common(1)[0][0]
-
-
-def check_free(path: Path) -> None:
-    """Raises PortingError where `write_directory` could not write."""
-    if not path.absolute().parent.is_dir():
-        raise PortingError(f"{path}: there is no directory {path.parent}")
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise PortingError(
-            f"{path}: expected a name that is free, or an empty directory, for the directory that transformers will "
-            "read"
-        )
 
 
 def of_family(table: Dialect) -> ConfigFile:
@@ -354,11 +337,3 @@ def _read_text(path: Path) -> str:
         raise PortingError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise PortingError(f"{path}: no JSON ({error})") from None
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(_json_text(content), encoding="utf-8")
-
-
-def _json_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

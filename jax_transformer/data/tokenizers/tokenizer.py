@@ -276,9 +276,15 @@ class Tokenizer:
         return ids
 
 
+def is_own_format(text: str) -> bool:
+    """Returns whether the text of a tokenizer's file has a format of this library, which the library `tokenizers`
+    doesn't read."""
+    return re.match(r'\s*\{\s*"format"', text) is not None
+
+
 def read_backend(text: str) -> tuple[Backend, Around]:
     """Returns the backend in a file's text, and what it puts around sentences."""
-    if not re.match(r'\s*\{\s*"format"', text):
+    if not is_own_format(text):
         from jax_transformer.data.tokenizers.pipelines import read_pipeline
 
         return read_pipeline(text)
