@@ -38,21 +38,26 @@ SILENT = {
 }
 """Keys that are read here, or that say nothing of the trained model."""
 
+SIMPLE = re.compile(r"\^?(?:[\w-]|\\?\.[*+]?|\\d\+?)++\$?")
+"""An alternative of a pattern that is matched: names, dots, `.*` and `\\d+`. Others may take forever."""
+PATTERNS, LENGTH, REPETITIONS = 1000, 500, 2
+"""Most patterns in a file, characters in one, and repetitions in it, so that matching them ends soon."""
+
 
 @dataclass(frozen=True)
 class PeftConfig:
     """Holds what adapter_config.json says of the scales."""
 
     alpha: float
-    alphas: Mapping[str, float]
-    """Those of some modules, by a regular expression for the end of their names."""
+    alphas: Mapping[re.Pattern[str], float]
+    """Those of some modules, by a regular expression for their names."""
     use_rslora: bool
     base: str
     """Name or path of the model that the adapters are for; "" if it says nothing."""
 
     def alpha_of(self, module: str) -> float:
         """Returns the alpha of a module, such as model.encoder.layers.0.self_attn.q_proj."""
-        own = (alpha for name, alpha in self.alphas.items() if re.match(rf"(.*\.)?({name})$", module))
+        own = (alpha for pattern, alpha in self.alphas.items() if pattern.match(module))
         return next(own, self.alpha)
 
     def lora(self, rank: int, alpha: float, targets: tuple[str, ...]) -> LoraConfig:
@@ -71,7 +76,7 @@ def read_peft_config(json: Json) -> PeftConfig:
     numbers = {"lora_alpha": json.get("lora_alpha", 8)}
     if isinstance(alphas, dict):
         numbers |= {f"alpha_pattern: {name}": value for name, value in alphas.items()}
-        problems += [f"alpha_pattern: {name!r} is no regular expression" for name in alphas if not _is_pattern(name)]
+        problems += _pattern_problems(list(alphas))
     else:
         problems.append(f"alpha_pattern must be an object; received {alphas!r}")
     problems += [
@@ -83,7 +88,10 @@ def read_peft_config(json: Json) -> PeftConfig:
         raise PortingError("adapter_config.json: no adapters that this ports", problems)
     base = json.get("base_model_name_or_path")
     return PeftConfig(
-        float(numbers["lora_alpha"]), alphas, bool(json.get("use_rslora")), base if isinstance(base, str) else ""
+        float(numbers["lora_alpha"]),
+        {re.compile(rf"(.*\.)?({name})$"): value for name, value in alphas.items()},  # as PEFT matches them
+        bool(json.get("use_rslora")),
+        base if isinstance(base, str) else "",
     )
 
 
@@ -115,12 +123,23 @@ def _refusals(json: Json) -> list[str]:
     return problems
 
 
-def _is_pattern(text: str) -> bool:
-    try:
-        re.compile(text)
-    except re.error:
+def _pattern_problems(patterns: list[str]) -> list[str]:
+    """Returns which patterns aren't matched."""
+    if len(patterns) > PATTERNS:
+        return [f"alpha_pattern: expected at most {PATTERNS:,} patterns; received {len(patterns):,}"]
+    return [
+        f"alpha_pattern: expected names of at most {LENGTH} characters, joined by |, with {REPETITIONS} of .* and \\d+ "
+        f"at most; received {text[:60]!r}"
+        for text in patterns
+        if not _is_simple(text)
+    ]
+
+
+def _is_simple(text: str) -> bool:
+    """Returns whether a pattern takes a short time on any name."""
+    if len(text) > LENGTH or text.count("*") + text.count("+") > REPETITIONS:
         return False
-    return True
+    return all(SIMPLE.fullmatch(part) for part in text.split("|"))
 
 
 def peft_config(lora: LoraConfig, modules: list[str], base: str) -> dict[str, Any]:

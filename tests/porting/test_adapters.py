@@ -19,6 +19,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting import PortingError, all_dialects, export_adapter, import_adapter
 from jax_transformer.porting.dialects.fairseq import DEFAULTS
+from jax_transformer.porting.peft_config import read_peft_config
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, save_model
@@ -82,13 +83,35 @@ def test_a_merged_model_has_no_scores_or_training_state_of_its_base(model: Model
         ({"use_something_new": True}, "use_something_new: unknown, and not left empty; received True"),
         ({"lora_alpha": "4"}, "lora_alpha must be a number above 0; received '4'"),
         ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern: q_proj must be a number above 0; received None"),
-        ({"alpha_pattern": {"q(": 2}}, r"'q\(' is no regular expression"),
+        ({"alpha_pattern": {"q(": 2}}, r"alpha_pattern: expected names .*; received 'q\('"),
+        ({"alpha_pattern": {"([a-z0-9_.]+)+!": 2}}, r"received '\(\[a-z0-9_\.\]\+\)\+!'"),
+        ({"alpha_pattern": {".*a.*b.*!": 2}}, r"with 2 of \.\* and \\d\+ at most; received '\.\*a\.\*b\.\*!'"),
+        ({"alpha_pattern": {"q" * 501: 2}}, "expected names of at most 500 characters"),
+        ({"alpha_pattern": {f"q{i}": 2 for i in range(1001)}}, "expected at most 1,000 patterns; received 1,001"),
         ({"alpha_pattern": [2]}, "alpha_pattern must be an object"),
     ],
 )
 def test_more_than_lora_is_refused_by_name(said: dict[str, Any], message: str, model: Model, tmp_path: Path) -> None:
     with pytest.raises(PortingError, match=message):
         import_adapter(write(tmp_path, SAID | said), model)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_meant"),
+    [
+        ("q_proj", True),
+        ("self_attn.q_proj|v_proj", True),
+        (r"layers\.\d+\.self_attn\.q_proj", True),
+        ("^model.encoder.*q_proj$", True),
+        ("^encoder.*q_proj", False),
+        ("attn.q_proj", False),
+        ("proj", False),
+    ],
+)
+def test_patterns_of_scales_are_read_as_peft_reads_them(pattern: str, is_meant: bool) -> None:
+    config = read_peft_config(SAID | {"alpha_pattern": {"nothing": 1, pattern: 7}})
+    module = "model.encoder.layers.10.self_attn.q_proj"
+    assert config.alpha_of(module) == (7 if is_meant else 4)
 
 
 def without(*names: str, **more: np.ndarray) -> dict[str, np.ndarray]:
