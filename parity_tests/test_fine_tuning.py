@@ -20,6 +20,7 @@ from jax_transformer.config.data import DataConfig
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
+from jax_transformer.exporting.transformers import export_transformers
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.precision import cast
 from jax_transformer.parity.gates.compare import compare
@@ -30,6 +31,7 @@ from jax_transformer.parity.gates.tolerances import (
     has_zero_gradient,
 )
 from jax_transformer.porting import import_checkpoint
+from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.evaluation import Split, batches, mean_loss
 from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.step import make_evaluation_step
@@ -134,6 +136,22 @@ def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: s
     frame = prepare(run_config(case, folder / name).data).frame
     ids = case.model.config.decoder_start_token_id, case.model.config.eos_token_id
     assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
+
+
+def test_what_was_fine_tuned_is_exported_with_its_tokenizer(folder: Path) -> None:
+    case = make_case("t5", make_folder(folder / "exported"))
+    config = run_config(case, folder / "exported")
+    corpus = prepare(config.data)
+    params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+    save_model(make_model(config, corpus, params), folder / "exported" / "tuned")
+    tuned, out = load_model(folder / "exported" / "tuned"), folder / "exported" / "out"
+    assert export_transformers(tuned, out) == [
+        "family:   t5, as it was ported", "text:     tokenizer.json, tokenizer_config.json, as they were"
+    ]  # fmt: skip
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert theirs(PAIRS[0][0]).input_ids == case.tokenizer(PAIRS[0][0]).input_ids
+    lines = export_transformers(dataclasses.replace(tuned, tokenizer_files=None), folder / "exported" / "bare")
+    assert lines[1] == "text:     without tokenizer files, as the model has none"
 
 
 ADAMW = {"learning_rate": 2e-3, "weight_decay": 0.01}

@@ -45,7 +45,9 @@ def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]
     dialect = (model.origin or {}).get("dialect")
     if dialect and "hugging_face" in (model.origin or {}):
         export_checkpoint(model, path)
-        return [f"family:   {dialect}, as it was ported"]
+        files = model.tokenizer_files
+        text = f"{', '.join(files)}, as they were" if files else "without tokenizer files, as the model has none"
+        return [f"family:   {dialect}, as it was ported", f"text:     {text}"]
     attempts = [attempt(model, get_dialect(name)) for name in FAMILIES]
     nearest = min(attempts, key=lambda tried: len(tried.problems))
     if nearest.problems:

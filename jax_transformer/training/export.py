@@ -21,10 +21,11 @@ from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.hub import is_missing_path
 from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
+from jax_transformer.storage.model_files import TOKENIZERS, tokenizer_files
 from jax_transformer.storage.training_state import TrainingState, parse_training_state
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
@@ -67,8 +68,9 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     """Returns a run's model with these parameters. By default it decodes at most as many tokens as a training sentence
     has. Adapters among the parameters are merged, and the model holds them by themselves, too.
 
-    A model that the run started from passes on its origin and its decoding settings, as long as it still exists; the
-    new training data determine the lengths and, for another start id, the first token.
+    A model that the run started from passes on its origin and its decoding settings, as long as it still exists, and
+    with its tokenizers their files of transformers; the new training data determine the lengths and, for another start
+    id, the first token.
     """
     initial = "" if is_missing_path(config.init_from) else config.init_from
     target = corpus.target_tokenizer
@@ -92,6 +94,7 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
         target,
         generation,
         origin,
+        tokenizer_files=_files_of_initial_tokenizers(config),
         ignored_tensors=ignored,
         adapters=Adapters(config.train.lora, adapters) if adapters else None,
     )
@@ -115,6 +118,17 @@ def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
         return {}
     other = {"max_new_tokens", "min_new_tokens"} | ({"forced_bos_id"} if own.decoder_start_id != start_id else set())
     return {name: value for name, value in own.decoding.items() if name not in other}
+
+
+def _files_of_initial_tokenizers(config: RunConfig) -> dict[str, bytes] | None:
+    """Returns the tokenizer files of the initial model, if it has any and the run splits text by its tokenizers."""
+    data = config.data
+    directory = Path(data.source_tokenizer).parent
+    are_own = [data.source_tokenizer, data.target_tokenizer] == [str(directory / name) for name in TOKENIZERS.values()]
+    if not (config.init_from and data.tokenizers_as_stored and are_own):
+        return None
+    files = (directory / name for name in tokenizer_files(directory))
+    return {file.name: read_bytes(file, TOKENIZER_BYTES) for file in files} or None
 
 
 def _first_token(config: RunConfig, corpus: PreparedCorpus) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
+from jax_transformer.data.preparation import prepare
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model.functional import init_params
-from jax_transformer.storage.model_directory import Model, save_model
+from jax_transformer.storage.model_directory import Model, load_model, save_model
+from jax_transformer.training.export import make_model
 from jax_transformer.training.warm_start import InitialModelError, follow_initial_model
 
 CONFIG = TransformerConfig(
@@ -33,7 +35,8 @@ def ported(tmp_path: Path) -> Path:
     generation = GenerationConfig(decoder_start_id=3, eos_id=3)
     params = jax.device_get(init_params(CONFIG, jax.random.key(0)))
     target = words.adding(bos=False, eos=False)
-    save_model(Model(CONFIG, params, words, target, generation, origin), tmp_path / "model")
+    model = Model(CONFIG, params, words, target, generation, origin, tokenizer_files={"vocab.json": b"{}"})
+    save_model(model, tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -73,6 +76,22 @@ def test_tokenizers_that_are_named_stay(ported: Path) -> None:
     followed = start(ported, dataclasses.replace(preset, data=dataclasses.replace(preset.data, **files)))
     assert not followed.data.tokenizers_as_stored
     assert followed.data.decoder_start_id is None
+
+
+def test_tokenizer_files_go_along_with_the_tokenizers(ported: Path, tmp_path: Path) -> None:
+    """They don't if the run names tokenizers, which it may read otherwise, or if the model is gone."""
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("a b c\nd e f g h\n")
+    pair = (str(tmp_path / "source"), str(tmp_path / "target"))
+    preset, cache = get_preset("finetune"), str(tmp_path / "cache")
+    data = dataclasses.replace(preset.data, train=pair, valid=pair, max_length=8, num_shapes=1, cache_dir=cache)
+    config = start(ported, dataclasses.replace(preset, data=data))
+    corpus, params = prepare(config.data), load_model(ported).params
+    assert make_model(config, corpus, params).tokenizer_files == {"vocab.json": b"{}"}
+    other = dataclasses.replace(config.data, tokenizers_as_stored=False)
+    assert make_model(dataclasses.replace(config, data=other), corpus, params).tokenizer_files is None
+    ported.rename(tmp_path / "elsewhere")
+    assert make_model(config, corpus, params).tokenizer_files is None
 
 
 def test_fine_tuning_needs_a_model() -> None:
