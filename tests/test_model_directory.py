@@ -86,7 +86,11 @@ def test_a_training_state_comes_back(tmp_path):
     back = load_model(tmp_path / "model").training_state
     assert back.described() == state.described()
     np.testing.assert_array_equal(back.slots["momentum"]["head/kernel"], moments["head/kernel"])
-    for wrong in ({"optimizer": "adam"}, state.described() | {"train": {"foo": 1}}, state.described() | {"origin": {}}):
+    for wrong in (
+        {"optimizer": "adam"},
+        state.described() | {"train": {"foo": 1}},
+        state.described() | {"origin": {"form": "dict"}},
+    ):
         edit(tmp_path / "model" / "manifest.json", training_state=wrong)
         assert "as the manifest describes it" in problems_of(tmp_path / "model")[0]
 

@@ -67,7 +67,7 @@ def described(state: TrainingState) -> str:
     told = {name: value for name, value in state.train.items() if name not in ("optimizer", "freeze", "no_decay")}
     frozen = f", {len(state.train['freeze'])} frozen" if state.train.get("freeze") else ""
     listed = ", ".join(f"{name}={value}" for name, value in told.items())
-    left_out = state.origin["left_out"]
+    left_out = state.origin.get("left_out")
     more = f"\n          left out: {', '.join(left_out)}" if left_out else ""
     return f"{state.optimizer} after {state.step:,} steps, {moved}{frozen} ({listed}){more}"
 

@@ -47,7 +47,8 @@ class TrainingState:
     next_rate: float | None = None
     """The learning rate of the next step, as the checkpoint's schedule has it; None if it holds no schedule."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of what the checkpoint said of its training, with which it is written again."""
+    """The rest of what the checkpoint said of its training, with which it is written again. Empty for a state that
+    can't be."""
 
     @property
     def paths(self) -> list[str]:
@@ -73,7 +74,7 @@ PARTS: Mapping[str, type] = {
     "form": str, "keys": dict, "order": list, "parameters": list, "groups": list, "step": str, "is_flat": bool,
     "extras": dict, "others": dict, "left_out": list,
 }  # fmt: skip
-"""What an origin holds."""
+"""What an origin holds, unless it is empty."""
 
 
 def parse_training_state(described: Any) -> TrainingState:
@@ -86,7 +87,8 @@ def parse_training_state(described: Any) -> TrainingState:
     train, rate, origin = described["train"], described["next_rate"], described["origin"]
     if described["optimizer"] not in SLOTS or not known >= train.keys():
         raise ValueError(f"unknown fields {sorted(train.keys() - known)}")
-    if not isinstance(rate, float | None) or any(not isinstance(origin[name], kind) for name, kind in PARTS.items()):
+    is_whole = not origin or all(isinstance(origin[name], kind) for name, kind in PARTS.items())
+    if not isinstance(rate, float | None) or not is_whole:
         raise ValueError("parts of other types")
     return TrainingState(described["optimizer"], int(described["step"]), {}, train, rate, origin)
 

@@ -86,7 +86,7 @@ def test_an_optimizers_state_is_pushed_only_if_that_is_asked_for(
     hub: Hub, run: Run, model: Model, tmp_path: Path, refused: Callable[..., None]
 ) -> None:
     momentum = {"head/kernel": np.ones((2, 3), np.float32)}
-    state = TrainingState("sgd", 7, {"momentum": momentum}, origin={"others": {"save_dir": "/home/someone"}})
+    state = TrainingState("sgd", 7, {"momentum": momentum})
     folder = run()
     save_model(dataclasses.replace(model, training_state=state), folder / "model")
     message = "expected a model without an optimizer's state; received one with optimizer.safetensors"

@@ -17,6 +17,7 @@ import pytest
 
 from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
+from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training import report, report_data
 from jax_transformer.training.report import render, write_report
@@ -303,4 +304,5 @@ def test_the_config_shown_is_the_one_written() -> None:
     paths = {
         field["path"] for field in report_data.flat_config(json.loads(json.dumps(dataclasses.asdict(RunConfig()))))
     }
-    assert {f"train.{field.name}" for field in dataclasses.fields(TrainConfig)} <= paths
+    assert {f"train.{field.name}" for field in dataclasses.fields(TrainConfig)} - paths == {"train.lora"}
+    assert {f"train.lora.{field.name}" for field in dataclasses.fields(LoraConfig)} <= paths

@@ -371,7 +371,7 @@ def directory_writer(model: Model) -> Callable[[Path], None]:
 
 
 def _state(model: Model) -> TrainingState:
-    if model.training_state is None:
+    if model.training_state is None or not model.training_state.origin:
         raise PortingError(
             "expected a model with a training state: one that was ported with --with-optimizer, or a run; received one "
             "without"
