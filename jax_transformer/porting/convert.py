@@ -279,6 +279,12 @@ def export_checkpoint(
         raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     origin = model.origin or {}
     name = dialect or origin.get("dialect")
+    if with_optimizer and (names is not None or name != origin.get("dialect")):
+        received = "a map" if names is not None else f"dialect {name}"
+        raise PortingError(
+            "a training state is written under the names that it was imported with, of dialect "
+            f"{origin.get('dialect')}; received {received}: leave it out, or the training state"
+        )
     write = file_writer(model, path) if with_optimizer else write_tensors
     if names is not None or name == MAP:
         export_by_map(model, path, None if names is None else read_map(names), write=write, consume=consume)

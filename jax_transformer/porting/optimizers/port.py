@@ -110,7 +110,8 @@ def _settings(kind: Kind, groups: Groups, form: str, decay_kind: str | None) -> 
 def _table(model: Model) -> Table:
     if model.origin is None:
         raise PortingError(
-            "this model was not imported from a checkpoint, so no table relates its parameters to others"
+            "this model was not imported from a checkpoint, so no table relates its parameters to an optimizer's; only "
+            "ported models, and runs that began with one (--init-from), have training states to port"
         )
     return Table.of(dialect_of_origin(model.origin).rules(model.config), param_shapes(model.config))
 
