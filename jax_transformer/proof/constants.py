@@ -1,0 +1,129 @@
+"""Read floats as the real numbers that programs mean by them.
+
+A float is a dyadic rational. Some are written for another number that no float holds: 1/√8, 0.1, √(2/π). Those within
+one unit in the last place of such a number are read as the number (axioms "roots" and "fractions"), so that dividing
+by √8 is multiplying by 1/√8. All others are what they are: ε · (1 + 2⁻⁵⁰) is another ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from jax_transformer.proof.programs import Program
+
+MOST_RADICAND = 2**16
+"""The largest n whose √n is looked for."""
+MOST_TERM, MOST_DENOMINATOR = 1000, 10**6
+"""Fractions a/b with a and b up to these are looked for, and decimals of up to four digits."""
+MOST_ELEMENTS, MOST_DIFFERENT = 4096, 16
+"""An array of more elements, or of more different ones, is a table."""
+EXACT_BITS = 32
+"""A float of so few significant bits is meant as it stands."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """The real number fraction · √radicand · π^(halves of pi)."""
+
+    fraction: Fraction
+    radicand: int = 1
+    half_pis: int = 0
+    axiom: str = ""
+    """The axiom that reads a float as this number; "": it is the float."""
+
+    def __str__(self) -> str:
+        parts = [str(self.fraction)] if self.fraction != 1 or (self.radicand, self.half_pis) == (1, 0) else []
+        parts += [f"√{self.radicand}"] if self.radicand != 1 else []
+        parts += [{1: "√π", -1: "1/√π", 2: "π", -2: "1/π"}[self.half_pis]] if self.half_pis else []
+        return " · ".join(parts)
+
+
+@lru_cache(4096)
+def read(value: float) -> Number:
+    """Returns the number that a finite float64 stands for."""
+    exactly = Fraction(value)
+    if significant_bits(exactly) <= EXACT_BITS:
+        return Number(exactly)
+    for number in _candidates(abs(value)):
+        if _is_read_as(abs(value), number):
+            sign = -1 if value < 0 else 1
+            return Number(sign * number.fraction, number.radicand, number.half_pis, number.axiom)
+    return Number(exactly)
+
+
+def radicands(program: Program) -> frozenset[int]:
+    """Returns the integers whose roots a program's constants are read as; they have to be squares in a field."""
+    found = set()
+    for one in program.operations:
+        if one.name == "constant" and (numbers := few_numbers(one.attributes["array"])) is not None:
+            found |= {read(float(value)).radicand for value in numbers if np.isfinite(value)}
+    return frozenset(found - {1})
+
+
+def few_numbers(array: np.ndarray) -> np.ndarray | None:
+    """Returns the different numbers of an array that is no table; None for a table, which is what it is."""
+    different = np.unique(array) if array.size <= MOST_ELEMENTS else array[:0]
+    return different if 0 < different.size <= MOST_DIFFERENT else None
+
+
+def significant_bits(value: Fraction) -> int:
+    numerator = abs(value.numerator)
+    return 0 if numerator == 0 else numerator.bit_length() - ((numerator & -numerator).bit_length() - 1)
+
+
+def _candidates(value: float) -> Iterator[Number]:
+    """Yields numbers near a positive float that programs write."""
+    if 1 / MOST_RADICAND <= value <= MOST_RADICAND:
+        square = value * value
+        if 1 <= square <= MOST_RADICAND:
+            yield _root_of(Fraction(round(square)))
+        elif 1 <= 1 / square <= MOST_RADICAND:
+            yield _root_of(Fraction(1, round(1 / square)))
+        for halves in (-1, 1):  # 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh
+            without_pi = square / math.pi**halves
+            for denominator in (1, 2, 4, 8):
+                numerator = round(without_pi * denominator)
+                if 1 <= numerator <= 16:
+                    yield _root_of(Fraction(numerator, denominator), halves)
+        yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
+    yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
+
+
+def _root_of(square: Fraction, half_pis: int = 0) -> Number:
+    """Returns √square · √π to a power."""
+    radicand = square.numerator * square.denominator
+    factor = Fraction(1, square.denominator)
+    for n in range(math.isqrt(radicand), 1, -1):
+        if radicand % (n * n) == 0:
+            return Number(factor * n, radicand // (n * n), half_pis, "roots")
+    return Number(factor, radicand, half_pis, "roots")
+
+
+def _is_read_as(value: float, number: Number) -> bool:
+    """Returns whether a positive float is within one unit in its last place of a number, or is the rounded inverse of
+    such a float."""
+    if number.axiom == "fractions":
+        fraction = number.fraction
+        is_short = fraction.numerator <= MOST_TERM or fraction.denominator % 10 == 0
+        return fraction > 0 and is_short and abs(Fraction(value) - fraction) <= Fraction(math.ulp(value))
+    if number.radicand == 1 and number.half_pis == 0:
+        return False
+    square = number.fraction**2 * number.radicand * PI**number.half_pis
+    single = np.float32(value)
+    ulps = [math.ulp(value)] + ([float(np.spacing(single))] if float(single) == value else [])
+    return any(_brackets(value, ulp, square) for ulp in ulps) or _brackets(1 / value, math.ulp(1 / value), 1 / square)
+
+
+def _brackets(value: float, ulp: float, square: Fraction) -> bool:
+    exactly = Fraction(value)
+    return (exactly - Fraction(ulp)) ** 2 <= square <= (exactly + Fraction(ulp)) ** 2
+
+
+PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)
+"""π to 50 digits: enough to compare with floats; no proof computes with it."""

@@ -1,0 +1,251 @@
+"""Where programs are evaluated: in a prime field, or in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from jax_transformer.proof.constants import few_numbers, read
+from jax_transformer.proof.fields import PrimeField
+
+
+class Undefined(ArithmeticError):
+    """Raised for a program that computes no number, whatever its weights are: it divides by zero."""
+
+
+class Domain(Protocol):
+    """Computes arithmetic and functions on arrays. Moves of elements are NumPy's."""
+
+    dtype: type[Any]
+
+    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray: ...
+
+    def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray: ...
+
+
+class Reals:
+    """Approximates the real numbers by float64."""
+
+    dtype = np.float64
+
+    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
+        return np.asarray(array, np.float64)
+
+    def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(getattr(self, name)(*inputs, **attributes))
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x + y
+
+    def subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x - y
+
+    def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x * y
+
+    def negate(self, x: np.ndarray) -> np.ndarray:
+        return -x
+
+    def inverse(self, x: np.ndarray) -> np.ndarray:
+        return 1 / x
+
+    def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
+        return x**exponent
+
+    def root(self, x: np.ndarray) -> np.ndarray:
+        return np.sqrt(x)
+
+    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.matmul(x, y)
+
+    def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return x.sum(axis=axes)
+
+    def cumulative_sum(self, x: np.ndarray, axis: int) -> np.ndarray:
+        return np.cumsum(x, axis=axis)
+
+    def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        if counts is None:
+            return x.mean(axis=axis, keepdims=True)
+        return np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True)
+
+    def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        of_row = np.exp(x - mean)
+        return of_row if counts is None else np.where(counts, of_row, 0.0)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return np.exp(x)
+
+    def log(self, x: np.ndarray) -> np.ndarray:
+        return np.log(x)
+
+    def erf(self, x: np.ndarray) -> np.ndarray:
+        from scipy.special import erf  # type: ignore[import-untyped]
+
+        return np.asarray(erf(x))
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return np.tanh(x)
+
+    def sin(self, x: np.ndarray) -> np.ndarray:
+        return np.sin(x)
+
+    def cos(self, x: np.ndarray) -> np.ndarray:
+        return np.cos(x)
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        return (x > 0).astype(np.float64)
+
+    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return (x == y).astype(np.float64)
+
+    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+        return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axes)
+
+
+class Residues:
+    """A prime field, in which functions are keyed hashes that obey their axioms.
+
+    Args:
+      key: seeds the hashes.
+    """
+
+    dtype = np.int64
+
+    def __init__(self, field: PrimeField, key: int) -> None:
+        self.field, self.key = field, np.uint64(key)
+        self.axioms: dict[str, dict[str, None]] = {}
+        """The axioms that were used, and on which constants."""
+        root_of_pi = int(self._hash("√π", np.zeros(1, np.int64))[0])
+        self._roots_of_pi = {1: root_of_pi, -1: pow(root_of_pi, -1, field.p)}
+        self._logarithms: list[tuple[np.ndarray, np.ndarray]] = []
+
+    # --- constants
+
+    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
+        if exactly is not None:
+            return np.int64(self.field.rational(exactly)) + np.zeros((), np.int64)
+        different = few_numbers(array)
+        if different is not None:
+            read_as = np.array([self._number(float(value)) for value in different], np.int64)
+            return read_as[np.searchsorted(different, array)].reshape(array.shape)
+        return self.field.dyadic(self._finite(array)).reshape(array.shape)
+
+    def _number(self, value: float) -> int:
+        if np.isnan(value):
+            raise Undefined("a constant is NaN")
+        if np.isinf(value):
+            return int(self._hash("infinity", np.array([value < 0], np.int64))[0])
+        number = read(value)
+        if number.axiom:
+            self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}"] = None
+        residue = self.field.rational(number.fraction)
+        if number.radicand != 1:
+            residue = residue * int(self.field.root(np.array([number.radicand]))[0]) % self.field.p
+        for _ in range(abs(number.half_pis)):
+            residue = residue * self._roots_of_pi[1 if number.half_pis > 0 else -1] % self.field.p
+        return residue
+
+    def _finite(self, array: np.ndarray) -> np.ndarray:
+        if not np.isfinite(array).all():
+            raise Undefined("a table of constants isn't finite")
+        return array
+
+    # --- arithmetic
+
+    def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
+        method = getattr(self, name, None) or getattr(self.field, _OF_FIELD[name])
+        return np.asarray(method(*inputs, **attributes))
+
+    def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        self.axioms.setdefault("softmax", {})
+        if counts is None:
+            count = np.full((1,) * x.ndim, x.shape[axis], np.int64)
+        else:
+            self.axioms.setdefault("masks", {})
+            count, x = counts.sum(axis=axis, keepdims=True), np.where(counts, x, 0)
+        total = np.expand_dims(self.field.sum(x, (axis,)), axis)
+        return self.field.multiply(total, self.field.invert(np.asarray(count, np.int64)))
+
+    # --- functions
+
+    def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        of_row = self._hash("exp of a row", self.field.subtract(x, mean))
+        return of_row if counts is None else np.where(counts, of_row, 0)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        """Hashes x, unless it is a logarithm that was taken before, or its negative."""
+        result = self._hash("exp", x)
+        for logarithm, argument in self._logarithms:
+            for sign in (1, -1):
+                wanted = logarithm if sign == 1 else self.field.negate(logarithm)
+                order = np.argsort(wanted)
+                places = np.searchsorted(wanted, x, sorter=order).clip(max=wanted.size - 1)
+                found = wanted[order][places] == x
+                if found.any():
+                    self.axioms.setdefault("exp of log", {})
+                    values = argument if sign == 1 else self.field.invert(argument)
+                    result = np.where(found, values[order][places], result)
+        return np.where(x == 0, 1, result)
+
+    def log(self, x: np.ndarray) -> np.ndarray:
+        result = np.where(x == 1, 0, self._hash("log", x))
+        self._logarithms.append((np.ravel(result), np.ravel(x)))
+        return result
+
+    def erf(self, x: np.ndarray) -> np.ndarray:
+        return self._odd("erf", x)
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return self._odd("tanh", x)
+
+    def sin(self, x: np.ndarray) -> np.ndarray:
+        return self._odd("sin", x)
+
+    def cos(self, x: np.ndarray) -> np.ndarray:
+        return np.where(x == 0, 1, self._hash("cos", np.minimum(x, self.field.negate(x))))
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        """Returns s(x) with s(x) + s(−x) = 1."""
+        is_low = x <= self.field.half
+        hashed = self._hash("step", np.where(is_low, x, self.field.negate(x)))
+        return np.where(is_low, hashed, self.field.subtract(np.asarray(1), hashed))
+
+    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.asarray(x == y, np.int64)
+
+    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+        """Hashes the entries that count as a multiset."""
+        hashed = self._hash("an entry of largest", x)
+        total = self.field.sum(hashed if counts is None else np.where(counts, hashed, 0), axes)
+        return self._hash("largest", total)
+
+    def _odd(self, name: str, x: np.ndarray) -> np.ndarray:
+        is_low = x <= self.field.half
+        hashed = self._hash(name, np.where(is_low, x, self.field.negate(x)))
+        return np.where(x == 0, 0, np.where(is_low, hashed, self.field.negate(hashed)))
+
+    def _hash(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Mixes 64 bits twice as splitmix64 does (Steele, Lea and Flood, 2014), keyed by the name and the point."""
+        salt = np.uint64(int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little") ^ (len(name) << 56))
+        with np.errstate(over="ignore"):
+            mixed = mix(mix(x.astype(np.uint64) + mix(np.atleast_1d(self.key ^ salt))) ^ self.key)
+        return np.asarray(mixed.reshape(np.shape(x)) % np.uint64(self.field.p), np.int64)
+
+
+_OF_FIELD = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "negate": "negate", "inverse": "invert",
+    "power": "power", "root": "root", "matmul": "matmul", "sum": "sum", "cumulative_sum": "cumulative_sum",
+}  # fmt: skip
+"""Operations of programs → methods of PrimeField."""
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)))

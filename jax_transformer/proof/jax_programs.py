@@ -1,0 +1,182 @@
+"""Lower JAX programs: read their jaxprs, and repeat each primitive in a `Builder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.jax_rules import MOVES, RULES
+from jax_transformer.proof.programs import Program, UnknownOperation, Value
+
+CALLS = {
+    "pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
+}  # fmt: skip
+"""Primitives that call a jaxpr → the parameter that holds it."""
+
+
+def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any], *args: Any) -> Program:
+    """Lowers a function that returns named arrays.
+
+    Args:
+      program: called with `weights` and `args`, and traced as it stands.
+      weights: arrays or shapes by name; the inputs of the program.
+      args: what else it reads: ids and masks, by their values.
+
+    Raises:
+      UnknownOperation: the function needs a primitive without a rule, or its control flow depends on weights.
+    """
+    names, keys = list(weights), list[str]()
+
+    def flat(*leaves: Any) -> list[Any]:
+        outputs = program(dict(zip(names, leaves, strict=True)), *args)
+        keys.extend(outputs)  # in execution order, which a pytree would not keep
+        return list(outputs.values())
+
+    closed = jax.make_jaxpr(flat)(*weights.values())
+    builder = Builder()
+    inputs = [builder.input(name, np.shape(weights[name])) for name in names]
+    found = Lowering(builder).run(closed, inputs)
+    return builder.program(dict(zip(keys, found, strict=True)))
+
+
+class Lowering:
+    """Lowers jaxprs to one builder."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+
+    def run(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
+        """Lowers a closed jaxpr on these inputs, and returns its outputs."""
+        constants = [self.builder.constant(_array(each)) for each in closed.consts]
+        return self._run(closed.jaxpr, constants, inputs)
+
+    def _run(self, jaxpr: Any, constants: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+        held: dict[Any, Value] = dict(zip(jaxpr.constvars, constants, strict=True))
+        held |= dict(zip(jaxpr.invars, inputs, strict=True))
+
+        def value(each: Any) -> Value:
+            return self.builder.constant(_array(each.val)) if isinstance(each, jex_core.Literal) else held[each]
+
+        for equation in jaxpr.eqns:
+            name = equation.primitive.name
+            self.builder.line = f"{name}, {_line(equation)}"
+            outputs = self._apply(name, equation, [value(each) for each in equation.invars])
+            held |= dict(zip(equation.outvars, outputs, strict=True))
+        return [value(each) for each in jaxpr.outvars]
+
+    def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
+        params = equation.params
+        if name in CALLS:
+            return self.run(_closed(params[CALLS[name]]), inputs)
+        if name == "scan":
+            return self._scan(params, inputs)
+        if name == "cond":
+            return self._cond(params, inputs)
+        if name == "while":
+            return self._while(params, inputs)
+        if all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
+            return self._computed(equation, inputs)
+        self.builder.read[name] = self.builder.read.get(name, 0) + 1
+        if name in MOVES:
+            return [self._move(equation, inputs)]
+        if name not in RULES:
+            raise UnknownOperation(name, _line(equation))
+        found = RULES[name](self.builder, *inputs, **params)
+        return found if isinstance(found, list | tuple) else [found]
+
+    def _computed(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Computes what follows from integers and booleans alone."""
+        found = equation.primitive.bind(*[each.known for each in inputs], **equation.params)
+        found = found if equation.primitive.multiple_results else [found]
+        return [self.builder.constant(_array(each)) for each in found]
+
+    def _move(self, equation: Any, inputs: list[Value]) -> Value:
+        """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
+        source, *rest = inputs
+        if any(each.known is None for each in rest):
+            raise UnknownOperation(equation.primitive.name, _line(equation), "an index depends on weights")
+        params = dict(equation.params)
+        if params.get("fill_value") is None and "fill_value" in params:
+            params["fill_value"] = -1
+        places = np.arange(source.size, dtype=np.int64).reshape(source.shape)
+        with jax.enable_x64(True):
+            moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
+        if (moved < 0).any():
+            raise UnknownOperation(equation.primitive.name, _line(equation), "an index is out of bounds")
+        return self.builder.take(source, moved)
+
+    def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
+        """Runs the body once for each slice."""
+        b, closed, count = self.builder, params["jaxpr"], params["length"]
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        constants, carry, stacked = (
+            inputs[:num_consts],
+            inputs[num_consts : num_consts + num_carry],
+            inputs[num_consts + num_carry :],
+        )
+        slices: list[list[Value]] = []
+        order = range(count)[::-1] if params["reverse"] else range(count)
+        for step in order:
+            parts = [_slice(b, each, step) for each in stacked]
+            found = self.run(closed, [*constants, *carry, *parts])
+            carry = found[:num_carry]
+            slices.append(found[num_carry:])
+        if params["reverse"]:
+            slices.reverse()
+        shapes = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
+        outputs = []
+        for place, shape in enumerate(shapes):
+            parts = [b.reshape(each[place], (1, *each[place].shape)) for each in slices]
+            outputs.append(b.concatenate(parts, 0) if parts else b.constant(np.zeros((0, *shape.shape), shape.dtype)))
+        return [*carry, *outputs]
+
+    def _cond(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
+        index, *rest = inputs
+        if index.known is None:
+            raise UnknownOperation("cond", self.builder.line, "control flow depends on weights")
+        branches = params["branches"]
+        return self.run(branches[int(np.clip(index.known, 0, len(branches) - 1))], rest)
+
+    def _while(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
+        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+        condition, body = inputs[:of_condition], inputs[of_condition : of_condition + of_body]
+        carry = inputs[of_condition + of_body :]
+        while True:
+            (goes_on,) = self.run(params["cond_jaxpr"], [*condition, *carry])
+            if goes_on.known is None:
+                raise UnknownOperation("while", self.builder.line, "control flow depends on weights")
+            if not goes_on.known:
+                return list(carry)
+            carry = self.run(params["body_jaxpr"], [*body, *carry])
+
+
+def _slice(b: Builder, x: Value, step: int) -> Value:
+    if x.known is not None and x.kind != "float":
+        return b.constant(x.known[step])
+    size = int(np.prod(x.shape[1:], dtype=np.int64))
+    places = np.arange(step * size, (step + 1) * size).reshape(x.shape[1:])
+    return b.take(x, places)
+
+
+def _closed(jaxpr: Any) -> Any:
+    return jaxpr if hasattr(jaxpr, "consts") else jex_core.ClosedJaxpr(jaxpr, ())
+
+
+def _array(each: Any) -> np.ndarray:
+    if hasattr(each, "dtype") and jax.dtypes.issubdtype(each.dtype, jax.dtypes.prng_key):
+        raise UnknownOperation("random key", "", "random numbers are no function of weights and ids")
+    return np.asarray(each)
+
+
+def _line(equation: Any) -> str:
+    from jax._src import source_info_util
+
+    frame = source_info_util.user_frame(equation.source_info.traceback)
+    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"

@@ -1,0 +1,109 @@
+"""Programs over the real numbers: exact operations, functions and moves of elements, in execution order.
+
+A JAX or PyTorch program is lowered to one for given shapes, ids and masks. Integers, booleans, and all that follows
+from them, are computed while it is lowered; only floats remain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Kind = Literal["float", "int", "bool", "indicator"]
+
+MOVES = ("input", "constant", "reshape", "transpose", "broadcast", "take", "concatenate", "put", "where")
+ARITHMETIC = (
+    *("add", "subtract", "multiply", "negate", "inverse", "power", "root"),
+    *("matmul", "sum", "cumulative_sum", "row_mean"),
+)
+FUNCTIONS = ("exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest")
+"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]."""
+OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
+
+
+class UnknownOperation(Exception):
+    """Raised for an operation that no rule covers, or that depends on data in a way that none does."""
+
+    def __init__(self, operation: str, where: str = "", reason: str = "no rule covers it") -> None:
+        super().__init__(f"{operation}: {reason}{f' ({where})' if where else ''}")
+        self.operation, self.line, self.reason = operation, where, reason
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An array in a program."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+    """"indicator": a boolean that depends on weights, computed as the number 0 or 1."""
+    known: np.ndarray | None = None
+    """Integers and booleans: the array. Floats that depend on no weight: their float64, which decides comparisons and
+    finds masks, and is no part of the proof."""
+    node: int | None = None
+    """The operation that computes it; None for integers and booleans."""
+    fills: np.ndarray | None = None
+    """Which entries are masked by a constant; None: none."""
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """Computes one array."""
+
+    name: str
+    inputs: tuple[int, ...]
+    """Earlier operations."""
+    shape: tuple[int, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    line: str = ""
+    """The framework's own operation and its source line."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations in execution order, and the names of some of their values."""
+
+    operations: tuple[Operation, ...]
+    outputs: Mapping[str, Value]
+    narrowing: tuple[str, ...] = ()
+    """Casts to a narrower float type, which are left out of the function."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """How often each of the framework's operations was lowered."""
+    axioms: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
+    """The axioms that lowering used → where."""
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the weights by name."""
+        return {one.attributes["name"]: one.shape for one in self.operations if one.name == "input"}
+
+    def sha256(self) -> str:
+        """Returns a digest of operations, constants and outputs, without source lines."""
+        digest = hashlib.sha256()
+        for one in self.operations:
+            digest.update(repr((one.name, one.inputs, one.shape, key_of(one.attributes))).encode())
+        for name, value in self.outputs.items():
+            digest.update(repr((name, value.node, value.shape, value.kind, digest_of(value.known))).encode())
+        return digest.hexdigest()
+
+
+def key_of(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns attributes as something that can be compared and hashed."""
+    return tuple(
+        (name, digest_of(value) if isinstance(value, np.ndarray | np.generic) else value)
+        for name, value in sorted(attributes.items())
+    )
+
+
+def digest_of(array: Any) -> str | None:
+    if array is None:
+        return None
+    array = np.ascontiguousarray(array)
+    return hashlib.sha256(repr((array.dtype.str, array.shape)).encode() + array.tobytes()).hexdigest()

@@ -1,0 +1,557 @@
+"""What ATen's operations compute, in terms of a `Builder`'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.programs import UnknownOperation, Value
+
+Rule = Callable[..., Any]
+
+MOVES = frozenset(
+    (
+        *("gather", "index_select", "index", "flip", "roll", "repeat", "tril", "triu", "slice", "select"),
+        *("diagonal", "unfold", "take", "constant_pad_nd"),
+    )
+)
+"""Operations that move elements of their first argument, and fill with zeros."""
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def value_of(b: Builder, x: Any) -> Value:
+    """Returns a tensor's value, or a Python number's."""
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, bool):
+        return b.constant(np.bool_(x))
+    return b.constant(np.float64(x) if isinstance(x, float) else np.int64(x))
+
+
+# --- arithmetic
+
+
+@rule("add")
+def add(b: Builder, x: Any, y: Any, *, alpha: Any = 1) -> Value:
+    y = value_of(b, y)
+    return b.add(value_of(b, x), y if alpha == 1 else b.multiply(y, value_of(b, alpha)))
+
+
+@rule("sub")
+def sub(b: Builder, x: Any, y: Any, *, alpha: Any = 1) -> Value:
+    y = value_of(b, y)
+    return b.subtract(value_of(b, x), y if alpha == 1 else b.multiply(y, value_of(b, alpha)))
+
+
+@rule("rsub")
+def rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return sub(b, y, x, alpha=alpha)
+
+
+@rule("mul")
+def mul(b: Builder, x: Any, y: Any) -> Value:
+    return b.multiply(value_of(b, x), value_of(b, y))
+
+
+@rule("div")
+def div(b: Builder, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is not None:
+        raise UnknownOperation("div", b.line, f"rounding_mode={rounding_mode} depends on weights")
+    return b.divide(value_of(b, x), value_of(b, y))
+
+
+@rule("neg")
+def neg(b: Builder, x: Value) -> Value:
+    return b.negate(x)
+
+
+@rule("reciprocal")
+def reciprocal(b: Builder, x: Value) -> Value:
+    return b.inverse(x)
+
+
+@rule("sqrt")
+def sqrt(b: Builder, x: Value) -> Value:
+    return b.root(x)
+
+
+@rule("rsqrt")
+def rsqrt(b: Builder, x: Value) -> Value:
+    return b.inverse(b.root(x))
+
+
+@rule("square")
+def square(b: Builder, x: Value) -> Value:
+    return b.power(x, 2)
+
+
+@rule("pow")
+def power(b: Builder, x: Any, exponent: Any) -> Value:
+    if isinstance(exponent, Value):
+        if exponent.known is None or exponent.size != 1:
+            raise UnknownOperation("pow", b.line, "its exponent isn't one known number")
+        exponent = float(exponent.known.reshape(()))
+    return b.power(value_of(b, x), Fraction(exponent))
+
+
+@rule("addcmul")
+def addcmul(b: Builder, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+    return add(b, x, b.multiply(y, z), alpha=value)
+
+
+@rule("addcdiv")
+def addcdiv(b: Builder, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+    return b.add(x, b.divide(b.multiply(value_of(b, value), y), z))
+
+
+@rule("lerp")
+def lerp(b: Builder, x: Value, end: Value, weight: Any) -> Value:
+    return b.add(x, b.multiply(value_of(b, weight), b.subtract(end, x)))
+
+
+# --- products and sums
+
+
+@rule("mm")
+def mm(b: Builder, x: Value, y: Value) -> Value:
+    product = b.matmul(b.reshape(x, (1, *x.shape)), b.reshape(y, (1, *y.shape)))
+    return b.reshape(product, product.shape[1:])
+
+
+@rule("bmm")
+def bmm(b: Builder, x: Value, y: Value) -> Value:
+    return b.matmul(x, y)
+
+
+@rule("mv")
+def mv(b: Builder, x: Value, y: Value) -> Value:
+    return b.reshape(mm(b, x, b.reshape(y, (*y.shape, 1))), x.shape[:1])
+
+
+@rule("dot")
+def dot(b: Builder, x: Value, y: Value) -> Value:
+    return b.sum(b.multiply(x, y), (0,))
+
+
+@rule("addmm")
+def addmm(b: Builder, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = mm(b, x, y)
+    product = product if alpha == 1 else b.multiply(product, value_of(b, alpha))
+    return b.add(product, bias if beta == 1 else b.multiply(bias, value_of(b, beta)))
+
+
+@rule("baddbmm")
+def baddbmm(b: Builder, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = b.matmul(x, y)
+    product = product if alpha == 1 else b.multiply(product, value_of(b, alpha))
+    return product if beta == 0 else b.add(product, bias if beta == 1 else b.multiply(bias, value_of(b, beta)))
+
+
+@rule("sum")
+def total(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    axes = _axes(x, dim)
+    return _keep(b, x, b.sum(x, axes), axes, keepdim)
+
+
+@rule("mean")
+def mean(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    axes = _axes(x, dim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return _keep(b, x, b.divide(b.sum(x, axes), b.constant(np.int64(count))), axes, keepdim)
+
+
+@rule("var")
+def var(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+    axes = _axes(x, dim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    centred = b.subtract(x, mean(b, x, axes, keepdim=True))
+    squares = b.sum(b.power(centred, 2), axes)
+    divided = b.divide(squares, b.constant(np.int64(count - (1 if correction is None else correction))))
+    return _keep(b, x, divided, axes, keepdim)
+
+
+@rule("native_layer_norm")
+def native_layer_norm(
+    b: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    """Returns the norm, the mean and 1/√(variance + ε)."""
+    axes = tuple(range(len(x.shape) - len(shape), len(x.shape)))
+    centre = mean(b, x, axes, keepdim=True)
+    variance = var(b, x, axes, correction=0, keepdim=True)
+    scale = b.inverse(b.root(b.add(variance, b.constant(float(eps)))))
+    normed = b.multiply(b.subtract(x, centre), scale)
+    normed = normed if weight is None else b.multiply(normed, weight)
+    return normed if bias is None else b.add(normed, bias), centre, scale
+
+
+@rule("std")
+def std(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+    return b.root(var(b, x, dim, correction=correction, keepdim=keepdim))
+
+
+@rule("cumsum")
+def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    return b.cumulative_sum(x, dim % len(x.shape))
+
+
+@rule("amax")
+def amax(b: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    axes = _axes(x, dim)
+    return _keep(b, x, b.largest(x, axes), axes, keepdim)
+
+
+# --- functions
+
+
+def _register_functions() -> None:
+    for name in ("exp", "log", "erf", "tanh", "sin", "cos", "sign"):
+        RULES[name] = lambda b, x, name=name: getattr(b, name)(x)
+
+
+_register_functions()
+
+
+@rule("sgn")
+def sgn(b: Builder, x: Value) -> Value:
+    return b.sign(x)
+
+
+@rule("sigmoid")
+def sigmoid(b: Builder, x: Value) -> Value:
+    return b.logistic(x)
+
+
+@rule("silu")
+def silu(b: Builder, x: Value) -> Value:
+    return b.multiply(x, b.logistic(x))
+
+
+@rule("erfc")
+def erfc(b: Builder, x: Value) -> Value:
+    return b.subtract(b.constant(1.0), b.erf(x))
+
+
+@rule("relu")
+def relu(b: Builder, x: Value) -> Value:
+    return b.maximum(x, b.constant(0.0))
+
+
+@rule("threshold_backward")
+def threshold_backward(b: Builder, gradient: Value, x: Value, threshold: Any) -> Value:
+    return b.multiply(gradient, b.as_float(b.step(b.subtract(x, value_of(b, threshold)))))
+
+
+@rule("gelu")
+def gelu(b: Builder, x: Value, *, approximate: str = "none") -> Value:
+    half, one = b.constant(0.5), b.constant(1.0)
+    if approximate == "none":
+        inside = b.erf(b.multiply(x, b.constant(math.sqrt(0.5))))
+    else:
+        cubed = b.add(x, b.multiply(b.constant(0.044715), b.power(x, 3)))
+        inside = b.tanh(b.multiply(b.constant(math.sqrt(2 / math.pi)), cubed))
+    return b.multiply(b.multiply(half, x), b.add(one, inside))
+
+
+@rule("abs")
+def absolute(b: Builder, x: Value) -> Value:
+    return b.absolute(x)
+
+
+@rule("maximum")
+def maximum(b: Builder, x: Value, y: Value) -> Value:
+    return b.maximum(x, y)
+
+
+@rule("minimum")
+def minimum(b: Builder, x: Value, y: Value) -> Value:
+    return b.minimum(x, y)
+
+
+@rule("clamp")
+def clamp(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
+    x = x if low is None else b.maximum(x, value_of(b, low))
+    return x if high is None else b.minimum(x, value_of(b, high))
+
+
+@rule("clamp_min")
+def clamp_min(b: Builder, x: Value, low: Any) -> Value:
+    return clamp(b, x, low)
+
+
+@rule("clamp_max")
+def clamp_max(b: Builder, x: Value, high: Any) -> Value:
+    return clamp(b, x, None, high)
+
+
+@rule("_softmax", "_safe_softmax")
+def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    return b.softmax(x, dim)
+
+
+@rule("_log_softmax")
+def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    return b.log_softmax(x, dim)
+
+
+@rule("logsumexp")
+def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
+    axis = dim[0] % len(x.shape)
+    found = b.log(b.kept_sum(b.exp(b.subtract(x, b.broadcast(_zero(b, x, axis), x.shape))), axis))
+    return found if keepdim else b.reshape(found, x.shape[:axis] + x.shape[axis + 1 :])
+
+
+@rule("_softmax_backward_data")
+def softmax_backward(b: Builder, gradient: Value, output: Value, dim: int, input_dtype: Any) -> Value:
+    product = b.multiply(gradient, output)
+    return b.subtract(product, b.multiply(output, b.kept_sum(product, dim)))
+
+
+@rule("_log_softmax_backward_data")
+def log_softmax_backward(b: Builder, gradient: Value, output: Value, dim: int, input_dtype: Any) -> Value:
+    return b.subtract(gradient, b.multiply(b.exp(output), b.kept_sum(gradient, dim)))
+
+
+# --- conditions
+
+
+@rule("where")
+def where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
+    return b.where(condition, value_of(b, x), value_of(b, y))
+
+
+@rule("masked_fill")
+def masked_fill(b: Builder, x: Value, mask: Value, fill: Any) -> Value:
+    return b.where(mask, value_of(b, fill), x)
+
+
+@rule("gt", "ge")
+def greater(b: Builder, x: Any, y: Any) -> Value:
+    x, y = value_of(b, x), value_of(b, y)
+    return b.step(b.subtract(x, y))
+
+
+@rule("lt", "le")
+def less(b: Builder, x: Any, y: Any) -> Value:
+    x, y = value_of(b, x), value_of(b, y)
+    return b.logical_not(b.step(b.subtract(x, y)))
+
+
+@rule("eq")
+def equal(b: Builder, x: Any, y: Any) -> Value:
+    return b.equal(value_of(b, x), value_of(b, y))
+
+
+@rule("ne")
+def unequal(b: Builder, x: Any, y: Any) -> Value:
+    return b.logical_not(equal(b, x, y))
+
+
+@rule("isnan", "isinf")
+def never(b: Builder, x: Value) -> Value:
+    return b.constant(np.zeros(x.shape, bool))
+
+
+@rule("isfinite")
+def always(b: Builder, x: Value) -> Value:
+    return b.constant(np.ones(x.shape, bool))
+
+
+@rule("logical_not", "bitwise_not")
+def logical_not(b: Builder, x: Value) -> Value:
+    return b.logical_not(x)
+
+
+@rule("logical_and", "bitwise_and", "__and__")
+def logical_and(b: Builder, x: Any, y: Any) -> Value:
+    return b.logical_and(value_of(b, x), value_of(b, y))
+
+
+@rule("logical_or", "bitwise_or", "__or__")
+def logical_or(b: Builder, x: Any, y: Any) -> Value:
+    return b.logical_or(value_of(b, x), value_of(b, y))
+
+
+# --- moves with more than one source, and copies
+
+
+@rule("clone", "detach", "lift_fresh_copy", "alias", "contiguous", "_unsafe_view_copy", "positive")
+def same(b: Builder, x: Value, **rest: Any) -> Value:
+    return x
+
+
+@rule("_unsafe_view", "view", "reshape", "_reshape_copy", "view_copy")
+def reshaped(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+    sizes = list(shape)
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = x.size // known
+    return b.reshape(x, sizes)
+
+
+@rule("_to_copy")
+def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **rest: Any) -> Value:
+    if dtype is None:
+        return x
+    if dtype.is_floating_point:
+        x = b.as_float(x)
+        return x if dtype is torch.float64 else b.narrowed(x, str(dtype).removeprefix("torch."))
+    if x.kind == "float" and x.known is not None:
+        return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
+    if x.kind == "indicator" and dtype is torch.bool:
+        return x
+    raise UnknownOperation("to", b.line, f"{dtype} of numbers that depend on weights")
+
+
+@rule("copy")
+def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return b.broadcast(b.as_float(source) if x.kind == "float" else source, x.shape)
+
+
+@rule("fill")
+def fill(b: Builder, x: Value, value: Any) -> Value:
+    return b.broadcast(b.as_float(value_of(b, value)), x.shape)
+
+
+@rule("zero", "zeros_like")
+def zero(b: Builder, x: Value, **rest: Any) -> Value:
+    return b.constant(np.zeros(x.shape))
+
+
+@rule("ones_like")
+def ones_like(b: Builder, x: Value, **rest: Any) -> Value:
+    return b.constant(np.ones(x.shape))
+
+
+@rule("full_like")
+def full_like(b: Builder, x: Value, value: Any, **rest: Any) -> Value:
+    return b.broadcast(b.as_float(value_of(b, value)), x.shape)
+
+
+@rule("new_zeros", "new_empty", "empty_like", "new_empty_strided")
+def new_zeros(b: Builder, x: Value, shape: Any = None, *rest: Any, **options: Any) -> Value:
+    return b.constant(np.zeros(x.shape if shape is None else tuple(shape)))
+
+
+@rule("new_ones")
+def new_ones(b: Builder, x: Value, shape: Sequence[int], **rest: Any) -> Value:
+    return b.constant(np.ones(tuple(shape)))
+
+
+@rule("new_full")
+def new_full(b: Builder, x: Value, shape: Sequence[int], value: Any, **rest: Any) -> Value:
+    return b.broadcast(b.as_float(value_of(b, value)), tuple(shape))
+
+
+@rule("cat")
+def cat(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+    parts = [part for part in parts if part.shape != (0,)]
+    return b.concatenate(parts, dim % len(parts[0].shape))
+
+
+@rule("stack")
+def stack(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+    axis = dim % (len(parts[0].shape) + 1)
+    return b.concatenate([b.reshape(part, (*part.shape[:axis], 1, *part.shape[axis:])) for part in parts], axis)
+
+
+@rule("embedding")
+def embedding(b: Builder, weight: Value, ids: Value, *rest: Any) -> Value:
+    width = weight.shape[1]
+    return b.take(weight, _known(b, ids)[..., None] * width + np.arange(width))
+
+
+@rule("index_put", "_index_put_impl", "_unsafe_index_put")
+def index_put(
+    b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, *rest: Any
+) -> Value:
+    selected = tuple(slice(None) if index is None else _known(b, index) for index in indices)
+    places = np.arange(x.size).reshape(x.shape)[selected]
+    return b.put(x, places, b.broadcast(values, places.shape), adds=accumulate)
+
+
+@rule("scatter_add")
+def scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return b.put(x, _along(x, dim, _known(b, index)), _like(b, source, index), adds=True)
+
+
+@rule("scatter")
+def scatter(b: Builder, x: Value, dim: int, index: Value, source: Any) -> Value:
+    return b.put(x, _along(x, dim, _known(b, index)), _like(b, value_of(b, source), index), adds=False)
+
+
+@rule("index_add")
+def index_add(b: Builder, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
+    axis = dim % len(x.shape)
+    places = np.take(np.arange(x.size).reshape(x.shape), _known(b, index), axis=axis)
+    return b.put(x, places, b.multiply(source, value_of(b, alpha)), adds=True)
+
+
+@rule("slice_scatter")
+def slice_scatter(
+    b: Builder, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
+    selected = (slice(None),) * (dim % len(x.shape)) + (slice(start, end, step),)
+    return b.put(x, np.arange(x.size).reshape(x.shape)[selected], source, adds=False)
+
+
+@rule("select_scatter")
+def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: int) -> Value:
+    selected = (slice(None),) * (dim % len(x.shape)) + (index,)
+    return b.put(x, np.arange(x.size).reshape(x.shape)[selected], source, adds=False)
+
+
+# --- within
+
+
+def _along(x: Value, dim: int, index: np.ndarray) -> np.ndarray:
+    axis = dim % len(x.shape)
+    grid: list[np.ndarray] = list(np.indices(index.shape))
+    grid[axis] = index
+    return np.arange(x.size).reshape(x.shape)[tuple(grid)]
+
+
+def _like(b: Builder, source: Value, index: Value) -> Value:
+    """Returns the part of a source that an index of fewer elements has."""
+    if source.shape == index.shape:
+        return source
+    if not source.shape:
+        return b.broadcast(source, index.shape)
+    selected = tuple(slice(0, size) for size in index.shape)
+    return b.take(source, np.arange(source.size).reshape(source.shape)[selected])
+
+
+def _known(b: Builder, x: Value) -> np.ndarray:
+    if x.known is None:
+        raise UnknownOperation("index", b.line, "it depends on weights")
+    return x.known
+
+
+def _zero(b: Builder, x: Value, axis: int) -> Value:
+    return b.constant(np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :])))
+
+
+def _axes(x: Value, dim: Any) -> tuple[int, ...]:
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return tuple(range(len(x.shape)))
+    return tuple(axis % max(len(x.shape), 1) for axis in ([dim] if isinstance(dim, int) else dim)) if x.shape else ()
+
+
+def _keep(b: Builder, x: Value, reduced: Value, axes: tuple[int, ...], keepdim: bool) -> Value:
+    if not keepdim:
+        return reduced
+    return b.reshape(reduced, tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)))
