@@ -51,6 +51,7 @@ class Lowering:
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
+        self._line = ""
 
     def run(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
         """Lowers a closed jaxpr on these inputs, and returns its outputs."""
@@ -66,8 +67,11 @@ class Lowering:
 
         for equation in jaxpr.eqns:
             name = equation.primitive.name
-            self.builder.line = f"{name}, {_line(equation)}"
+            outer = self._line
+            self._line = _line(equation) or outer  # a library's own functions have no line of the user's
+            self.builder.line = f"{name}, {self._line}"
             outputs = self._apply(name, equation, [value(each) for each in equation.invars])
+            self._line = outer
             held |= dict(zip(equation.outvars, outputs, strict=True))
         return [value(each) for each in jaxpr.outvars]
 
@@ -87,7 +91,7 @@ class Lowering:
         if name in MOVES:
             return [self._move(equation, inputs)]
         if name not in RULES:
-            raise UnknownOperation(name, _line(equation))
+            raise UnknownOperation(name, self._line)
         found = RULES[name](self.builder, *inputs, **params)
         return found if isinstance(found, list | tuple) else [found]
 
@@ -101,7 +105,7 @@ class Lowering:
         """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
         source, *rest = inputs
         if any(each.known is None for each in rest):
-            raise UnknownOperation(equation.primitive.name, _line(equation), "an index depends on weights")
+            raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
         params = dict(equation.params)
         if params.get("fill_value") is None and "fill_value" in params:
             params["fill_value"] = -1
@@ -109,7 +113,7 @@ class Lowering:
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
         if (moved < 0).any():
-            raise UnknownOperation(equation.primitive.name, _line(equation), "an index is out of bounds")
+            raise UnknownOperation(equation.primitive.name, self._line, "an index is out of bounds")
         return self.builder.take(source, moved)
 
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:

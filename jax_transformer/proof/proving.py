@@ -182,15 +182,17 @@ def _fills_of(value: Value | None) -> np.ndarray | None:
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
     name = found.different[0]
-    programs = (task.candidate, task.reference)
-    places = []
-    for side, program in enumerate(programs):
-        value = program.outputs.get(name)
-        node = None if value is None else value.node
-        others = set(found.prints[1 - side].values())
-        places.append(None if node is None else locate(program, found.prints[side], others, node))
+    programs = task.candidate, task.reference
+    outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
+    places = locate(programs, found.prints, outputs)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
+
+
+def _nodes_of(program: Program, name: str) -> list[int]:
+    """Returns the operation of an output; those of all outputs if its parts have other names there."""
+    values = [program.outputs[name]] if name in program.outputs else program.outputs.values()
+    return [value.node for value in values if value.node is not None]
 
 
 def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
