@@ -20,6 +20,8 @@ from jax_transformer.proof.programs import Program, Value
 
 SECURITY = 80
 """A proof is wrong with a probability below 2⁻⁸⁰."""
+LEAST = 4
+"""A point has to lower the probability of an error by 2⁻⁴ at least."""
 MOST_DRAWS = 8
 """How often weights are drawn again after a divisor was zero. By chance this happens once in 2³⁰ points."""
 
@@ -99,6 +101,8 @@ def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None
         _merge(axioms, program.axioms)
     points: list[Point] = []
     error = 0.0
+    if _log2_error(bounds, 2**BITS // 2) > -LEAST:
+        return Result("unknown", reason=f"the degrees are too high for a proof: {bounds}", bounds=bounds)
     while error > -SECURITY:
         try:
             found = _compare_at(task, named, squares, [seed, len(points)], axioms)
