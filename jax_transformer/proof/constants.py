@@ -116,7 +116,8 @@ def _is_read_as(value: float, number: Number) -> bool:
         fraction = number.fraction
         is_short = fraction.numerator <= MOST_TERM or fraction.denominator % 10 == 0
         is_near = abs(Fraction(value) - fraction) <= Fraction(math.ulp(value))
-        is_rest = 10**MOST_DIGITS % fraction.denominator == 0 and value == 1.0 - float(1 - fraction)
+        is_decimal = fraction < 1 and 10**MOST_DIGITS % fraction.denominator == 0
+        is_rest = is_decimal and value == 1.0 - float(1 - fraction)
         return fraction > 0 and ((is_short and is_near) or is_rest)
     if number.radicand == 1 and number.half_pis == 0:
         return False

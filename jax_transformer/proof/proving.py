@@ -85,7 +85,7 @@ class Result:
         return -math.inf if self.bounds is None else sum(_log2_error(self.bounds, point.prime) for point in self.points)
 
 
-def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
+def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
     Args:
@@ -239,6 +239,3 @@ def _merge(axioms: dict[str, dict[str, None]], more: Mapping[str, Mapping[str, N
 
 def _listed(axioms: Mapping[str, Mapping[str, None]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(where) for name, where in sorted(axioms.items())}
-
-
-__all__ = ["BITS", "Difference", "Point", "Result", "Task", "prove"]

@@ -71,7 +71,7 @@ def steps(
     state = init_state(side.config, train, params, optimizer=optimizer)
     step = StepFunctions.of("parity", side.config, train, optimizer, loss=side.programs.loss)
     batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
-    found = {}
+    found: dict[str, Any] = {}
     for number in range(1, max(shown) + 1):
         tokens = step.count(batch)
         mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
