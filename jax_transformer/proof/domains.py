@@ -147,7 +147,9 @@ class Residues:
             self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}"] = None
         residue = self.field.rational(number.fraction)
         if number.radicand != 1:
-            residue = residue * int(self.field.root(np.array([number.radicand]))[0]) % self.field.p
+            root = self.field.root(np.array([number.radicand % self.field.p]))
+            root = self.field.root(root) if number.is_fourth_root else root
+            residue = residue * int(root[0]) % self.field.p
         for _ in range(abs(number.half_pis)):
             residue = residue * self._roots_of_pi[1 if number.half_pis > 0 else -1] % self.field.p
         return residue
@@ -184,8 +186,11 @@ class Residues:
         return of_row if counts is None else np.where(counts, of_row, 0)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
-        """Hashes x, unless it is a logarithm that was taken before, or its negative."""
-        result = self._hash("exp", x)
+        """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""
+        self.axioms.setdefault("exp of −x", {})
+        is_low = x <= self.field.half
+        result = self._hash("exp", np.where(is_low, x, self.field.negate(x)))
+        result = np.where(is_low, result, self.field.invert(np.where(is_low, 1, result)))
         for logarithm, argument in self._logarithms:
             for sign in (1, -1):
                 wanted = logarithm if sign == 1 else self.field.negate(logarithm)
@@ -199,7 +204,11 @@ class Residues:
         return np.where(x == 0, 1, result)
 
     def log(self, x: np.ndarray) -> np.ndarray:
-        result = np.where(x == 1, 0, self._hash("log", x))
+        """Hashes x or 1/x, whichever is lower. log(1/x) is −log(x)."""
+        self.axioms.setdefault("log of 1/x", {})
+        inverse = np.where(x == 0, 0, self.field.invert(np.where(x == 0, 1, x)))
+        hashed = self._hash("log", np.minimum(x, inverse))
+        result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
         self._logarithms.append((np.ravel(result), np.ravel(x)))
         self.arguments.setdefault("exp", []).extend([result, self.field.negate(result)])
         return result
@@ -208,7 +217,10 @@ class Residues:
         return self._odd("erf", x)
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
-        return self._odd("tanh", x)
+        """Returns (exp(2 x) − 1)/(exp(2 x) + 1)."""
+        self.axioms.setdefault("tanh by exp", {})
+        exp, one = self.exp(self.field.add(x, x)), np.asarray(1)
+        return self.field.multiply(self.field.subtract(exp, one), self.field.invert(self.field.add(exp, one)))
 
     def sin(self, x: np.ndarray) -> np.ndarray:
         return self._odd("sin", x)
