@@ -213,6 +213,9 @@ class Builder:
         met = self._root_meets_radicand(x, y) or self._root_meets_radicand(y, x)
         if met is not None:
             return self.broadcast(met, x.shape)
+        switched = self._switched_once(x, y) or self._switched_once(y, x)
+        if switched is not None:
+            return switched
         known, fills = _shadow(np.multiply, x, y), None
         for one, other in ((x, y), (y, x)):
             if one.fills is not None and other.known is not None and (other.known > 0).all():
@@ -246,6 +249,9 @@ class Builder:
         if n == 2 and (radicands := self._radicands(x)) is not None:
             return radicands
         exponent = n.numerator
+        switched = self._switch(x)
+        if switched is not None and exponent > 0:
+            return self.multiply(self.power(switched[0], exponent), switched[1])
         known = _shadow(lambda array: array**exponent, x)
         return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
 
@@ -285,6 +291,28 @@ class Builder:
             return self.inverse(x)
         return None
 
+    def _switched_once(self, x: Value, y: Value) -> Value | None:
+        """Returns the product of x = a · s with y = b · s or y = s as one with a single s, if s is a step: s² = s."""
+        ours, theirs = self._switch(x), self._switch(y)
+        if ours is None:
+            return None
+        rest, flag = ours
+        if y.node == flag.node:
+            return x
+        if theirs is None or theirs[1].node != flag.node:
+            return None
+        return self.multiply(self.multiply(rest, theirs[0]), flag)
+
+    def _switch(self, x: Value) -> tuple[Value, Value] | None:
+        """Returns a and s of a product a · s with a step s."""
+        assert x.node is not None
+        one = self.operations[x.node]
+        if one.name == "multiply":
+            for rest, flag in (one.inputs, one.inputs[::-1]):
+                if self.operations[flag].name == "step":
+                    return self._values[rest], self._values[flag]
+        return None
+
     def matmul(self, x: Value, y: Value) -> Value:
         """Returns x [B, M, K] · y [B, K, N]."""
         x, y = self.as_float(x), self.as_float(y)
@@ -299,11 +327,35 @@ class Builder:
         x = self.as_float(x)
         if not axes:
             return x
-        if x.node is not None and self.operations[x.node].name == "exp" and len(axes) == 1:
-            exponent = self._values[self.operations[x.node].inputs[0]]
-            x = self._rewritten[x.node] = self._exp_of_rows(exponent, axes[0])
+        if len(axes) == 1:
+            x = self._about_mean(x, axes[0])
         known = _shadow(lambda array: array.sum(axis=axes), x)
         return self._emit("sum", [x], _without(x.shape, axes), {"axes": axes}, known=known)
+
+    def _about_mean(self, x: Value, axis: int) -> Value:
+        """Rewrites exponentials that are summed about their rows' means, here and wherever else they are read. Entries
+        that are multiplied by zero don't count."""
+        assert x.node is not None
+        one = self.operations[x.node]
+        if one.name == "exp":
+            new = self._exp_of_rows(self._values[one.inputs[0]], axis)
+        elif one.name == "multiply" and (masked := self._masked_exp(one)) is not None:
+            exponent, factor = masked
+            assert factor.known is not None
+            counts = _whole_rows(factor.known != 0, (axis,))
+            new = self.multiply(self._exp_of_rows(exponent, axis, counts), factor)
+        else:
+            return x
+        self._rewritten[x.node] = new
+        return new
+
+    def _masked_exp(self, product: Operation) -> tuple[Value, Value] | None:
+        """Returns the exponent and the factor of an exponential that is multiplied by a table with zeros."""
+        for exp, factor in (product.inputs, product.inputs[::-1]):
+            known = self._values[factor].known
+            if self.operations[exp].name == "exp" and known is not None and (known == 0).any():
+                return self._values[self.operations[exp].inputs[0]], self._values[factor]
+        return None
 
     def cumulative_sum(self, x: Value, axis: int) -> Value:
         known = _shadow(lambda array: np.cumsum(array, axis=axis), x)
@@ -321,10 +373,21 @@ class Builder:
         return self._elementwise("exp", x, np.exp) if axis is None else self._exp_of_rows(x, axis)
 
     def log(self, x: Value) -> Value:
-        """Returns log(x). The logarithm of a sum of exponentials about their mean m is m plus that of the rest."""
+        """Returns log(x). The logarithm of a sum of exponentials about their mean m is m plus that of the rest; that of
+        a softmax is the exponent minus that of the sum."""
         x = self.as_float(x)
         inner, total = self._inner(x), None
-        node = inner.node
+        assert inner.node is not None
+        one = self.operations[inner.node]
+        if one.name == "inverse":
+            return self.broadcast(self.negate(self.log(self._values[one.inputs[0]])), x.shape)
+        if one.name == "multiply":
+            for exp, factor in (one.inputs, one.inputs[::-1]):
+                exponent = self._exponent(exp)
+                if exponent is not None and self._is_positive(factor):
+                    logarithm = self.add(exponent, self.log(self._values[factor]))
+                    return self.broadcast(logarithm, x.shape)
+        node: int | None = inner.node
         while node is not None and self.operations[node].name == "reshape":
             node = self.operations[node].inputs[0]
         if node is not None and self.operations[node].name == "sum":
@@ -389,11 +452,25 @@ class Builder:
         if self._is_positive(x.node):
             self.axioms.setdefault("positive", {})[self.line] = None
             return self.constant(np.ones(x.shape, bool))
+        if one.name == "negate":
+            return self.logical_not(self.step(self._values[one.inputs[0]]))
         if one.name == "multiply":
             for relu, flag in (one.inputs, one.inputs[::-1]):
                 if self.operations[flag].name == "step" and self.operations[flag].inputs[0] == relu:
                     return Value(x.shape, "indicator", None, flag)
+            for factor, rest in (one.inputs, one.inputs[::-1]):
+                sign = self._sign_of(factor)
+                if sign:
+                    found = self.step(self._values[rest])
+                    return found if sign > 0 else self.logical_not(found)
         return self._emit("step", [x], x.shape, kind="indicator")
+
+    def _sign_of(self, node: int) -> int:
+        """Returns 1 or −1 if all elements of a value have this sign almost everywhere, else 0."""
+        known = self._values[node].known
+        if self._is_positive(node):
+            return 1
+        return -1 if known is not None and (known < 0).all() else 0
 
     def _is_positive(self, node: int) -> bool:
         """Returns whether a value is a sum of squares, or made of such so that it is positive almost everywhere."""
@@ -410,12 +487,49 @@ class Builder:
                 found = "counts" not in one.attributes
             elif one.name == "sum" and self._sums_exponentials(one):
                 found = True
+            elif one.name == "subtract":
+                found = self._is_variance(one)
             elif one.name == "take" and (one.attributes["places"] < 0).any():
                 found = False
             else:
                 found = one.name == "exp" or (one.name in OF_POSITIVES and all(map(self._is_positive, inputs)))
             self._positive[node] = found
         return self._positive[node]
+
+    def _is_variance(self, difference: Operation) -> bool:
+        """Returns whether the mean of squares minus the square of the mean is computed, which is a variance."""
+        squares = self._mean_of(difference.inputs[0])
+        mean = self._squared(difference.inputs[1])
+        if squares is None or mean is None:
+            return False
+        of_squares, of_mean = self._squared(squares[0]), self._mean_of(mean)
+        return of_squares is not None and of_mean is not None and (of_squares, squares[1]) == of_mean
+
+    def _squared(self, node: int) -> int | None:
+        """Returns x if a value is x²."""
+        node = self._unshaped(node)
+        one = self.operations[node]
+        is_square = one.name == "power" and one.attributes["exponent"] == 2
+        is_square |= one.name == "multiply" and one.inputs[0] == one.inputs[1]
+        return one.inputs[0] if is_square else None
+
+    def _mean_of(self, node: int) -> tuple[int, tuple[int, ...]] | None:
+        """Returns x and the axes if a value is the mean of x over them."""
+        product = self.operations[self._unshaped(node)]
+        if product.name == "multiply":
+            for factor, total in (product.inputs, product.inputs[::-1]):
+                known, one = self._values[factor].known, self.operations[self._unshaped(total)]
+                if known is None or one.name != "sum":
+                    continue
+                x, axes = one.inputs[0], one.attributes["axes"]
+                if (known * math.prod(self._values[x].shape[axis] for axis in axes) == 1).all():
+                    return x, axes
+        return None
+
+    def _unshaped(self, node: int) -> int:
+        while self.operations[node].name in ("reshape", "broadcast"):
+            node = self.operations[node].inputs[0]
+        return node
 
     def _sums_exponentials(self, total: Operation) -> bool:
         """Returns whether whole rows of exponentials are summed, in each of which an entry counts."""
@@ -453,7 +567,7 @@ class Builder:
         for one, other in ((x, y), (y, x)):
             if other.known is not None and other.kind == "float" and np.isneginf(other.known).all():
                 return one
-        x, y = self._pair(x, y)
+        x, y = self._pair(x, y) if x.known is None else self._pair(y, x)
         difference = self.subtract(x, y)
         return self.add(y, self.multiply(difference, self.as_float(self.step(difference))))
 
@@ -472,10 +586,10 @@ class Builder:
     def absolute(self, x: Value) -> Value:
         return self.multiply(x, self.sign(x))
 
-    def _exp_of_rows(self, x: Value, axis: int) -> Value:
-        """Returns exp(x − m) · exp(m), m the mean of the entries of each row that aren't masked."""
+    def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
+        """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        attributes = {"axis": axis, **_counts(x, (axis,))}
+        attributes = {"axis": axis, **(_counts(x, (axis,)) if counts is None else {"counts": counts})}
         mean = self._emit("row_mean", [x], shape, attributes)
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
         return self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
@@ -491,6 +605,18 @@ class Builder:
         shape = (1,) * (len(x.shape) - len(inner.shape)) + inner.shape
         axes = [axis for axis, (small, large) in enumerate(zip(shape, x.shape, strict=True)) if small == 1 < large]
         return axes[-1] if len(axes) == 1 else None
+
+    def _exponent(self, node: int) -> Value | None:
+        """Returns x if a value is exp(x), written about the mean of rows without masked entries."""
+        product = self.operations[node]
+        if product.name == "multiply":
+            for row, scale in (product.inputs, product.inputs[::-1]):
+                of_row, factor = self.operations[row], self._inner(self._values[scale]).node
+                assert factor is not None
+                is_exp_of_mean = self.operations[factor].name == "exp" and of_row.name == "row_exp"
+                if is_exp_of_mean and self.operations[factor].inputs[0] == of_row.inputs[1]:
+                    return None if "counts" in of_row.attributes else self._values[of_row.inputs[0]]
+        return None
 
     def _sum_about_mean(self, total: Operation) -> tuple[Value, Value] | None:
         """Returns Σ exp(x − m) and m, if that is what is summed but for the factor exp(m)."""
@@ -619,7 +745,11 @@ def _fills(x: Value) -> np.ndarray:
 
 def _counts(x: Value, axes: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Returns which entries of rows count: those that aren't masked, and all of a row that is masked as a whole."""
-    return {} if x.fills is None else {"counts": ~x.fills | x.fills.all(axis=axes, keepdims=True)}
+    return {} if x.fills is None else {"counts": _whole_rows(~x.fills, axes)}
+
+
+def _whole_rows(counts: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return counts | ~counts.any(axis=axes, keepdims=True)
 
 
 def _without(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,6 +123,8 @@ class Residues:
         self.field, self.key = field, np.uint64(key)
         self.axioms: dict[str, dict[str, None]] = {}
         """The axioms that were used, and on which constants."""
+        self.arguments: dict[str, list[np.ndarray]] = {}
+        """The arguments of each function, in the order of evaluation."""
         root_of_pi = int(self._hash("√π", np.zeros(1, np.int64))[0])
         self._roots_of_pi = {1: root_of_pi, -1: pow(root_of_pi, -1, field.p)}
         self._logarithms: list[tuple[np.ndarray, np.ndarray]] = []
@@ -147,7 +150,9 @@ class Residues:
             self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}"] = None
         residue = self.field.rational(number.fraction)
         if number.radicand != 1:
-            residue = residue * int(self.field.root(np.array([number.radicand]))[0]) % self.field.p
+            root = self.field.root(np.array([number.radicand % self.field.p]))
+            root = self.field.root(root) if number.is_fourth_root else root
+            residue = residue * int(root[0]) % self.field.p
         for _ in range(abs(number.half_pis)):
             residue = residue * self._roots_of_pi[1 if number.half_pis > 0 else -1] % self.field.p
         return residue
@@ -175,6 +180,10 @@ class Residues:
 
     # --- functions
 
+    def root(self, x: np.ndarray) -> np.ndarray:
+        self.arguments.setdefault("root", []).append(np.minimum(x, self.field.negate(x)))
+        return self.field.root(x)
+
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = self._hash("exp of a row", self.field.subtract(x, mean))
         return of_row if counts is None else np.where(counts, of_row, 0)
@@ -183,8 +192,11 @@ class Residues:
         return self._hash("cut", x)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
-        """Hashes x, unless it is a logarithm that was taken before, or its negative."""
-        result = self._hash("exp", x)
+        """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""
+        self.axioms.setdefault("exp of −x", {})
+        is_low = x <= self.field.half
+        result = self._hash("exp", np.where(is_low, x, self.field.negate(x)))
+        result = np.where(is_low, result, self.field.invert(np.where(is_low, 1, result)))
         for logarithm, argument in self._logarithms:
             for sign in (1, -1):
                 wanted = logarithm if sign == 1 else self.field.negate(logarithm)
@@ -198,15 +210,23 @@ class Residues:
         return np.where(x == 0, 1, result)
 
     def log(self, x: np.ndarray) -> np.ndarray:
-        result = np.where(x == 1, 0, self._hash("log", x))
+        """Hashes x or 1/x, whichever is lower. log(1/x) is −log(x)."""
+        self.axioms.setdefault("log of 1/x", {})
+        inverse = np.where(x == 0, 0, self.field.invert(np.where(x == 0, 1, x)))
+        hashed = self._hash("log", np.minimum(x, inverse))
+        result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
         self._logarithms.append((np.ravel(result), np.ravel(x)))
+        self.arguments.setdefault("exp", []).extend([result, self.field.negate(result)])
         return result
 
     def erf(self, x: np.ndarray) -> np.ndarray:
         return self._odd("erf", x)
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
-        return self._odd("tanh", x)
+        """Returns (exp(2 x) − 1)/(exp(2 x) + 1)."""
+        self.axioms.setdefault("tanh by exp", {})
+        exp, one = self.exp(self.field.add(x, x)), np.asarray(1)
+        return self.field.multiply(self.field.subtract(exp, one), self.field.invert(self.field.add(exp, one)))
 
     def sin(self, x: np.ndarray) -> np.ndarray:
         return self._odd("sin", x)
@@ -221,6 +241,7 @@ class Residues:
         return np.where(is_low, hashed, self.field.subtract(np.asarray(1), hashed))
 
     def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        self.arguments.setdefault("equal", []).append(self.field.subtract(x, y))
         return np.asarray(x == y, np.int64)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
@@ -236,6 +257,7 @@ class Residues:
 
     def _hash(self, name: str, x: np.ndarray) -> np.ndarray:
         """Mixes 64 bits twice as splitmix64 does (Steele, Lea and Flood, 2014), keyed by the name and the point."""
+        self.arguments.setdefault(name, []).append(x)
         salt = np.uint64(int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little") ^ (len(name) << 56))
         with np.errstate(over="ignore"):
             mixed = mix(mix(x.astype(np.uint64) + mix(np.atleast_1d(self.key ^ salt))) ^ self.key)
@@ -244,9 +266,19 @@ class Residues:
 
 _OF_FIELD = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "negate": "negate", "inverse": "invert",
-    "power": "power", "root": "root", "matmul": "matmul", "sum": "sum", "cumulative_sum": "cumulative_sum",
+    "power": "power", "matmul": "matmul", "sum": "sum", "cumulative_sum": "cumulative_sum",
 }  # fmt: skip
 """Operations of programs → methods of PrimeField."""
+
+
+def pattern(domains: Sequence[Residues]) -> str:
+    """Digests which arguments of functions equal one another, or the numbers at which functions are known."""
+    digest = hashlib.sha256()
+    for name in sorted({name for domain in domains for name in domain.arguments}):
+        arguments = [np.arange(2)] + [np.ravel(each) for domain in domains for each in domain.arguments.get(name, ())]
+        _, first, same = np.unique(np.concatenate(arguments), return_index=True, return_inverse=True)
+        digest.update(repr((name, same.size)).encode() + first[same].tobytes())
+    return digest.hexdigest()
 
 
 def mix(x: np.ndarray) -> np.ndarray:

@@ -233,6 +233,11 @@ def concatenate(b: Builder, *parts: Value, dimension: int, **params: Any) -> Val
     return b.concatenate(parts, dimension)
 
 
+@rule("stack")
+def stack(b: Builder, *parts: Value, axis: int = 0, **params: Any) -> Value:
+    return b.concatenate([b.reshape(part, (*part.shape[:axis], 1, *part.shape[axis:])) for part in parts], axis)
+
+
 @rule("split")
 def split(b: Builder, x: Value, *, sizes: Any, axis: int, **params: Any) -> list[Value]:
     places = np.split(np.arange(x.size).reshape(x.shape), np.cumsum(sizes)[:-1], axis)

@@ -185,6 +185,20 @@ def var(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
     return _keep(b, x, divided, axes, keepdim)
 
 
+@rule("var_mean")
+def var_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+    return var(b, x, dim, correction=correction, keepdim=keepdim), mean(b, x, _axes(x, dim), keepdim)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    b: Builder, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    if order != 2:
+        raise UnknownOperation("linalg_vector_norm", b.line, f"of order {order}")
+    return b.root(total(b, b.power(x, 2), dim, keepdim))
+
+
 @rule("native_layer_norm")
 def native_layer_norm(
     b: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
@@ -207,16 +221,6 @@ def std(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
 @rule("cumsum")
 def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return b.cumulative_sum(x, dim % len(x.shape))
-
-
-@rule("linalg_vector_norm", "norm")
-def vector_norm(
-    b: Builder, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
-    if ord != 2:
-        raise UnknownOperation("linalg_vector_norm", b.line, f"the order {ord}")
-    axes = _axes(x, dim)
-    return _keep(b, x, b.root(b.sum(b.power(x, 2), axes)), axes, keepdim)
 
 
 @rule("amax")
@@ -254,6 +258,16 @@ def silu(b: Builder, x: Value) -> Value:
 @rule("erfc")
 def erfc(b: Builder, x: Value) -> Value:
     return b.subtract(b.constant(1.0), b.erf(x))
+
+
+@rule("log1p")
+def log1p(b: Builder, x: Value) -> Value:
+    return b.log(b.add(b.constant(1.0), x))
+
+
+@rule("leaky_relu")
+def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
+    return b.where(b.step(x), x, b.multiply(x, value_of(b, negative_slope)))
 
 
 @rule("relu")
