@@ -61,12 +61,24 @@ def read(value: float) -> Number:
     return Number(exactly)
 
 
+def is_root(value: float, of: float) -> bool:
+    """Returns whether the number that a float is read as is the root of another's."""
+    if not (of > 0 and math.isfinite(of)):
+        return False
+    root, number = read(value), read(of)
+    if root.is_fourth_root or number.radicand != 1 or number.half_pis:
+        return False
+    return root.half_pis == 0 and root.fraction**2 * root.radicand == number.fraction
+
+
 def radicands(program: Program) -> frozenset[int]:
     """Returns the integers whose roots a program's constants are read as; they have to be squares in a field."""
     found = set()
     for one in program.operations:
         if one.name == "constant" and (numbers := few_numbers(one.attributes["array"])) is not None:
             found |= {read(float(value)).radicand for value in numbers if np.isfinite(value)}
+        if scale := one.attributes.get("scale"):
+            found.add(root_of(scale).radicand)
     return frozenset(found - {1})
 
 
@@ -86,18 +98,18 @@ def _candidates(value: float) -> Iterator[Number]:
     if 1 / MOST_RADICAND <= value <= MOST_RADICAND:
         square = value * value
         if 1 <= square <= MOST_RADICAND:
-            yield _root_of(Fraction(round(square)))
+            yield root_of(Fraction(round(square)))
         elif 1 <= 1 / square <= MOST_RADICAND:
-            yield _root_of(Fraction(1, round(1 / square)))
+            yield root_of(Fraction(1, round(1 / square)))
         ratio = Fraction(square).limit_denominator(MOST_DENOMINATOR_OF_SQUARE)
         if ratio and ratio.numerator * ratio.denominator <= MOST_RADICAND_OF_RATIO:
-            yield _root_of(ratio)  # Adam's √(1 − β₂ᵗ)
+            yield root_of(ratio)  # Adam's √(1 − β₂ᵗ)
         for halves in (-1, 1):  # 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh
             without_pi = square / math.pi**halves
             for denominator in (1, 2, 4, 8):
                 numerator = round(without_pi * denominator)
                 if 1 <= numerator <= 16:
-                    yield _root_of(Fraction(numerator, denominator), halves)
+                    yield root_of(Fraction(numerator, denominator), halves)
         fourth = square * square
         if 1 <= fourth <= MOST_RADICAND:
             yield Number(Fraction(1), round(fourth), 0, "roots", True)
@@ -110,7 +122,7 @@ def _candidates(value: float) -> Iterator[Number]:
         yield Number(1 - Fraction(str(decimal)), axiom="fractions")
 
 
-def _root_of(square: Fraction, half_pis: int = 0) -> Number:
+def root_of(square: Fraction, half_pis: int = 0) -> Number:
     """Returns √square · √π to a power."""
     radicand = square.numerator * square.denominator
     factor = Fraction(1, square.denominator)

@@ -30,12 +30,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jax_transformer.proof.fields import BITS
 from jax_transformer.proof.programs import FUNCTIONS, Operation, Program
 
 SERIES = 8
 """How many series of points are tried."""
-LIKELIEST = 2.001
-"""c: roots are half of the field, and hashes are 64 bits modulo p."""
+LIKELIEST = 1.001
+"""c: hashes are 64 bits modulo p."""
 
 Powers = Mapping[int, int]
 """Divisors, by the operation that inverts them → exponents."""
@@ -55,6 +56,11 @@ class Bounds:
 
     degree: int
     values: int
+
+    @property
+    def can_decide(self) -> bool:
+        """Returns whether each point makes the error smaller, by 2⁻⁸ at least."""
+        return LIKELIEST * self.degree < 2 ** (BITS - 9)
 
     def log2_error(self, primes: Sequence[int]) -> float:
         """Returns the logarithm of a bound on the probability that a series of points, one in each field, shows no
@@ -84,7 +90,7 @@ def _highest(program: Program) -> tuple[int, int]:
     highest, values = 1, 0
     for node, one in enumerate(program.operations):
         inputs = [degrees[each] for each in one.inputs]
-        if one.name in FUNCTIONS or one.name == "root":
+        if one.name in FUNCTIONS:
             highest = max(highest, total(_combined(one, inputs, whole)))
             values += program.size(one.inputs[0]) + 2 * program.size(node)  # `exp` looks for logarithms, as for sums
             degrees.append(Degree(1))

@@ -30,7 +30,7 @@ def evaluate(
     held: dict[int, np.ndarray] = {}
     for node, one in enumerate(program.operations):
         try:
-            held[node] = _compute(one, [held[each] for each in one.inputs], domain, inputs)
+            held[node] = compute(one, [held[each] for each in one.inputs], domain, inputs)
         except (NoInverse, Undefined) as error:
             raise type(error)(f"{one.name} {list(one.shape)}{f' ({one.line})' if one.line else ''}: {error}") from None
         watch(node, held[node])
@@ -42,7 +42,7 @@ def evaluate(
     }
 
 
-def _compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
     attributes = one.attributes
     if one.name == "input":
         return np.asarray(weights[attributes["name"]])

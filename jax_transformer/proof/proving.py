@@ -16,6 +16,7 @@ from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import BITS, NoInverse, draw_field
 from jax_transformer.proof.locating import Place, fingerprint, locate
+from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
 SECURITY = 80
@@ -38,6 +39,9 @@ class Task:
     draw: Draw
     align: Callable[[Arrays], Arrays] = lambda outputs: outputs
     """Names and shapes the reference's outputs as the candidate's are."""
+    is_masked: Callable[[str], bool] = lambda name: name.endswith("attention.logits")
+    """Whether an output of this name has rows that a softmax reads, so that how their masked entries are filled doesn't
+    matter."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,16 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
     axioms: dict[str, dict[str, None]] = {}
     for program in programs:
         _merge(axioms, program.axioms)
+    if not bounds.can_decide:
+        return Result("unknown", reason=f"a degree of {bounds.degree:.1e} is too high for fields of 2⁵⁰ elements")
+    seeds = [seed, *_digests(programs)]
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
         patterns = set[str]()
         try:
             while len(patterns) < 2 and _log2_error(bounds, points) > -SECURITY:
-                found = _compare_at(task, named, [seed, series, len(points)], axioms)
+                found = _compare_at(task, named, [*seeds, series, len(points)], axioms)
                 points.append(found.point)
                 patterns.add(found.pattern)
                 if found.different:
@@ -123,6 +130,11 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
             return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
+
+
+def _digests(programs: Sequence[Program]) -> list[int]:
+    """Returns seeds that depend on both programs, so that no program can be written for the points it is compared at."""
+    return [int(program.sha256()[:16], 16) for program in programs]
 
 
 @dataclass
@@ -144,7 +156,7 @@ def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
     different = [name for name in named if name not in equal]
-    point = Point(domains[0].field.p, seeds[0], seeds[1] + 1)
+    point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
 
 
@@ -167,28 +179,30 @@ def _prints(task: Task, seeds: list[int]) -> tuple[dict[int, int], dict[int, int
 
 
 def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
-    """Returns whether two outputs are equal. Entries that both sides mask by a constant are (axiom "masks")."""
+    """Returns whether two outputs are equal. Entries that both sides mask by a constant are, in rows that a softmax
+    reads (axiom "masks")."""
     if ours.shape != theirs.shape:
         return False
-    same = ours == theirs
+    fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
+    infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
+    if not np.array_equal(*infinite):
+        return False
+    same = (ours == theirs) | (infinite[0] != 0)
     if same.all():
         return True
-    fills = _fills(task.candidate.outputs).get(name), task.align(_fills(task.reference.outputs)).get(name)
-    if fills[0] is None or fills[1] is None:
+    if not task.is_masked(name):
         return False
-    masked = (fills[0] != 0) & (fills[1] != 0) & ~((fills[0] != 0).all(axis=-1, keepdims=True))
+    low = [each <= FILL for each in fills]
+    masked = low[0] & low[1] & ~(low[0] | low[1]).all(axis=-1, keepdims=True)
     if not (same | masked).all():
         return False
-    axioms.setdefault("masks", {})
+    axioms.setdefault("masks", {})[name] = None
     return True
 
 
 def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
-    """Returns which entries of outputs are masked by a constant, as zeros and ones that a table can move."""
-    return {
-        name: np.zeros(value.shape) if value.fills is None else value.fills.astype(np.float64)
-        for name, value in outputs.items()
-    }
+    """Returns the constants that mask entries of outputs, 0 elsewhere, as arrays that a table can move."""
+    return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
 
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:

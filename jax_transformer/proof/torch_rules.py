@@ -363,16 +363,24 @@ def masked_fill(b: Builder, x: Value, mask: Value, fill: Any) -> Value:
     return b.where(mask, value_of(b, fill), x)
 
 
-@rule("gt", "ge")
+@rule("gt")
 def greater(b: Builder, x: Any, y: Any) -> Value:
-    x, y = value_of(b, x), value_of(b, y)
-    return b.step(b.subtract(x, y))
+    return b.greater(value_of(b, x), value_of(b, y))
 
 
-@rule("lt", "le")
+@rule("ge")
+def at_least(b: Builder, x: Any, y: Any) -> Value:
+    return b.at_least(value_of(b, x), value_of(b, y))
+
+
+@rule("lt")
 def less(b: Builder, x: Any, y: Any) -> Value:
-    x, y = value_of(b, x), value_of(b, y)
-    return b.logical_not(b.step(b.subtract(x, y)))
+    return b.greater(value_of(b, y), value_of(b, x))
+
+
+@rule("le")
+def at_most(b: Builder, x: Any, y: Any) -> Value:
+    return b.at_least(value_of(b, y), value_of(b, x))
 
 
 @rule("eq")
@@ -385,14 +393,20 @@ def unequal(b: Builder, x: Any, y: Any) -> Value:
     return b.logical_not(equal(b, x, y))
 
 
-@rule("isnan", "isinf")
-def never(b: Builder, x: Value) -> Value:
+@rule("isnan")
+def is_nan(b: Builder, x: Value) -> Value:
+    """Returns false: operations that return NaN are refused."""
     return b.constant(np.zeros(x.shape, bool))
 
 
+@rule("isinf")
+def is_infinite(b: Builder, x: Value) -> Value:
+    return b.logical_not(b.is_finite(x))
+
+
 @rule("isfinite")
-def always(b: Builder, x: Value) -> Value:
-    return b.constant(np.ones(x.shape, bool))
+def is_finite(b: Builder, x: Value) -> Value:
+    return b.is_finite(x)
 
 
 @rule("logical_not", "bitwise_not")
