@@ -1,18 +1,41 @@
-"""Bound the degrees of the rational functions that a program computes between two hashes.
+"""Bound the probability that two programs look the same though they aren't.
 
-Two different rational functions of degree D agree at a random point of a field of p elements with probability D/p at
-most (Schwartz 1980, Zippel 1979). A value here is P/Q. Q is a product of powers of the divisors met so far, all
-elements of each, so that the values of an array share it.
+Between two functions, a program computes rational functions of weights and of earlier functions' values. A value here
+is P/Q. Q is a product of powers of the divisors met so far, all elements of each, so that the values of an array share
+it. The degree d bounds that of the numerator of any difference of two values that are compared, or read by a function.
+
+A series of R points shows no difference where there is one with a probability of at most (1 + N²) · (c · d/p)ᴿ, if N
+values are read by functions:
+
+1. Call two arguments of a function *alike* if they are one rational function of weights and earlier values, where alike
+   arguments have one value. Programs that differ have different outputs in this sense.
+2. Functions are hashes. As long as no arguments are equal that aren't alike, values of arguments that aren't alike are
+   independent random variables, each any one number with a probability of at most c/p. A difference that isn't zero as
+   a function is then zero with a probability of at most c · d/p (Schwartz 1980, Zippel 1979); at all R points, with the
+   R-th power of it.
+3. Points of a series have to agree in which arguments are equal (`domains.pattern`). So if two that aren't alike are
+   equal at one point, they are equal at all. For the first such two in the order of evaluation, (2) gives the same
+   power. There are fewer than N²/2 such pairs, and twice as many where signs don't count. The numbers 0 and 1 are
+   arguments as well: some functions are known there.
+
+A series in which a divisor is zero, or whose points disagree, is given up. There are SERIES at most, and the
+probability is at most their sum. Two assumptions are not counted: hashes, and roots, which are known by their squares,
+are taken to be random; and a coefficient that isn't zero is taken not to be a multiple of the prime, which is drawn
+from some 2³³.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from jax_transformer.proof.programs import FUNCTIONS, Operation, Program
+
+SERIES = 8
+"""How many series of points are tried."""
+LIKELIEST = 2.001
+"""c: roots are half of the field, and hashes are 64 bits modulo p."""
 
 Powers = Mapping[int, int]
 """Divisors, by the operation that inverts them → exponents."""
@@ -28,19 +51,26 @@ class Degree:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Holds the highest degree of any value that is compared, hashed or inverted, and how many such values there
-    are."""
+    """Holds the degree d, and how many values are read by functions."""
 
     degree: int
     values: int
 
+    def log2_error(self, primes: Sequence[int]) -> float:
+        """Returns the logarithm of a bound on the probability that a series of points, one in each field, shows no
+        difference where there is one."""
+        pairs = math.log2(1 + (self.values + 2) ** 2)
+        return math.log2(SERIES) + pairs + sum(math.log2(LIKELIEST * self.degree / prime) for prime in primes)
 
-def bound(program: Program, compared: Sequence[int]) -> Bounds:
-    """Returns the bounds of a program.
 
-    Args:
-      compared: the operations whose values are compared.
-    """
+def bound(programs: Sequence[Program]) -> Bounds:
+    """Returns the bounds of programs whose outputs are compared."""
+    degrees, values = zip(*(_highest(program) for program in programs), strict=True)
+    return Bounds(2 * max(degrees), sum(values))
+
+
+def _highest(program: Program) -> tuple[int, int]:
+    """Returns the highest degree of a value that is compared or read by a function, and how many values are read."""
     degrees: list[Degree] = []
     sizes: dict[int, int] = {}
     """The degree of the product of all elements of each divisor."""
@@ -55,21 +85,16 @@ def bound(program: Program, compared: Sequence[int]) -> Bounds:
     for node, one in enumerate(program.operations):
         inputs = [degrees[each] for each in one.inputs]
         if one.name in FUNCTIONS or one.name == "root":
-            read = program.operations[one.inputs[0]]
-            highest = max(highest, *(2 * total(each) for each in inputs))  # 2: roots know half of the field
-            values += int(np.prod(read.shape, dtype=np.int64))
+            highest = max(highest, total(_combined(one, inputs, whole)))
+            values += program.size(one.inputs[0]) + 2 * program.size(node)  # `exp` looks for logarithms, as for sums
             degrees.append(Degree(1))
         elif one.name == "inverse":
-            sizes[node] = max(total(inputs[0]), 1) * int(np.prod(one.shape, dtype=np.int64))
-            values += int(np.prod(one.shape, dtype=np.int64))
-            highest = max(highest, total(inputs[0]))
+            sizes[node] = max(total(inputs[0]), 1) * program.size(node)
             degrees.append(Degree(whole(inputs[0].divisors) + sizes[node], {node: 1}))
         else:
             degrees.append(_combined(one, inputs, whole))
-    for node in compared:
-        highest = max(highest, total(degrees[node]))
-        values += int(np.prod(program.operations[node].shape, dtype=np.int64))
-    return Bounds(highest, values)
+    compared = {value.node for value in program.outputs.values() if value.node is not None}
+    return max([highest, *(total(degrees[node]) for node in compared)]), values
 
 
 def _combined(one: Operation, inputs: list[Degree], whole: Callable[[Powers], int]) -> Degree:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,6 +120,8 @@ class Residues:
         self.field, self.key = field, np.uint64(key)
         self.axioms: dict[str, dict[str, None]] = {}
         """The axioms that were used, and on which constants."""
+        self.arguments: dict[str, list[np.ndarray]] = {}
+        """The arguments of each function, in the order of evaluation."""
         root_of_pi = int(self._hash("√π", np.zeros(1, np.int64))[0])
         self._roots_of_pi = {1: root_of_pi, -1: pow(root_of_pi, -1, field.p)}
         self._logarithms: list[tuple[np.ndarray, np.ndarray]] = []
@@ -174,6 +177,10 @@ class Residues:
 
     # --- functions
 
+    def root(self, x: np.ndarray) -> np.ndarray:
+        self.arguments.setdefault("root", []).append(np.minimum(x, self.field.negate(x)))
+        return self.field.root(x)
+
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = self._hash("exp of a row", self.field.subtract(x, mean))
         return of_row if counts is None else np.where(counts, of_row, 0)
@@ -203,6 +210,7 @@ class Residues:
         hashed = self._hash("log", np.minimum(x, inverse))
         result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
         self._logarithms.append((np.ravel(result), np.ravel(x)))
+        self.arguments.setdefault("exp", []).extend([result, self.field.negate(result)])
         return result
 
     def erf(self, x: np.ndarray) -> np.ndarray:
@@ -227,6 +235,7 @@ class Residues:
         return np.where(is_low, hashed, self.field.subtract(np.asarray(1), hashed))
 
     def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        self.arguments.setdefault("equal", []).append(self.field.subtract(x, y))
         return np.asarray(x == y, np.int64)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
@@ -242,6 +251,7 @@ class Residues:
 
     def _hash(self, name: str, x: np.ndarray) -> np.ndarray:
         """Mixes 64 bits twice as splitmix64 does (Steele, Lea and Flood, 2014), keyed by the name and the point."""
+        self.arguments.setdefault(name, []).append(x)
         salt = np.uint64(int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little") ^ (len(name) << 56))
         with np.errstate(over="ignore"):
             mixed = mix(mix(x.astype(np.uint64) + mix(np.atleast_1d(self.key ^ salt))) ^ self.key)
@@ -250,9 +260,19 @@ class Residues:
 
 _OF_FIELD = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "negate": "negate", "inverse": "invert",
-    "power": "power", "root": "root", "matmul": "matmul", "sum": "sum", "cumulative_sum": "cumulative_sum",
+    "power": "power", "matmul": "matmul", "sum": "sum", "cumulative_sum": "cumulative_sum",
 }  # fmt: skip
 """Operations of programs → methods of PrimeField."""
+
+
+def pattern(domains: Sequence[Residues]) -> str:
+    """Digests which arguments of functions equal one another, or the numbers at which functions are known."""
+    digest = hashlib.sha256()
+    for name in sorted({name for domain in domains for name in domain.arguments}):
+        arguments = [np.arange(2)] + [np.ravel(each) for domain in domains for each in domain.arguments.get(name, ())]
+        _, first, same = np.unique(np.concatenate(arguments), return_index=True, return_inverse=True)
+        digest.update(repr((name, same.size)).encode() + first[same].tobytes())
+    return digest.hexdigest()
 
 
 def mix(x: np.ndarray) -> np.ndarray:

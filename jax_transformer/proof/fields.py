@@ -1,14 +1,14 @@
 """Prime fields in NumPy: exact arithmetic on arrays of residues, at the speed of float64 BLAS.
 
 A residue is an int64 in [0, p), p < 2⁵⁰. A product of two residues wraps around in int64, and so does the multiple of p
-that is subtracted from it; their difference is small, and exact. The quotient comes from float64, which is off by one
-at most. Products of matrices split residues into limbs so that sums of products stay below 2⁵³.
+that is subtracted from it; their difference is small, and exact. The quotient comes from float64. Products of matrices
+split residues into limbs so that sums of products stay below 2⁵³. Large matrices are split block by block, in cache.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,8 +22,12 @@ SHORT_LIMB = 17
 """Bits of a limb of the smaller factor, where the sums are long."""
 SHORT_SUM = 2**5
 """Terms that two limbs of 25 bits allow: 2²⁴ · 2²⁴ · 2⁵ = 2⁵³."""
-LONG_SUM = 2**11
-"""Terms that limbs of 25 and 17 bits are used for; they would allow 2¹³."""
+LONG_SUM = 2**10
+"""Terms of a block whose limbs have 25 and 17 bits; they would allow 2¹³."""
+BLOCK = 2**16
+"""Elements that are computed on at a time: 512 KiB stay in a core's cache."""
+ROWS = 2**8
+"""Rows of the smaller factor that a block multiplies."""
 SMALL_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
 """Odd primes that are squares in every field here, and so is 2."""
 
@@ -40,7 +44,9 @@ class PrimeField:
 
     def reduce(self, x: np.ndarray) -> np.ndarray:
         """Returns the residues of any int64."""
-        return np.asarray(np.mod(x, self.p), np.int64)
+        x = np.asarray(x, np.int64)
+        quotient = np.floor(x * (1.0 / self.p)).astype(np.int64)  # off by one at most
+        return self._below_p(self._below_p(x - quotient * self.p) - self.p)
 
     def integer(self, value: int) -> int:
         return value % self.p
@@ -58,11 +64,28 @@ class PrimeField:
         return self._below_p(-x)
 
     def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Multiplies elements, large arrays block by block."""
         x, y = np.asarray(x), np.asarray(y)
-        quotient = (x.astype(np.float64) * y * (1.0 / self.p)).astype(np.int64)
-        with np.errstate(over="ignore"):
-            remainder = np.asarray(x * y - quotient * self.p)
-        return self._below_p(self._below_p(remainder) - self.p)
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        if not shape or (size := int(np.prod(shape, dtype=np.int64))) <= BLOCK:
+            return self._product(x, y)
+        x, y = np.broadcast_to(x, shape), np.broadcast_to(y, shape)
+        if shape[0] == 1:
+            return self.multiply(x[0], y[0])[None]
+        result, rows = np.empty(shape, np.int64), max(1, BLOCK * shape[0] // size)
+        for start in range(0, shape[0], rows):
+            part = slice(start, start + rows)
+            product = self._product if rows > 1 or len(shape) == 1 else self.multiply
+            result[part] = product(x[part], y[part])
+        return result
+
+    def _product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Multiplies elements. Three roundings and the subtraction leave the float64 of x · y/p − 1/2 less than 1/2
+        from it, since x · y/p < 2⁵⁰; so the quotient is right, or one less."""
+        estimate = np.multiply(x, y, dtype=np.float64)
+        quotient = np.asarray(estimate * (1.0 / self.p) - 0.5).astype(np.int64)
+        remainder = np.multiply(x, y) - np.multiply(quotient, self.p)
+        return self._below_p(remainder - self.p)
 
     def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
         """Returns xᵉ, e ≥ 0."""
@@ -114,33 +137,50 @@ class PrimeField:
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Returns x [B, M, K] · y [B, K, N] → [B, M, N]."""
+        if x.size > y.size:
+            return self.matmul(y.transpose(0, 2, 1), x.transpose(0, 2, 1)).transpose(0, 2, 1)
         terms = x.shape[2]
         if terms > LONG_SUM:
             parts = [slice(start, start + LONG_SUM) for start in range(0, terms, LONG_SUM)]
             products = (self.matmul(x[:, :, part], y[:, part]) for part in parts)
             return functools.reduce(self.add, products)
-        if terms == 0:
-            return np.zeros((x.shape[0], x.shape[1], y.shape[2]), np.int64)
-        short = LIMB if terms <= SHORT_SUM else SHORT_LIMB
-        x_is_smaller = x.size <= y.size
-        x_bits, y_bits = (short, LIMB) if x_is_smaller else (LIMB, short)
-        x_limbs, y_limbs = list(self._limbs(x, x_bits)), list(self._limbs(y, y_bits))
-        total = np.zeros((x.shape[0], x.shape[1], y.shape[2]), np.int64)
-        for i, left in enumerate(x_limbs):
-            for j, right in enumerate(y_limbs):
-                weight = np.asarray(pow(2, i * x_bits + j * y_bits, self.p))
-                part = self.reduce(np.matmul(left, right).astype(np.int64))
-                total = self.add(total, part if weight == 1 else self.multiply(part, weight))
-        return total
+        product = np.zeros((x.shape[0], x.shape[1], y.shape[2]), np.int64)
+        bits = LIMB if terms <= SHORT_SUM else SHORT_LIMB
+        x_limbs = self._limbs(x, bits)
+        for b, m, n in _blocks(x, y) if terms else ():
+            y_limbs = self._limbs(y[b, :, n], LIMB)
+            for rows in m:
+                left = np.concatenate([limb[b, rows] for limb in x_limbs], axis=1)
+                count = left.shape[1] // len(x_limbs)
+                products = [
+                    (i * bits + j * LIMB, part[:, i * count : (i + 1) * count])
+                    for j, part in enumerate(np.matmul(left, limb) for limb in y_limbs)
+                    for i in range(len(x_limbs))
+                ]
+                product[b, rows, n] = self._weighted_sum(products)
+        return product
 
-    def _limbs(self, x: np.ndarray, bits: int) -> Iterator[np.ndarray]:
-        """Yields float64 limbs, the lowest first, each at most 2ᵇ⁻¹ from zero."""
-        rest = np.where(x > self.p // 2, x - self.p, x)
+    def _limbs(self, x: np.ndarray, bits: int) -> list[np.ndarray]:
+        """Returns float64 limbs, the lowest first, each at most 2ᵇ⁻¹ from zero."""
+        rest = x.astype(np.float64)
+        rest -= self.p * (x > self.half)
+        limbs = []
         for _ in range(-(-BITS // bits) - 1):
-            low = ((rest + 2 ** (bits - 1)) & (2**bits - 1)) - 2 ** (bits - 1)
-            yield low.astype(np.float64)
-            rest = (rest - low) >> bits
-        yield rest.astype(np.float64)
+            high = np.rint(rest * 2.0**-bits)
+            limbs.append(rest - high * 2.0**bits)
+            rest = high
+        return [*limbs, rest]
+
+    def _weighted_sum(self, parts: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
+        """Returns the residues of Σ 2ᵏ · part over up to six parts, whose elements are integers up to 2⁵³.
+
+        Each 2ᵏ is a residue w up to p/2 from zero, so that w/p · part is below 2⁵² and off by 1 at most. The sum of six
+        is below 2⁵⁵, and its roundings add less than 12: the remainder is less than 2⁵ · p.
+        """
+        weights = [(pow(2, k, self.p) + self.half) % self.p - self.half for k, _ in parts]
+        quotient = sum(part * (w / self.p) for w, (_, part) in zip(weights, parts, strict=True))
+        wrapped = sum(part.astype(np.int64) * w for w, (_, part) in zip(weights, parts, strict=True))
+        return self.reduce(wrapped - np.rint(quotient).astype(np.int64) * self.p)
 
     def dyadic(self, values: np.ndarray) -> np.ndarray:
         """Returns the residues of finite float64 numbers, each exactly n · 2ᵏ."""
@@ -160,22 +200,36 @@ class PrimeField:
         return (self.p - 1) // 2
 
     def _below_p(self, x: np.ndarray) -> np.ndarray:
-        """Adds p to negative numbers above −p."""
-        return np.asarray(x + ((x >> 63) & self.p))
+        """Adds p to negative numbers from −p: as unsigned integers, they are the larger."""
+        x = np.asarray(x)
+        return np.minimum(x.view(np.uint64), np.asarray(x + self.p).view(np.uint64)).view(np.int64)
+
+
+def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], slice]]:
+    """Yields which matrices, rows of x and columns of y are multiplied at a time."""
+    (count, m, k), n = x.shape, y.shape[2]
+    if max(y.size, count * m * n) <= BLOCK:
+        yield slice(None), [slice(None)], slice(None)
+        return
+    rows = [slice(start, start + ROWS) for start in range(0, m, ROWS)]
+    columns = max(1, BLOCK // max(k, min(m, ROWS)))
+    for b in range(count):
+        for start in range(0, n, columns):
+            yield slice(b, b + 1), rows, slice(start, start + columns)
 
 
 def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) -> PrimeField:
-    """Draws a prime near 2⁵⁰ in whose field the small primes and the given integers are squares.
+    """Draws one of the primes near 2⁵⁰, some 2³³, in whose fields the small primes are squares, and the given integers.
 
-    By quadratic reciprocity, a prime p ≡ −1 modulo 8 and modulo each small prime makes all of them squares.
+    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if p is one modulo q, or −p for q ≡ 3
+    (mod 4).
 
     Args:
       squares: positive integers whose roots a program uses.
     """
-    step = 8 * int(np.prod(SMALL_PRIMES, dtype=np.int64))
     while True:
-        p = int(key.integers(2 ** (BITS - 1) // step, 2**BITS // step)) * step - 1
-        if is_prime(p):
+        p = 8 * int(key.integers(2 ** (BITS - 4), 2 ** (BITS - 3))) - 1
+        if all(pow(-p if q % 4 == 3 else p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
             field = PrimeField(p)
             if all(field.is_square(n) for n in squares):
                 return field

@@ -7,6 +7,7 @@ from them, are computed while it is lowered; only floats remain.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -50,7 +51,7 @@ class Value:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,10 @@ class Program:
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the weights by name."""
         return {one.attributes["name"]: one.shape for one in self.operations if one.name == "input"}
+
+    def size(self, node: int) -> int:
+        """Returns how many elements an operation computes."""
+        return math.prod(self.operations[node].shape)
 
     def sha256(self) -> str:
         """Returns a digest of operations, constants and outputs, without source lines."""

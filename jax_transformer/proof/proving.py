@@ -11,17 +11,15 @@ from typing import Literal
 import numpy as np
 
 from jax_transformer.proof.constants import radicands
-from jax_transformer.proof.degrees import Bounds, bound
-from jax_transformer.proof.domains import Reals, Residues, Undefined
+from jax_transformer.proof.degrees import SERIES, Bounds, bound
+from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.fields import BITS, NoInverse, PrimeField, draw_field
+from jax_transformer.proof.fields import BITS, NoInverse, draw_field
 from jax_transformer.proof.locating import Place, fingerprint, locate
 from jax_transformer.proof.programs import Program, Value
 
 SECURITY = 80
 """A proof is wrong with a probability below 2⁻⁸⁰."""
-MOST_DRAWS = 8
-"""How often weights are drawn again after a divisor was zero. By chance this happens once in 2³⁰ points."""
 
 Arrays = Mapping[str, np.ndarray]
 Draw = Callable[[Callable[[tuple[int, ...]], np.ndarray]], tuple[Arrays, Arrays]]
@@ -46,7 +44,8 @@ class Point:
     prime: int
     seed: int
     draws: int = 1
-    """How many draws it took: more than 1 if a divisor was zero before."""
+    """How many series of points it took: more than 1 if a divisor was zero before, or arguments that differ were
+    equal. By chance, arguments are in one of some 2¹⁰ points."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Result:
     @property
     def log2_error(self) -> float:
         """Returns the logarithm of a bound on the probability that the proof is wrong."""
-        return -math.inf if self.bounds is None else sum(_log2_error(self.bounds, point.prime) for point in self.points)
+        return -math.inf if self.bounds is None else _log2_error(self.bounds, self.points)
 
 
 def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
@@ -92,71 +91,74 @@ def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None
     named = _shared(task)
     if not named:
         return Result("unknown", reason="the programs have no output in common: nothing was compared")
-    bounds = _bounds(task, named)
-    squares = radicands(task.candidate) | radicands(task.reference)
+    programs = task.candidate, task.reference
+    bounds = bound(programs)
     axioms: dict[str, dict[str, None]] = {}
-    for program in (task.candidate, task.reference):
+    for program in programs:
         _merge(axioms, program.axioms)
-    points: list[Point] = []
-    error = 0.0
-    while error > -SECURITY:
+    reason = ""
+    for series in range(SERIES):
+        points: list[Point] = []
+        patterns = set[str]()
         try:
-            found = _compare_at(task, named, squares, [seed, len(points)], axioms)
-        except (NoInverse, Undefined) as reason:
-            return Result("unknown", reason=str(reason), points=tuple(points))
-        points.append(found.point)
-        if found.different:
-            difference = _difference(task, named, found, own)
-            return Result(
-                "refuted", found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
-            )
-        error += _log2_error(bounds, found.point.prime)
-    return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
+            while len(patterns) < 2 and _log2_error(bounds, points) > -SECURITY:
+                found = _compare_at(task, named, [seed, series, len(points)], axioms)
+                points.append(found.point)
+                patterns.add(found.pattern)
+                if found.different:
+                    difference = _difference(task, named, found, own)
+                    outcome = found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
+                    return Result("refuted", *outcome)
+        except NoInverse as zero:
+            reason = str(zero)
+            continue
+        except Undefined as undefined:
+            return Result("unknown", reason=str(undefined))
+        if len(patterns) == 1:
+            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
+        reason = "functions had equal arguments at one point only"
+    return Result("unknown", reason=reason)
 
 
 @dataclass
 class _Comparison:
     point: Point
+    seeds: list[int]
     equal: tuple[str, ...]
     different: tuple[str, ...]
-    prints: tuple[dict[int, int], dict[int, int]]
+    pattern: str
+    """Which arguments of functions are equal."""
 
 
-def _compare_at(
-    task: Task, named: Sequence[str], squares: frozenset[int], seeds: list[int], axioms: dict[str, dict[str, None]]
-) -> _Comparison:
-    """Evaluates both programs at one point, and draws again where a divisor is zero."""
-    for attempt in range(MOST_DRAWS):
-        generator = np.random.default_rng([*seeds, attempt])
-        prime_field = draw_field(generator, squares)
-        key = int(generator.integers(2**63))
-        weights = task.draw(partial(prime_field.draw, generator))
-        try:
-            both = [
-                _evaluate(program, prime_field, key, of_side, axioms)
-                for program, of_side in zip((task.candidate, task.reference), weights, strict=True)
-            ]
-        except NoInverse:
-            if attempt == MOST_DRAWS - 1:
-                raise
-            continue
-        (ours, our_prints), (theirs, their_prints) = both
-        theirs = dict(task.align(theirs))
-        equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
-        different = [name for name in named if name not in equal]
-        point = Point(prime_field.p, seeds[0], attempt + 1)
-        return _Comparison(point, tuple(equal), tuple(different), (our_prints, their_prints))
-    raise AssertionError
+def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict[str, dict[str, None]]) -> _Comparison:
+    """Evaluates both programs at one point."""
+    domains, weights = _drawn(task, seeds)
+    ours = evaluate(task.candidate, domains[0], weights[0])
+    theirs = dict(task.align(evaluate(task.reference, domains[1], weights[1])))
+    for domain in domains:
+        _merge(axioms, domain.axioms)
+    equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
+    different = [name for name in named if name not in equal]
+    point = Point(domains[0].field.p, seeds[0], seeds[1] + 1)
+    return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
 
 
-def _evaluate(
-    program: Program, prime_field: PrimeField, key: int, weights: Arrays, axioms: dict[str, dict[str, None]]
-) -> tuple[dict[str, np.ndarray], dict[int, int]]:
-    prints: dict[int, int] = {}
-    residues = Residues(prime_field, key)
-    outputs = evaluate(program, residues, weights, lambda node, array: prints.__setitem__(node, fingerprint(array)))
-    _merge(axioms, residues.axioms)
-    return outputs, prints
+def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
+    """Draws a field, hashes and weights, the same for the same seeds."""
+    generator = np.random.default_rng(seeds)
+    prime_field = draw_field(generator, radicands(task.candidate) | radicands(task.reference))
+    key = int(generator.integers(2**63))
+    domains = Residues(prime_field, key), Residues(prime_field, key)
+    return domains, task.draw(partial(prime_field.draw, generator))
+
+
+def _prints(task: Task, seeds: list[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Evaluates both programs once more, and returns the fingerprints of their operations."""
+    domains, weights = _drawn(task, seeds)
+    prints: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for program, domain, own, of_side in zip((task.candidate, task.reference), domains, weights, prints, strict=True):
+        evaluate(program, domain, own, lambda node, array, to=of_side: to.__setitem__(node, fingerprint(array)))
+    return prints
 
 
 def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
@@ -184,7 +186,7 @@ def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple
     name = found.different[0]
     programs = task.candidate, task.reference
     outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
-    places = locate(programs, found.prints, outputs)
+    places = locate(programs, _prints(task, found.seeds), outputs)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
 
@@ -214,18 +216,8 @@ def _shared(task: Task) -> list[str]:
     return [name for name in task.candidate.outputs if name in theirs]
 
 
-def _bounds(task: Task, named: Sequence[str]) -> Bounds:
-    both = [
-        bound(program, [value.node for value in program.outputs.values() if value.node is not None])
-        for program in (task.candidate, task.reference)
-    ]
-    return Bounds(sum(each.degree for each in both), sum(each.values for each in both))
-
-
-def _log2_error(bounds: Bounds, prime: int) -> float:
-    """Returns log₂ of N · (D + 1)/p, a bound on the probability that one point shows no difference where there is
-    one."""
-    return math.log2(bounds.values) + math.log2(bounds.degree + 1) - math.log2(prime)
+def _log2_error(bounds: Bounds, points: Sequence[Point]) -> float:
+    return bounds.log2_error([point.prime for point in points])
 
 
 def _merge(axioms: dict[str, dict[str, None]], more: Mapping[str, Mapping[str, None]]) -> None:
