@@ -210,7 +210,7 @@ class Residues:
         hashed = self._hash("log", np.minimum(x, inverse))
         result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
         self._logarithms.append((np.ravel(result), np.ravel(x)))
-        self.arguments.setdefault("exp", []).extend([result, self.field.negate(result)])
+        self.arguments.setdefault("exp", []).append(np.minimum(result, self.field.negate(result)))
         return result
 
     def erf(self, x: np.ndarray) -> np.ndarray:
