@@ -133,16 +133,30 @@ class _Side:
     def _is_held(self, node: int) -> bool:
         return self.other.holds(self.own.elements[node])
 
-    def suspects(self, outputs: list[int]) -> list[int]:
+    def suspects(self, outputs: list[int], different: list[int]) -> list[int]:
         """Returns the operations that the other side doesn't have, that read what it has, and whose results lead to an
-        output without passing by a value that it has; without those that lead to what it has, if there are others."""
+        output without passing by a value that it has. If there are several, those that lead to what it has drop out,
+        and those that lead to fewer of all different outputs."""
         new, waiting = set[int](), [*outputs]
         while waiting:
             node = waiting.pop()
             if node not in new and not self.is_shared(node):
                 new.add(node)
                 waiting += self.own.operations[node].inputs
-        return self._first(new - self._rejoining()) or self._first(new)
+        found = self._first(new - self._rejoining()) or self._first(new)
+        reach = self._reach(different) if len(found) > 1 else {}
+        most = max((reach[node].bit_count() for node in found), default=0) if reach else 0
+        return [node for node in found if not reach or reach[node].bit_count() == most]
+
+    def _reach(self, outputs: list[int]) -> dict[int, int]:
+        """Returns to which outputs each operation leads, as bits."""
+        reach = dict.fromkeys(range(len(self.own.operations)), 0)
+        for place, node in enumerate(outputs):
+            reach[node] |= 1 << place
+        for node in reversed(reach):
+            for each in self.own.operations[node].inputs:
+                reach[each] |= reach[node]
+        return reach
 
     def _first(self, new: set[int]) -> list[int]:
         """Returns the operations, in order, that read none of the others' results; moves only if they look up."""
@@ -209,14 +223,19 @@ class _Side:
         return Place(one.name, one.line, tuple(number for number in numbers if number is not None), masks)
 
 
-def locate(seen: tuple[Seen, Seen], outputs: tuple[list[int], list[int]]) -> Places:
+Nodes = tuple[list[int], list[int]]
+"""Operations of both programs."""
+
+
+def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
     """Returns where each program first leaves the other, None if that can't be told.
 
     Args:
       outputs: the operations whose values differ, or among which one does.
+      different: those of all outputs that differ.
     """
     sides = _Side(*seen), _Side(*seen[::-1])
-    suspects = [side.suspects(nodes) for side, nodes in zip(sides, outputs, strict=True)]
+    suspects = [side.suspects(*nodes) for side, *nodes in zip(sides, outputs, different, strict=True)]
     pair = _closest(sides, suspects)
     ours, theirs = (
         side.end(nodes) if node is None else node for side, node, nodes in zip(sides, pair, outputs, strict=True)

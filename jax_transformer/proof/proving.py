@@ -184,16 +184,17 @@ def _fills_of(value: Value | None) -> np.ndarray | None:
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
     name = found.different[0]
-    outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
-    places = locate(_seen(task, found.seeds), outputs)
+    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
+    places = locate(_seen(task, found.seeds), outputs, different)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
 
 
-def _nodes_of(program: Program, name: str) -> list[int]:
-    """Returns the operation of an output; those of all outputs if its parts have other names there."""
-    values = [program.outputs[name]] if name in program.outputs else program.outputs.values()
-    return [value.node for value in values if value.node is not None]
+def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
+    """Returns the operations of outputs; those of all outputs if their parts have other names there."""
+    named = [program.outputs[name] for name in names if name in program.outputs]
+    return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
 def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
