@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from jax_transformer.proof import Result
+from jax_transformer.proof import Program, Result, Task
+from jax_transformer.proof.locating import Place
 from proof.pairs import Pair, Shapes, Side
 
 B, S, T, N, H, D, F, SOURCE_VOCAB, TARGET_VOCAB = 2, 4, 3, 2, 3, 6, 5, 9, 8
@@ -58,7 +59,7 @@ PROGRAMS: Mapping[str, Shapes] = {
     "model": {**ENCODER, **DECODER},
     "loss": {"logits": (B, T, TARGET_VOCAB)},
     "gradients": {**ENCODER, "target": (TARGET_VOCAB, D), "head_bias": (TARGET_VOCAB,)},
-    "update": {name: (3, 4) for name in ("p", "g", "m", "root_v")},
+    "update": dict.fromkeys(("p", "g", "m", "root_v"), (3, 4)),
     "decoding": {"x": (B, T, D), "query": (D, D), "key": (D, D), "value": (D, D)},
     "positions": {"x": (B, T, D)},
 }
@@ -82,36 +83,42 @@ class Fault:
     """A part of the line at which they part; "": the changed one."""
     framework: Framework = "torch"
     """The faulty side's."""
+    missing: str = ""
+    """A part of the right side's line at which the two part, where the faulty one leaves something out."""
 
     @property
     def line(self) -> str:
         """Returns a part of the line at which the two sides part."""
         return self.at or next(line.strip() for line in self.new.splitlines() if line.strip())
 
+    def task(self) -> Task:
+        """Lowers the faulty program, beside the right one in the other framework."""
+        weights = self.pair().weights()
+        faulty = Side(self.framework, getattr(self._module, self.program)).lower(weights)
+        right = _right(self.program, _other(self.framework))
+        both = (right, faulty) if self.framework == "torch" else (faulty, right)
+        return Task(*both, self.pair().draw)
+
     def pair(self) -> Pair:
-        """Returns the right program in the other framework, beside the faulty one."""
-        faulty = Side(self.framework, getattr(self._module, self.program))
-        other: Framework = "jax" if self.framework == "torch" else "torch"
-        right = Side(other, getattr(_module(other), self.program))
-        return Pair(self.name, PROGRAMS[self.program], *((right, faulty) if other == "jax" else (faulty, right)))
+        """Returns the right programs, whose weights the faulty one reads, too."""
+        return original(self.program)
 
     def place(self, result: Result) -> tuple[str, str]:
         """Returns the operation and the text of the line at which the faulty side parts, as a result has it."""
         difference = result.difference
         found = difference and (difference.reference if self.framework == "torch" else difference.candidate)
-        if not found:
-            return "", ""
-        operation, _, line = found.line.partition(", ")
-        file, _, number = line.removeprefix("backward of ").rpartition(":")
-        if file != self._file:
-            return operation, found.line
-        backward = "backward of " if line.startswith("backward of ") else ""
-        return operation, backward + self._source.splitlines()[int(number) - 1].strip()
+        return _read(found, self._file, self._source)
+
+    def other_place(self, result: Result) -> tuple[str, str]:
+        """Returns the operation and the text of the line at which the right side parts."""
+        difference, path = result.difference, _path(_other(self.framework))
+        found = difference and (difference.candidate if self.framework == "torch" else difference.reference)
+        return _read(found, str(path), path.read_text(encoding="utf-8"))
 
     def is_located(self, result: Result) -> bool:
-        """Returns whether the place is the expected one."""
+        """Returns whether the places are the expected ones."""
         operation, line = self.place(result)
-        return operation == self.operation and self.line in line
+        return operation == self.operation and self.line in line and self.missing in self.other_place(result)[1]
 
     @property
     def _file(self) -> str:
@@ -133,6 +140,29 @@ def original(program: str) -> Pair:
     """Returns the right programs of both frameworks."""
     sides = (Side("jax", getattr(_module("jax"), program)), Side("torch", getattr(_module("torch"), program)))
     return Pair(program, PROGRAMS[program], *sides)
+
+
+@cache
+def _right(program: str, framework: Framework) -> Program:
+    """Lowers a right program once for all faults."""
+    return Side(framework, getattr(_module(framework), program)).lower(original(program).weights())
+
+
+def _other(framework: Framework) -> Framework:
+    return "jax" if framework == "torch" else "torch"
+
+
+def _read(place: Place | None, file: str, source: str) -> tuple[str, str]:
+    """Returns the framework's operation at a place, and the text of its line."""
+    if place is None:
+        return "", ""
+    operation, _, line = place.line.partition(", ")
+    is_backward = line.startswith("backward of ")
+    found, _, number = line.removeprefix("backward of ").rpartition(":")
+    if found != file:
+        return operation, line
+    text = source.splitlines()[int(number) - 1].strip()
+    return operation, f"backward of {text}" if is_backward else text
 
 
 @cache
