@@ -15,7 +15,7 @@ from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import BITS, NoInverse, draw_field
-from jax_transformer.proof.locating import Place, fingerprint, locate
+from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
@@ -169,13 +169,13 @@ def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tup
     return domains, task.draw(partial(prime_field.draw, generator))
 
 
-def _prints(task: Task, seeds: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Evaluates both programs once more, and returns the fingerprints of their operations."""
+def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
+    """Evaluates both programs once more, and returns what they compute."""
     domains, weights = _drawn(task, seeds)
-    prints: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for program, domain, own, of_side in zip((task.candidate, task.reference), domains, weights, prints, strict=True):
-        evaluate(program, domain, own, lambda node, array, to=of_side: to.__setitem__(node, fingerprint(array)))
-    return prints
+    both = Seen(task.candidate), Seen(task.reference)
+    for seen, domain, own in zip(both, domains, weights, strict=True):
+        evaluate(seen.program, domain, own, seen.watch)
+    return both
 
 
 def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
@@ -207,17 +207,17 @@ def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
     name = found.different[0]
-    programs = task.candidate, task.reference
-    outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
-    places = locate(programs, _prints(task, found.seeds), outputs)
+    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
+    places = locate(_seen(task, found.seeds), outputs, different)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
 
 
-def _nodes_of(program: Program, name: str) -> list[int]:
-    """Returns the operation of an output; those of all outputs if its parts have other names there."""
-    values = [program.outputs[name]] if name in program.outputs else program.outputs.values()
-    return [value.node for value in values if value.node is not None]
+def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
+    """Returns the operations of outputs; those of all outputs if their parts have other names there."""
+    named = [program.outputs[name] for name in names if name in program.outputs]
+    return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
 def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:

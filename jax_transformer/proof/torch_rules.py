@@ -322,9 +322,19 @@ def clamp_max(b: Builder, x: Value, high: Any) -> Value:
     return clamp(b, x, None, high)
 
 
-@rule("_softmax", "_safe_softmax")
+@rule("_softmax")
 def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Value:
     return b.softmax(x, dim)
+
+
+@rule("_safe_softmax")
+def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Returns zeros for rows of -inf."""
+    rows = b.rows_of_minus_infinity(x, dim % len(x.shape))
+    if rows is None:
+        return b.softmax(x, dim)
+    zero = b.constant(0.0)
+    return b.where(b.constant(rows), zero, b.softmax(b.where(b.constant(rows), zero, x), dim))
 
 
 @rule("_log_softmax")
