@@ -24,10 +24,11 @@ SHORT_SUM = 2**5
 """Terms that two limbs of 25 bits allow: 2²⁴ · 2²⁴ · 2⁵ = 2⁵³."""
 LONG_SUM = 2**10
 """Terms of a block whose limbs have 25 and 17 bits; they would allow 2¹³."""
-BLOCK = 2**16
-"""Elements that are computed on at a time: 512 KiB stay in a core's cache."""
-ROWS = 2**8
-"""Rows of the smaller factor that a block multiplies."""
+BLOCK = 2**14
+"""Elements that are computed on at a time: 128 KiB stay in a core's cache."""
+ROWS = 10
+"""Rows of the smaller factor that a block multiplies: few enough for BLAS to start no threads. Where threads waited for
+each other on a busy machine, products took ten times as long."""
 SMALL_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
 """Odd primes that are squares in every field here, and so is 2."""
 
@@ -208,7 +209,7 @@ class PrimeField:
 def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], slice]]:
     """Yields which matrices, rows of x and columns of y are multiplied at a time."""
     (count, m, k), n = x.shape, y.shape[2]
-    if max(y.size, count * m * n) <= BLOCK:
+    if max(y.size, count * m * n) <= BLOCK and m * k * n <= ROWS * BLOCK:
         yield slice(None), [slice(None)], slice(None)
         return
     rows = [slice(start, start + ROWS) for start in range(0, m, ROWS)]

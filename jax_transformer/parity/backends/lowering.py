@@ -44,13 +44,15 @@ class Lowered:
         from jax_transformer.proof.jax_programs import lower
 
         with in_precision("float64"):
-            candidate = lower(self._outputs, {path: self._leaves[path] for path in self._drawn_paths})
+            shapes = {path: np.shape(leaf) for path, leaf in flatten(self.problem.params).items()}
+            drawn = {path: jax.ShapeDtypeStruct(shapes[path], np.float64) for path in self._drawn_paths}
+            candidate = lower(self._outputs, drawn)
         return Task(candidate, self._lower_reference(), self.draw, self.align)
 
     def own_weights(self) -> tuple[Arrays, Arrays]:
         """Returns the problem's weights in float64, as both programs read them."""
-        theirs = {name: np.asarray(array, np.float64) for name, array in self._given.items()}
-        return {path: self._leaves[path] for path in self._drawn_paths}, theirs
+        ours = {path: leaf for path, leaf in flatten(self.problem.params).items() if path in self._drawn_paths}
+        return ours, self._given
 
     def draw(self, draw: Any) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.
@@ -58,13 +60,12 @@ class Lowered:
         The table moves elements only. It takes floats, which hold residues below 2⁵³ exactly.
         """
         drawn: dict[int, np.ndarray] = {}
-        theirs = {}
-        for name, array in self._given.items():
-            theirs[name] = drawn.setdefault(id(array), draw(array.shape))
-        leaves = self.reference.reference.leaves(
-            self._whole_state({n: a.astype(np.float64) for n, a in theirs.items()})
-        )
-        return {path: np.asarray(leaves[path]).astype(np.int64) for path in self._drawn_paths}, theirs
+        for array in self._given.values():
+            if id(array) not in drawn:
+                drawn[id(array)] = draw(array.shape).astype(np.float64)
+        theirs = {name: drawn[id(array)] for name, array in self._given.items()}
+        leaves = self.reference.reference.leaves(self._whole_state(theirs))
+        return {path: leaves[path] for path in self._drawn_paths}, theirs
 
     def align(self, outputs: Arrays) -> Arrays:
         """Returns the reference's outputs with the gradients of its tensors as gradients of our leaves."""
@@ -77,14 +78,15 @@ class Lowered:
             return found
         leaves = self.reference.reference.leaves(self._whole_state(gradients))
         trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
-        exact = {path: leaf.astype(np.int64) for path, leaf in layer_by_layer(trained).items()}
-        return found | {GRADIENT + path: leaf for path, leaf in exact.items()}
+        return found | {GRADIENT + path: leaf for path, leaf in layer_by_layer(trained).items()}
 
     # --- within
 
     @cached_property
-    def _leaves(self) -> dict[str, np.ndarray]:
-        return {path: np.asarray(leaf, np.float64) for path, leaf in flatten(self.problem.params).items()}
+    def _kept(self) -> dict[str, np.ndarray]:
+        """Returns the leaves that are constants of both sides."""
+        leaves = flatten(self.problem.params)
+        return {path: np.asarray(leaf, np.float64) for path, leaf in leaves.items() if path not in self._drawn_paths}
 
     @cached_property
     def _module(self) -> Any:
@@ -106,13 +108,13 @@ class Lowered:
     @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:
         """Returns the leaves that follow from the reference's tensors; the others are constants of both sides."""
-        probe = {name: np.full(array.shape, np.pi) for name, array in self._given.items()}
+        probe = {name: np.broadcast_to(np.pi, array.shape) for name, array in self._given.items()}
         leaves = self.reference.reference.leaves(self._whole_state(probe))
-        return tuple(path for path in self._leaves if np.all(np.asarray(leaves[path]) == np.pi))
+        return tuple(path for path in flatten(self.problem.params) if np.all(np.asarray(leaves[path]) == np.pi))
 
     def _outputs(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Computes the candidate's outputs by name."""
-        params = unflatten({**self._leaves, **{path: jnp.asarray(leaf) for path, leaf in drawn.items()}})
+        params = unflatten({**self._kept, **{path: jnp.asarray(leaf) for path, leaf in drawn.items()}})
         labels = jnp.asarray(self.problem.labels)
         side = self.candidate
 
