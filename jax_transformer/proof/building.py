@@ -243,9 +243,28 @@ class Builder:
         x = self.as_float(x)
         if n == 1:
             return x
+        if n == 2 and (radicands := self._radicands(x)) is not None:
+            return radicands
         exponent = n.numerator
         known = _shadow(lambda array: array**exponent, x)
         return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
+
+    def _radicands(self, x: Value) -> Value | None:
+        """Returns what x consists of the roots of, which are its squares (axiom "roots"); None if it doesn't."""
+        one = self.operations[x.node or 0]
+        if one.name == "root":
+            return self._values[one.inputs[0]]
+        if one.name not in ("reshape", "concatenate"):
+            return None
+        parts = [self._radicands(self._values[each]) for each in one.inputs]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        return (
+            self.reshape(found[0], x.shape)
+            if one.name == "reshape"
+            else self.concatenate(found, one.attributes["axis"])
+        )
 
     def _root_meets_radicand(self, x: Value, y: Value) -> Value | None:
         """Reads a radicand v that is multiplied or divided by its own root as the root's square (axiom "roots").
@@ -328,6 +347,11 @@ class Builder:
 
     def cos(self, x: Value) -> Value:
         return self._elementwise("cos", x, np.cos)
+
+    def cut(self, x: Value) -> Value:
+        """Returns x as the value of an unknown function of it, which begins degrees anew."""
+        x = self.as_float(x)
+        return self._emit("cut", [x], x.shape, fills=x.fills)
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""

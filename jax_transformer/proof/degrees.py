@@ -30,6 +30,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jax_transformer.proof.fields import BITS
 from jax_transformer.proof.programs import FUNCTIONS, Operation, Program
 
 SERIES = 8
@@ -55,6 +56,11 @@ class Bounds:
 
     degree: int
     values: int
+
+    @property
+    def can_decide(self) -> bool:
+        """Returns whether each point makes the error smaller, by 2⁻⁸ at least."""
+        return LIKELIEST * self.degree < 2 ** (BITS - 9)
 
     def log2_error(self, primes: Sequence[int]) -> float:
         """Returns the logarithm of a bound on the probability that a series of points, one in each field, shows no

@@ -14,7 +14,7 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.fields import BITS, NoInverse, draw_field
+from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, fingerprint, locate
 from jax_transformer.proof.programs import Program, Value
 
@@ -82,7 +82,7 @@ class Result:
         return -math.inf if self.bounds is None else _log2_error(self.bounds, self.points)
 
 
-def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
+def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
     Args:
@@ -96,6 +96,8 @@ def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None
     axioms: dict[str, dict[str, None]] = {}
     for program in programs:
         _merge(axioms, program.axioms)
+    if not bounds.can_decide:
+        return Result("unknown", reason=f"the degrees are too high for a proof: {bounds}", bounds=bounds)
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
@@ -227,6 +229,3 @@ def _merge(axioms: dict[str, dict[str, None]], more: Mapping[str, Mapping[str, N
 
 def _listed(axioms: Mapping[str, Mapping[str, None]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(where) for name, where in sorted(axioms.items())}
-
-
-__all__ = ["BITS", "Difference", "Point", "Result", "Task", "prove"]

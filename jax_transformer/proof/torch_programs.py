@@ -7,7 +7,7 @@ modelled as in PyTorch: tensors are views of storages, so views, expansions and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose", "is_same_size")
 """Operations whose results a program can branch on."""
+EACH = "_foreach_"
+"""Precedes the names of operations on lists of tensors."""
 
 
 class Layout(NamedTuple):
@@ -75,7 +77,7 @@ class Lowering(TorchDispatchMode):
 
     def name(self, tensor: torch.Tensor, name: str) -> None:
         """Declares a tensor to be an input of the program."""
-        self._assign(tensor, self.builder.input(name, tensor.shape))
+        self.assign(tensor, self.builder.input(name, tensor.shape))
 
     def read(self, tensor: torch.Tensor) -> Value:
         """Returns the value of a tensor now."""
@@ -95,14 +97,14 @@ class Lowering(TorchDispatchMode):
         if name in READS:
             self._check_known(name, args)
             return func(*args, **kwargs)
-        if rule_name not in RULES and rule_name not in MOVES:
+        if not _has_rule(rule_name):
             with self:
                 decomposition = self._decompositions.get(func, func.decompose)
                 result = decomposition(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         before = None
-        if func._schema.is_mutable or rule_name in RULES or rule_name in MOVES:
+        if func._schema.is_mutable or _has_rule(rule_name):
             before = self._arguments(args, kwargs)
         result = func(*args, **kwargs)
         self._follow(func, rule_name, args, kwargs, before, result)
@@ -122,7 +124,7 @@ class Lowering(TorchDispatchMode):
             if not any(self._memory(each) is not None for each in inputs) and self._needs_no_rule(inputs, tensors):
                 return  # computed from ids and masks alone
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
-        if name not in RULES and name not in MOVES:
+        if not _has_rule(name):
             raise UnknownOperation(name, self._line())
         values_args, values_kwargs = before
         values = self._apply(func, name, values_args, values_kwargs)
@@ -140,6 +142,13 @@ class Lowering(TorchDispatchMode):
     def _apply(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in MOVES:
             return self._move(func, name, args, kwargs)
+        if name.startswith(EACH):
+            lists = [each for each in args if isinstance(each, list | tuple)]
+            single = RULES[name.removeprefix(EACH)]
+            rows = [
+                [each[i] if isinstance(each, list | tuple) else each for each in args] for i in range(len(lists[0]))
+            ]
+            return [single(self.builder, *row, **kwargs) for row in rows]
         return RULES[name](self.builder, *args, **kwargs)
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any) -> Value:
@@ -183,7 +192,8 @@ class Lowering(TorchDispatchMode):
         memory = self._memories.get(_storage(tensor))
         return None if memory is None or memory.reference.expired() else memory
 
-    def _assign(self, tensor: torch.Tensor, value: Value) -> None:
+    def assign(self, tensor: torch.Tensor, value: Value) -> None:
+        """Gives all elements of a tensor, which fill its storage, other values."""
         storage = tensor.untyped_storage()
         self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), value, _layout(tensor))
 
@@ -196,7 +206,7 @@ class Lowering(TorchDispatchMode):
         if value.node is None and self._memory(tensor) is None:
             return  # known, as the run has it
         if layout.dense_order() is not None and tensor.numel() == size:
-            self._assign(tensor, value)
+            self.assign(tensor, value)
             return
         memory = self._memory(tensor)
         if memory is None:
@@ -275,6 +285,15 @@ def lower(
     return builder.program(outputs)
 
 
+def cut(tensors: Iterable[torch.Tensor]) -> None:
+    """Marks tensors as values of an unknown function of them, as `jax_programs.cut` does; nothing while no program is
+    lowered."""
+    for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+        if isinstance(lowering, Lowering):
+            for tensor in tensors:
+                lowering.assign(tensor, lowering.builder.cut(lowering.read(tensor)))
+
+
 def defined() -> Any:
     """Returns a context in which attention is computed by its definition, not by a kernel."""
     from contextlib import ExitStack
@@ -293,6 +312,10 @@ def _decompositions() -> Any:
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions().items())
+
+
+def _has_rule(name: str) -> bool:
+    return name in MOVES or name.removeprefix(EACH) in RULES
 
 
 def _layout(tensor: torch.Tensor) -> Layout:

@@ -209,6 +209,16 @@ def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return b.cumulative_sum(x, dim % len(x.shape))
 
 
+@rule("linalg_vector_norm", "norm")
+def vector_norm(
+    b: Builder, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    if ord != 2:
+        raise UnknownOperation("linalg_vector_norm", b.line, f"the order {ord}")
+    axes = _axes(x, dim)
+    return _keep(b, x, b.root(b.sum(b.power(x, 2), axes)), axes, keepdim)
+
+
 @rule("amax")
 def amax(b: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
     axes = _axes(x, dim)
