@@ -47,7 +47,8 @@ class PrimeField:
         """Returns the residues of any int64."""
         x = np.asarray(x, np.int64)
         quotient = np.floor(x * (1.0 / self.p)).astype(np.int64)  # off by one at most
-        return self._below_p(self._below_p(x - quotient * self.p) - self.p)
+        remainder = np.subtract(x, np.multiply(quotient, self.p))
+        return self._below_p(self._below_p(remainder) - self.p)
 
     def integer(self, value: int) -> int:
         return value % self.p
@@ -85,7 +86,7 @@ class PrimeField:
         from it, since x · y/p < 2⁵⁰; so the quotient is right, or one less."""
         estimate = np.multiply(x, y, dtype=np.float64)
         quotient = np.asarray(estimate * (1.0 / self.p) - 0.5).astype(np.int64)
-        remainder = np.multiply(x, y) - np.multiply(quotient, self.p)
+        remainder = np.subtract(np.multiply(x, y), np.multiply(quotient, self.p))  # scalars would warn
         return self._below_p(remainder - self.p)
 
     def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
