@@ -223,15 +223,14 @@ def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], 
 def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) -> PrimeField:
     """Draws one of the primes near 2⁵⁰, some 2³³, in whose fields the small primes are squares, and the given integers.
 
-    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if p is one modulo q, or −p for q ≡ 3
-    (mod 4).
+    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if −p is a square modulo q.
 
     Args:
       squares: positive integers whose roots a program uses.
     """
     while True:
         p = 8 * int(key.integers(2 ** (BITS - 4), 2 ** (BITS - 3))) - 1
-        if all(pow(-p if q % 4 == 3 else p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
+        if all(pow(-p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
             field = PrimeField(p)
             if all(field.is_square(n) for n in squares):
                 return field

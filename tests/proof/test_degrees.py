@@ -52,6 +52,8 @@ def test_degrees_follow_the_operations() -> None:
         (lambda b, u, v: b.multiply(u, b.power(v, 3)), 4),
         (lambda b, u, v: b.multiply(b.exp(u), v), 2),
         (lambda b, u, v: b.exp(b.power(u, 5)), 5),
+        (lambda b, u, v: b.multiply(b.exp(b.power(u, 5)), b.exp(v)), 5),
+        (lambda b, u, v: b.multiply(b.exp(b.power(u, 5)), b.power(v, 6)), 7),
         (lambda b, u, v: b.divide(u, v), 3),  # u₁/v₁ is u₁v₂/(v₁v₂); the numerator of 1/v₁ counts as v₁v₂
         (lambda b, u, v: b.add(b.inverse(u), b.inverse(v)), 4),
     ):

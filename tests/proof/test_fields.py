@@ -90,11 +90,20 @@ def test_products_of_matrices(count: int, m: int, k: int, n: int) -> None:
     np.testing.assert_array_equal(FIELD.matmul(x, turned), expected)
 
 
-@pytest.mark.parametrize("terms", [SHORT_SUM, LONG_SUM])
-@pytest.mark.parametrize("value", [P // 2, P // 2 + 1, 2**49 - 2**24, P - 2**24])
-def test_the_longest_sums_of_the_largest_limbs_are_exact(terms: int, value: int) -> None:
-    x, y = np.full((1, 2, terms), value), np.full((1, terms, 3), value)
-    assert (FIELD.matmul(x, y) == terms * value * value % P).all()
+@pytest.mark.parametrize(("terms", "bits"), [(SHORT_SUM, fields.LIMB), (LONG_SUM, fields.SHORT_LIMB)])
+def test_the_longest_sums_of_the_largest_limbs_are_exact(terms: int, bits: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def long_limbs(bits: int) -> np.ndarray:
+        """Returns residues whose limbs, all but the highest, are the largest or a little less."""
+        places = range(0, 50 - bits, bits)
+        return np.asarray(sum((2 ** (bits - 1) - rng.integers(1, 3, terms)) << place for place in places))
+
+    for sign in (1, -1):
+        x, y = long_limbs(bits).reshape(1, 1, -1), FIELD.reduce(sign * long_limbs(fields.LIMB)).reshape(1, -1, 1)
+        limbs = FIELD._limbs(x, bits)[0], FIELD._limbs(y, fields.LIMB)[0]
+        assert [np.abs(each).max() for each in limbs] == [2.0 ** (bits - 1) - 1, 2.0 ** (fields.LIMB - 1) - 1]
+        np.testing.assert_array_equal(FIELD.matmul(x, y), np.matmul(python(x), python(y)) % P)
 
 
 def test_limbs_add_up_and_are_short() -> None:
