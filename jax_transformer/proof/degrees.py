@@ -37,6 +37,9 @@ SERIES = 8
 """How many series of points are tried."""
 LIKELIEST = 2.001
 """c: roots are half of the field, and hashes are 64 bits modulo p."""
+READ_AGAIN = {"log": 2, "largest": 1}
+"""How often results are arguments: exp compares its own with logarithms and their negatives, and largest hashes the
+sums of hashed entries."""
 
 Powers = Mapping[int, int]
 """Divisors, by the operation that inverts them → exponents."""
@@ -92,7 +95,7 @@ def _highest(program: Program) -> tuple[int, int]:
         inputs = [degrees[each] for each in one.inputs]
         if one.name in FUNCTIONS or one.name == "root":
             highest = max(highest, total(_combined(one, inputs, whole)))
-            values += program.size(one.inputs[0]) + 2 * program.size(node)  # `exp` looks for logarithms, as for sums
+            values += program.size(one.inputs[0]) + READ_AGAIN.get(one.name, 0) * program.size(node)
             degrees.append(Degree(1))
         elif one.name == "inverse":
             sizes[node] = max(total(inputs[0]), 1) * program.size(node)

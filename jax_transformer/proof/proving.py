@@ -134,9 +134,12 @@ class _Comparison:
 
 def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict[str, dict[str, None]]) -> _Comparison:
     """Evaluates both programs at one point."""
-    domains, weights = _drawn(task, seeds)
-    ours = evaluate(task.candidate, domains[0], weights[0])
-    theirs = dict(task.align(evaluate(task.reference, domains[1], weights[1])))
+    domains, (left, right) = _drawn(task, seeds)
+    ours = evaluate(task.candidate, domains[0], left)
+    del left  # weights are as large as their gradients
+    theirs = evaluate(task.reference, domains[1], right)
+    del right
+    theirs = dict(task.align(theirs))
     for domain in domains:
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
@@ -213,7 +216,7 @@ def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
 
 def _shared(task: Task) -> list[str]:
     """Returns the outputs that both programs have, in the candidate's order."""
-    shapes = {name: np.zeros(value.shape) for name, value in task.reference.outputs.items()}
+    shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.reference.outputs.items()}
     theirs = task.align(shapes)
     return [name for name in task.candidate.outputs if name in theirs]
 

@@ -60,6 +60,16 @@ def test_degrees_follow_the_operations() -> None:
         assert bound([program(compute)] * 2).degree == 2 * degree
 
 
+def test_arguments_are_counted() -> None:
+    for compute, values in (
+        (lambda b, u, v: b.erf(b.multiply(u, v)), 2),
+        (lambda b, u, v: b.exp(b.log(u)), 2 + 4 + 2),
+        (lambda b, u, v: b.add(u, b.broadcast(b.largest(v, (0,)), (2,))), 2 + 1),
+        (lambda b, u, v: b.root(u), 2),
+    ):
+        assert bound([program(compute)] * 2).values == 2 * values
+
+
 def test_pairs_of_arguments_count_once_and_degrees_at_each_point() -> None:
     one, two = (Bounds(1000, 10**6).log2_error([2**50] * points) for points in (1, 2))
     assert one == pytest.approx(math.log2(SERIES * 1e12 * LIKELIEST * 1000 / 2**50), abs=1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,14 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 STEPS = (1, 3)
 """After how many optimizer steps parameters are compared."""
+
+
+class _Given(NamedTuple):
+    """Describes a tensor that the porting table fills."""
+
+    shape: tuple[int, ...]
+    first: str
+    """The first of the names of a tied tensor."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Lowered:
     def own_weights(self) -> tuple[Arrays, Arrays]:
         """Returns the problem's weights, as both programs read them."""
         ours = {path: leaf for path, leaf in flatten(self.problem.params).items() if path in self._drawn_paths}
-        return ours, self._given
+        return ours, self._tensors()
 
     # --- within
 
@@ -108,12 +116,9 @@ class Lowered:
 
         The table moves elements only. It takes floats, which hold residues below 2⁵³ exactly.
         """
-        drawn: dict[int, np.ndarray] = {}
         theirs: dict[str, np.ndarray] = {}
-        for name, array in self._given.items():
-            if id(array) not in drawn:
-                drawn[id(array)] = draw(array.shape).astype(np.float64)
-            theirs[name] = drawn[id(array)]
+        for name, given in self._given.items():
+            theirs[name] = draw(given.shape).astype(np.float64) if given.first == name else theirs[given.first]
         leaves = self._ported(theirs)
         return {path: leaves[path] for path in self._drawn_paths}, theirs
 
@@ -122,8 +127,8 @@ class Lowered:
         found = {name: array for name, array in outputs.items() if not name.startswith(prefixes)}
         for prefix in prefixes:
             of_tensors = {
-                name: np.asarray(outputs.get(prefix + name, np.zeros(array.shape)), np.float64)
-                for name, array in self._given.items()
+                name: np.asarray(outputs.get(prefix + name, np.zeros(given.shape)), np.float64)
+                for name, given in self._given.items()
             }
             leaves = self._ported(of_tensors)
             trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
@@ -151,15 +156,20 @@ class Lowered:
     def _module(self) -> Any:
         return self.reference._given(self.problem.params, "float64")
 
-    @cached_property
-    def _given(self) -> dict[str, np.ndarray]:
+    def _tensors(self) -> dict[str, np.ndarray]:
         """Returns the reference's tensors that the porting table fills, by name; tied ones are one array."""
         return dict(self.reference.reference.state_dict(self.problem.params, self._module.state_dict().keys()))
 
     @cached_property
+    def _given(self) -> dict[str, _Given]:
+        """Describes these tensors."""
+        tensors, first = self._tensors(), dict[int, str]()
+        return {name: _Given(array.shape, first.setdefault(id(array), name)) for name, array in tensors.items()}
+
+    @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:
         """Returns the leaves that follow from the reference's tensors; the others are constants of both sides."""
-        leaves = self._ported({name: np.broadcast_to(np.pi, array.shape) for name, array in self._given.items()})
+        leaves = self._ported({name: np.broadcast_to(np.pi, given.shape) for name, given in self._given.items()})
         return tuple(path for path in flatten(self.problem.params) if np.all(np.asarray(leaves[path]) == np.pi))
 
 
