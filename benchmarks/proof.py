@@ -133,10 +133,9 @@ def measured(names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    print(
-        "| layers | d_model | vocabulary | sentences | outputs | operations | points | seconds | CPU seconds | peak, GiB |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    columns = "layers", "d_model", "vocabulary", "sentences", "outputs", "operations", "points"
+    print(f"| {' | '.join(columns)} | seconds | CPU seconds | peak, GiB |")
+    print("|---" * 10 + "|")
     for row in rows:
         print(
             f"| {row['layers']}+{row['layers']} | {row['d_model']} | {row['vocabulary']:,} | {row['sentences']} "

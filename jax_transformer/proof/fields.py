@@ -8,6 +8,7 @@ split residues into limbs so that sums of products stay below 2⁵³. Large matr
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -68,8 +69,9 @@ class PrimeField:
     def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Multiplies elements, large arrays block by block."""
         x, y = np.asarray(x), np.asarray(y)
-        shape = np.broadcast_shapes(x.shape, y.shape)
-        if not shape or (size := int(np.prod(shape, dtype=np.int64))) <= BLOCK:
+        shape = x.shape if x.shape == y.shape else np.broadcast_shapes(x.shape, y.shape)
+        size = math.prod(shape)
+        if size <= BLOCK:
             return self._product(x, y)
         x, y = np.broadcast_to(x, shape), np.broadcast_to(y, shape)
         if shape[0] == 1:
@@ -125,7 +127,7 @@ class PrimeField:
 
     def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         """Returns sums over axes of up to 2¹³ elements each; longer ones are summed in parts."""
-        count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+        count = math.prod(x.shape[axis] for axis in axes)
         if count <= 2**13:
             return self.reduce(x.sum(axis=axes))
         high, low = x >> LIMB, x & (2**LIMB - 1)
