@@ -104,9 +104,7 @@ def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
         return None
     if counts is None:
         return np.asarray(x.mean(axis=axis, keepdims=True))
-    return np.asarray(
-        np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True)
-    )
+    return np.asarray(np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True))
 
 
 def _defined(total: np.ndarray, has_infinity: np.ndarray, line: str) -> np.ndarray:

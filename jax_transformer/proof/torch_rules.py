@@ -18,7 +18,7 @@ Rule = Callable[..., Any]
 MOVES = frozenset(
     (
         *("gather", "index_select", "index", "flip", "roll", "repeat", "tril", "triu", "slice", "select"),
-        *("diagonal", "unfold", "take", "constant_pad_nd"),
+        *("diagonal", "unfold", "take"),
     )
 )
 """Operations that move elements of their first argument, and fill with zeros."""
@@ -312,6 +312,11 @@ def clamp(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
     return x if high is None else b.minimum(x, value_of(b, high))
 
 
+@rule("hardtanh")
+def hardtanh(b: Builder, x: Value, low: Any = -1.0, high: Any = 1.0) -> Value:
+    return clamp(b, x, low, high)
+
+
 @rule("clamp_min")
 def clamp_min(b: Builder, x: Value, low: Any) -> Value:
     return clamp(b, x, low)
@@ -322,9 +327,19 @@ def clamp_max(b: Builder, x: Value, high: Any) -> Value:
     return clamp(b, x, None, high)
 
 
-@rule("_softmax", "_safe_softmax")
+@rule("_softmax")
 def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Value:
     return b.softmax(x, dim)
+
+
+@rule("_safe_softmax")
+def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Returns 0 for rows of −∞."""
+    if x.fills is None:
+        return b.softmax(x, dim)
+    empty = b.constant(np.broadcast_to(np.isneginf(x.fills).all(axis=dim, keepdims=True), x.shape))
+    zeros = b.constant(np.zeros(x.shape))
+    return b.where(empty, zeros, b.softmax(b.where(empty, zeros, x), dim))
 
 
 @rule("_log_softmax")
@@ -333,10 +348,9 @@ def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 
 
 @rule("logsumexp")
-def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
-    axis = dim[0] % len(x.shape)
-    found = b.log(b.kept_sum(b.exp(b.subtract(x, b.broadcast(_zero(b, x, axis), x.shape))), axis))
-    return found if keepdim else b.reshape(found, x.shape[:axis] + x.shape[axis + 1 :])
+def logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    axes = _axes(x, dim)
+    return _keep(b, x, b.log(b.sum(b.exp(x), axes)), axes, keepdim)
 
 
 @rule("_softmax_backward_data")
@@ -447,7 +461,7 @@ def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **rest: A
         return x
     if dtype.is_floating_point:
         x = b.as_float(x)
-        return x if dtype is torch.float64 else b.narrowed(x, str(dtype).removeprefix("torch."))
+        return x
     if x.kind == "float" and x.known is not None:
         return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
     if x.kind == "indicator" and dtype is torch.bool:
@@ -493,6 +507,14 @@ def new_ones(b: Builder, x: Value, shape: Sequence[int], **rest: Any) -> Value:
 @rule("new_full")
 def new_full(b: Builder, x: Value, shape: Sequence[int], value: Any, **rest: Any) -> Value:
     return b.broadcast(b.as_float(value_of(b, value)), tuple(shape))
+
+
+@rule("constant_pad_nd")
+def constant_pad_nd(b: Builder, x: Value, pad: Sequence[int], value: Any = 0) -> Value:
+    places = np.arange(1, x.size + 1).reshape(x.shape)
+    places = torch.constant_pad_nd(torch.from_numpy(places), list(pad), 0).numpy() - 1
+    inside = b.take(x, places)
+    return inside if value == 0 else b.where(b.constant(places < 0), value_of(b, value), inside)
 
 
 @rule("cat")
@@ -577,10 +599,6 @@ def _known(b: Builder, x: Value) -> np.ndarray:
     if x.known is None:
         raise UnknownOperation("index", b.line, "it depends on weights")
     return x.known
-
-
-def _zero(b: Builder, x: Value, axis: int) -> Value:
-    return b.constant(np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :])))
 
 
 def _axes(x: Value, dim: Any) -> tuple[int, ...]:
