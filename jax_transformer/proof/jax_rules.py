@@ -215,14 +215,6 @@ def squeeze(b: Builder, x: Value, *, dimensions: Any, **params: Any) -> Value:
     return b.reshape(x, [size for axis, size in enumerate(x.shape) if axis not in dimensions])
 
 
-@rule("expand_dims")
-def expand_dims(b: Builder, x: Value, *, dimensions: Any, **params: Any) -> Value:
-    sizes = list(x.shape)
-    for axis in sorted(dimensions):
-        sizes.insert(axis, 1)
-    return b.reshape(x, sizes)
-
-
 @rule("transpose")
 def transpose(b: Builder, x: Value, *, permutation: Any, **params: Any) -> Value:
     return b.transpose(x, permutation)

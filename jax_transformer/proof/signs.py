@@ -151,13 +151,13 @@ class Signs:
             found = 0 not in self.operations[inputs[0]].shape and self.never_negative(inputs[0])
             return (found and self.nonzero(inputs[0])) or self._moves_with_a_leaf(node)
         if one.name == "matmul":
-            return self._meets_a_fresh_leaf(one) and any(map(self.nonzero, inputs))
+            return self._meets_a_fresh_leaf(one) and all(map(self.nonzero, inputs))
         if one.name == "add" and all(map(self.never_negative, inputs)):
             return any(map(self.nonzero, inputs))
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
             return self._spreads(*variance)
         if one.name in ("add", "subtract", "input"):
-            return self._moves_with_a_leaf(node) or self._adds_a_fresh_leaf(one)
+            return self._moves_with_a_leaf(node)
         return False
 
     def _moves_with_a_leaf(self, node: int) -> bool:
@@ -172,26 +172,44 @@ class Signs:
     def _linear_part(self, node: int) -> np.ndarray | None:
         """Returns Σ c · w at random w, if a value is that plus what doesn't depend on these w; None if there are none.
 
-        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w.
+        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w. Products with
+        a weight that is read nowhere else are left out: they are zero where that weight is.
         """
         self._extend()
-        nodes, inputs, others = set[int](), set[int](), 0
+        nodes, inputs, others = set[int](), set[int](), set[int]()
         waiting = [node]
         while waiting:
             each = waiting.pop()
-            if each in nodes:
+            if each in nodes or each in others:
                 continue
             one = self.operations[each]
             if one.name == "input":
                 inputs.add(each)
             elif not self._is_linear(one):
-                others |= self._leaves[each]
+                others.add(each)
                 continue
             nodes.add(each)
             waiting += one.inputs
-        free = {each: self._free_rows(each, others) for each in inputs}
+        leaves = self._leaves_of_inputs(nodes)
+        for each in sorted(others, reverse=True):
+            rest = leaves | self._leaves_of(others - {each})
+            if self._meets_a_fresh_leaf(self.operations[each], rest):
+                others.remove(each)
+        free = {each: self._free_rows(each, self._leaves_of(others)) for each in inputs}
         is_free = any(rows.any() for rows in free.values())
         return self._value_of_part(sorted(nodes), free, node) if is_free else None
+
+    def _leaves_of(self, nodes: set[int]) -> int:
+        found = 0
+        for each in nodes:
+            found |= self._leaves[each]
+        return found
+
+    def _leaves_of_inputs(self, nodes: set[int]) -> int:
+        """Returns the rows of inputs that linear operations read."""
+        taken = {each for each in nodes if self.operations[each].name == "take"}
+        whole = {each for node in nodes - taken for each in self.operations[node].inputs if each in self._rows}
+        return self._leaves_of({each for each in taken if self.operations[each].inputs[0] in self._rows} | whole)
 
     def _free_rows(self, node: int, others: int) -> np.ndarray:
         """Returns 1 for elements in rows that nothing else reads, 0 for the others."""
@@ -228,26 +246,17 @@ class Signs:
                 part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
         return part.get(wanted, np.zeros(self.operations[wanted].shape))
 
-    def _adds_a_fresh_leaf(self, one: Operation) -> bool:
-        """Returns whether x + c · w is computed, with x nonzero for almost all weights and w read nowhere else there.
-
-        It is x for w = 0.
-        """
-        for x, other in (one.inputs, one.inputs[::-1]):
-            product = self.operations[self._unshaped(other)]
-            if product.name == "matmul" and self._meets_a_fresh_leaf(product, self._leaves[x]) and self.nonzero(x):
-                return True
-        return False
-
     def _meets_a_fresh_leaf(self, product: Operation, also: int = 0) -> bool:
         """Returns whether one factor is a weight, which the other and what `also` names don't read."""
         self._extend()
+        if product.name not in ("multiply", "matmul"):
+            return False
         for factor, other in (product.inputs, product.inputs[::-1]):
             node = self._unshaped(factor)
             one = self.operations[node]
             is_weight = one.name == "input" or (one.name == "take" and one.inputs[0] in self._rows)
             if is_weight and not (self._leaves[other] | also) & self._leaves[node]:
-                return self.nonzero(node)
+                return True
         return False
 
     def _variance_of(self, difference: Operation) -> tuple[int, tuple[int, ...]] | None:

@@ -311,6 +311,8 @@ class Lowering(TorchDispatchMode):
 
     def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
         """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""
+        if value.node is None and value.known is None:
+            raise UnknownOperation("read", self.builder.line, "it reads what it was to write")
         if tensor.is_floating_point():
             return self.builder.as_float(value)
         if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):

@@ -95,11 +95,6 @@ def rsqrt(b: Builder, x: Value) -> Value:
     return b.inverse(b.root(x))
 
 
-@rule("square")
-def square(b: Builder, x: Value) -> Value:
-    return b.power(x, 2)
-
-
 @rule("pow")
 def power(b: Builder, x: Any, exponent: Any) -> Value:
     if isinstance(exponent, Value):
@@ -441,7 +436,7 @@ def logical_or(b: Builder, x: Any, y: Any) -> Value:
 # --- moves with more than one source, and copies
 
 
-@rule("clone", "detach", "lift_fresh_copy", "alias", "contiguous", "_unsafe_view_copy", "positive")
+@rule("clone", "detach", "lift_fresh_copy", "alias", "contiguous")
 def same(b: Builder, x: Value, **rest: Any) -> Value:
     return x
 
