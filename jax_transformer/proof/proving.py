@@ -79,6 +79,8 @@ class Result:
     bounds: Bounds | None = None
     axioms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Those that were used → on which constants, or at which lines."""
+    narrowing: tuple[str, ...] = ()
+    """Where the programs round to a narrower type. The functions that are compared don't."""
 
     @property
     def log2_error(self) -> float:
@@ -98,6 +100,7 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
     programs = task.candidate, task.reference
     bounds = bound(programs)
     axioms: dict[str, dict[str, None]] = {}
+    narrowing = tuple(dict.fromkeys(line for program in programs for line in program.narrowing))
     for program in programs:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
@@ -114,7 +117,16 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
                 patterns.add(found.pattern)
                 if found.different:
                     difference = _difference(task, named, found, own)
-                    outcome = found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
+                    outcome = (
+                        found.equal,
+                        found.different,
+                        difference,
+                        "",
+                        tuple(points),
+                        bounds,
+                        _listed(axioms),
+                        narrowing,
+                    )
                     return Result("refuted", *outcome)
         except NoInverse as zero:
             reason = str(zero)
@@ -122,7 +134,7 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1:
-            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
+            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms), narrowing)
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
 
