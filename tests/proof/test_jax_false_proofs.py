@@ -80,8 +80,8 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
     "a ReLU's square": (lambda w: where(relu(w) ** 2 > 0, w, 2 * w), lambda w: w),
     "the sum of ReLUs' squares": (lambda w: where((relu(w) ** 2).sum(-1, keepdims=True) > 0, w, 2 * w), lambda w: w),
     "dead units without biases": (
-        lambda w: where(relu(w[:2]) @ w >= 0, 1.0, 2.0),
-        lambda w: where(relu(w[:2]) @ w > 0, 1.0, 2.0),
+        lambda w: where(relu(w[:2]) @ w[2:].T >= 0, 1.0, 2.0),
+        lambda w: where(relu(w[:2]) @ w[2:].T > 0, 1.0, 2.0),
     ),
     "the gradient of a maximum": (lambda w: jax.grad(lambda x: jnp.maximum(x, 0.0).sum())(w), lambda w: 0 * w),
     "ties of a maximum": (
@@ -149,7 +149,7 @@ def test_different_functions_are_refuted(name: str) -> None:
 
 
 UNKNOWN: dict[str, Function] = {
-    "0 · ∞": lambda w: w + ROW * -INF,
+    "0 · ∞": lambda w: w + jnp.asarray(ROW) * -INF,
     "∞ − ∞": lambda w: (w - INF) + INF,
     "rows that are masked by −∞ as a whole": lambda w: softmax(where(np.ones(4, bool), -INF, w)),
     "∞ times weights": lambda w: where(MASK, -INF, w) * w,
