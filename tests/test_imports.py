@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "pages": {"runtime"},
     "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
     "integrity": {"config", "data", "runtime", "storage", "training"},
-    "proof": set(),
+    "proof": {"runtime"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "parity.gates": {"runtime"},
     "parity.oracle": {"config"},
@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         *("config", "data.batching", "decoding", "model", "parallel", "porting", "runtime", "storage", "training"),
         *("parity.gates", "parity.names", "parity.problems", "parity.rules", "proof"),
     },
+    "parity.report": {"pages", "parity.diagnosis", "parity.gates", "proof"},
     "parity": {
         "config",
         "data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import shlex
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from jax_transformer.parity.report.report import Report
+    from jax_transformer.proof import Certificate
 
 FILE = tyro.conf.arg(metavar="FILE")
 REPORTS = ("--json", "--html")
@@ -108,7 +110,15 @@ class ParityOptions:
     """Comma-separated stages to compare. Default: all of
     weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients.
     If asked for, also resume: each side continues the training that the other began; and witness: CTranslate2 scores
-    the same sentences."""
+    the same sentences. With --prove, of forward,loss,gradients,steps; with --inputs, of forward,gradients."""
+    prove: bool = False
+    """Prove that both sides are one function for all weights, and compare nothing in floats. Exit codes: 0 proven;
+    1 refuted, at an operation that is named; 3 unknown; 4 refuted. Without it, comparisons end with a proof of forward,
+    loss and gradients; --no-prove leaves that out."""
+    certificate: Annotated[str | None, FILE] = None
+    """With --prove: write the certificate, as JSON."""
+    verify: Annotated[str | None, FILE] = None
+    """Make a certificate's proof again, and check that the programs and the verdict are the same."""
     dtypes: str = "float64,float32,bfloat16"
     """Comma-separated precisions. float64 decides; the others are judged by their distance from it."""
     node: str | None = None
@@ -144,10 +154,14 @@ def parity(arguments: Sequence[str]) -> int:
       ValueError: the sides can't be compared; a file can't be read or written.
     """
     options = tyro.cli(ParityOptions, args=list(arguments), prog="jax-transformer parity")
+    if options.verify is not None:
+        return _verify(options.verify, arguments)
     _check(options)
     if options.draft_map is not None:
         return _draft_map(options)
-    report = _compare(options)
+    if options.prove:
+        return _prove(options, arguments)
+    report = _compare(options, proves="--no-prove" not in arguments)
     if options.diff is None and options.inputs is None and options.node is None:
         report = report.with_replays(f"jax-transformer parity {shlex.join(_without_files(arguments))}")
     report.show(verbose=options.verbose)
@@ -160,6 +174,14 @@ def parity(arguments: Sequence[str]) -> int:
 
 def _check(options: ParityOptions) -> None:
     """Raises ValueError for options that contradict one another, and for reports that couldn't be written."""
+    if options.certificate is not None and not options.prove:
+        raise ValueError("--certificate: expected --prove, whose certificate it names, beside it")
+    if options.prove and (options.diff or options.json or options.html or options.node or options.draft_map):
+        raise ValueError(
+            "--prove compares nothing in floats: expected no --diff, --json, --html, --node or --draft-map"
+        )
+    if options.prove and options.programs != ProgramOptions():
+        raise ValueError("--prove takes the built-in loss and optimizer: expected no --loss, --optimizer or --decode")
     if options.diff is not None and (options.model or options.reference or options.candidate):
         raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
     if options.diff is not None and options.programs != ProgramOptions():
@@ -172,34 +194,90 @@ def _check(options: ParityOptions) -> None:
         raise ValueError(
             "parity: expected a model directory or a checkpoint, --reference or --diff; received none of them"
         )
-    for path in (options.json, options.html, options.draft_map):
+    for path in (options.json, options.html, options.draft_map, options.certificate):
         if path is not None:
             check_writable(path)
 
 
-def _compare(options: ParityOptions) -> Report:
-    """Calls `compare` with what the options name."""
+def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
+    """Proves what the options name, prints the certificate and writes it; returns the exit code."""
+    certificate = dataclasses.replace(_certificate(options), command=_command(arguments))
+    print(certificate)
+    if options.certificate is not None:
+        write_lines(options.certificate, certificate.to_json().splitlines())
+    return certificate.exit_code
+
+
+def _verify(path: str, arguments: Sequence[str]) -> int:
+    """Makes a certificate again by its command; returns the exit code."""
+    from jax_transformer.proof.certificate import UNLOCATED, Certificate, changes
+    from jax_transformer.runtime.limits import JSON_BYTES, read_text
+
+    if len(arguments) != (1 if arguments[0].startswith("--verify=") else 2):
+        raise ValueError("--verify: expected a certificate, and no other option: the certificate has its command")
+    before = Certificate.from_json(read_text(path, JSON_BYTES), path)
+    if not before.command:
+        raise ValueError(f"{path}: expected a certificate of the command; a program of Python made this one")
+    print(f"jax-transformer parity {shlex.join(before.command)}")
+    options = tyro.cli(ParityOptions, args=list(before.command), prog="jax-transformer parity")
+    _check(options)
+    now = _certificate(options)
+    different = changes(before, now)
+    for line in different:
+        print(f"  ✗ {line}")
+    if different:
+        print(f"{path}: does not hold: {len(different)} differences")
+        return UNLOCATED
+    print(f"{path}: holds: {now.verdict}, the same programs at the same points")
+    return now.exit_code
+
+
+def _certificate(options: ParityOptions) -> Certificate:
+    """Calls `prove` with what the options name."""
+    from jax_transformer.parity.proving import prove
+
+    candidate, reference, model = _sides(options)
+    return prove(
+        candidate,
+        reference,
+        model=model,
+        inputs=options.inputs,
+        names=options.map,
+        stages=None if options.stages is None else _split(options.stages),
+        seed=options.seed,
+        dialect=options.dialect,
+        candidate_name=options.candidate,
+        reference_name=options.reference,
+        progress=_print_progress,
+        **options.checkpoint.hints(),
+    )
+
+
+def _command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Returns the arguments without the certificate's file."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    file = "--certificate"
+    return tuple(word for before, word in pairs if before != file and word.partition("=")[0] != file)
+
+
+def _compare(options: ParityOptions, *, proves: bool) -> Report:
+    """Calls `compare` with what the options name.
+
+    Args:
+      proves: whether a proof ends the comparison of models, unless other stages are named.
+    """
     from jax_transformer.parity.api import compare
 
     if options.diff is not None:
         return compare(*options.diff, truth=options.truth, tolerance=options.tolerance)
-    function = load_factory(options.candidate, "--candidate") if options.candidate else None
-    if options.candidate and not callable(function):
-        kind = type(function).__name__
-        raise ValueError(
-            f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
-        )
-    module = _module(options.reference) if options.reference else None
-    candidate, reference = (options.model, module) if options.model else (module, None)
-    if function is not None:
-        candidate, reference = function, module
+    candidate, reference, model = _sides(options)
     return compare(
         candidate,
         reference,
-        model=options.model or None if function is not None else None,
+        model=model,
         inputs=options.inputs,
         names=options.map,
-        stages=None if options.stages is None else _split(options.stages),
+        stages=_stages(options, proves=proves),
         dtypes=_split(options.dtypes),
         node=options.node,
         seed=options.seed,
@@ -214,6 +292,32 @@ def _compare(options: ParityOptions) -> Report:
         **options.programs.options(),
         **options.checkpoint.hints(),
     )
+
+
+def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
+    """Returns the stages to compare; None: all of the usual ones."""
+    if options.stages is not None:
+        return _split(options.stages)
+    if not proves or options.inputs is not None or options.node is not None:
+        return None
+    from jax_transformer.parity.run_results import STAGES
+
+    return [*STAGES, "proof"]
+
+
+def _sides(options: ParityOptions) -> tuple[Any, Any, str | None]:
+    """Returns the candidate, the reference, and the model whose parameters a function receives."""
+    function = load_factory(options.candidate, "--candidate") if options.candidate else None
+    if options.candidate and not callable(function):
+        kind = type(function).__name__
+        raise ValueError(
+            f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
+        )
+    module = _module(options.reference) if options.reference else None
+    candidate, reference = (options.model, module) if options.model else (module, None)
+    if function is not None:
+        return function, module, options.model or None
+    return candidate, reference, None
 
 
 def _mesh(config: MeshConfig) -> Mesh | None:

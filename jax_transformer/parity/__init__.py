@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from jax_transformer.parity.api import assert_parity, compare, draft_map
     from jax_transformer.parity.backends.capture import capture
     from jax_transformer.parity.gates.arrays import ParityError
+    from jax_transformer.parity.proving import prove
     from jax_transformer.parity.report.report import Divergence, Report
     from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.proof.certificate import Certificate
 
 _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
     "jax_transformer.parity.backends.capture": ("capture",),
     "jax_transformer.parity.gates.arrays": ("ParityError",),
+    "jax_transformer.parity.proving": ("prove",),
+    "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.porting.names.maps": ("NameMap",),
     "jax_transformer.parity.report.report": ("Divergence", "Report"),
 }
 
 __all__ = [
+    "Certificate",
     "Divergence",
     "NameMap",
     "ParityError",
@@ -38,5 +43,6 @@ __all__ = [
     "capture",
     "compare",
     "draft_map",
+    "prove",
 ]
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -81,7 +81,7 @@ def compare_on_inputs(
         function,
         reference_name or name_of(module),
         module,
-        _read(inputs, "inputs").arrays,
+        read_inputs(inputs),
         NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
     )
     check_module(module, pair.reference_name)
@@ -89,6 +89,11 @@ def compare_on_inputs(
         pair, stages=selected(stages, run_any.STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes")
     )
     return dataclasses.replace(report, sha256=hash_files(inputs))
+
+
+def read_inputs(inputs: Mapping[str, Any] | Path) -> dict[str, np.ndarray]:
+    """Returns inputs, or weights, by name as NumPy's arrays. Raises ParityError for values that are no arrays."""
+    return dict(_read(inputs, "inputs").arrays)
 
 
 def _read(side: Mapping[str, Any] | Path, what: str) -> Kept:

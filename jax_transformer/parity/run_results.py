@@ -17,6 +17,7 @@ from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
+from jax_transformer.proof.certificate import Certificate
 from jax_transformer.runtime.trees import flatten
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
-OPTIONAL = ("resume", "witness")
+OPTIONAL = ("resume", "witness", "proof")
 """Stages that run only when they are asked for."""
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
@@ -101,6 +102,7 @@ class RunResults:
     """The settings in force on both sides, for the report."""
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
+    proof: Certificate | None = None
 
     def add(self, stage: Stage, problem: str) -> None:
         """Adds a stage's result on one problem."""
@@ -145,6 +147,7 @@ class RunResults:
             environment=self.facts,
             depth=self._depth(),
             heat_map=self.heat_maps[0] if self.heat_maps else None,
+            proof=self.proof,
         )
 
     def _depth(self) -> tuple[Depth, ...]:

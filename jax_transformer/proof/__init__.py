@@ -3,7 +3,18 @@
 Both are lowered to exact operations on real numbers and evaluated in prime fields, with functions as keyed hashes.
 """
 
+from jax_transformer.proof.certificate import Certificate, StageProof, TaskProof
 from jax_transformer.proof.programs import Program, UnknownOperation
-from jax_transformer.proof.proving import Difference, Result, Task, prove
+from jax_transformer.proof.proving import Difference, Result, Task, decide
 
-__all__ = ["Difference", "Program", "Result", "Task", "UnknownOperation", "prove"]
+__all__ = [
+    "Certificate",
+    "Difference",
+    "Program",
+    "Result",
+    "StageProof",
+    "Task",
+    "TaskProof",
+    "UnknownOperation",
+    "decide",
+]

@@ -12,6 +12,7 @@ import numpy as np
 
 from jax_transformer.proof import masks
 from jax_transformer.proof.constants import is_root
+from jax_transformer.proof.evaluating import moved
 from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, key_of
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
@@ -343,15 +344,19 @@ class Builder:
         return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
 
     def _radicand(self, x: Value) -> Value | None:
-        """Returns v if x is √v."""
+        """Returns what x consists of the roots of; None if it doesn't."""
         one = self.operations[x.node or 0]
         if one.name == "root":
             return self._values[one.inputs[0]]
-        if one.name in ("reshape", "broadcast"):
-            inner = self._radicand(self._values[one.inputs[0]])
-            move = self.reshape if one.name == "reshape" else self.broadcast
-            return None if inner is None else move(inner, x.shape)
-        return None
+        if one.name not in ("reshape", "broadcast", "concatenate"):
+            return None
+        parts = [self._radicand(self._values[each]) for each in one.inputs]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        if one.name == "concatenate":
+            return self.concatenate(found, one.attributes["axis"])
+        return (self.reshape if one.name == "reshape" else self.broadcast)(found[0], x.shape)
 
     def _root_meets_radicand(self, x: Value, y: Value) -> Value | None:
         """Reads a radicand v that is multiplied or divided by its own root as the root's square (axiom "roots").
@@ -526,6 +531,11 @@ class Builder:
 
     def cos(self, x: Value) -> Value:
         return self._elementwise("cos", x, np.cos)
+
+    def cut(self, x: Value) -> Value:
+        """Returns x as the value of an unknown function of it, which begins degrees anew."""
+        x = self.as_float(x)
+        return self._emit("cut", [x], x.shape, fills=x.fills)
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""
@@ -731,6 +741,8 @@ class Builder:
 
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
+        if self.rows_of_minus_infinity(x, axis) is not None:
+            raise UnknownOperation("softmax", self.line, "all entries of a row are -inf, which leaves 0/0")
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         own = masks.counting(x.fills, (axis,), self.line)
         if counts is None or own is None:
@@ -743,6 +755,25 @@ class Builder:
         mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
         return self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
+
+    def rows_of_minus_infinity(self, x: Value, axis: int) -> np.ndarray | None:
+        """Returns the rows whose entries are -inf throughout, the axis of size 1; None if none is."""
+        if x.fills is None or not x.fills.all(axis=axis).any():
+            return None
+        assert x.node is not None
+        rows = np.asarray(self._is_minus_infinity(x.node).all(axis=axis, keepdims=True))
+        return rows if rows.any() else None
+
+    def _is_minus_infinity(self, node: int) -> np.ndarray:
+        """Returns which entries are -inf, whatever the weights are."""
+        one, known = self.operations[node], self._values[node].known
+        if known is not None:
+            return np.asarray(np.isneginf(known))
+        if one.name in ("add", "subtract", "multiply"):
+            return self._is_minus_infinity(one.inputs[0]) | self._is_minus_infinity(one.inputs[1])
+        if one.name in ("where", "reshape", "transpose", "broadcast", "take", "concatenate"):
+            return moved(one, [self._is_minus_infinity(each) for each in one.inputs], np.bool_)
+        return np.zeros(one.shape, bool)
 
     def _row_axis(self, x: Value) -> int | None:
         """Returns the axis along which one number was subtracted from each row of x; None if none was."""

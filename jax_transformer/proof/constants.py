@@ -23,6 +23,8 @@ MOST_DENOMINATOR_OF_SQUARE, MOST_RADICAND_OF_RATIO = 2**12, 2**24
 """√(a/b) is looked for with b up to the first and a · b up to the second."""
 MOST_TERM, MOST_DENOMINATOR = 1000, 10**6
 """Fractions a/b with a and b up to these are looked for, and decimals of up to four digits."""
+MOST_DIGITS = 6
+"""Digits of a decimal x whose 1 − x in float64 is read as 1 − x: programs write 1 − 0.9 beside 0.9."""
 MOST_ELEMENTS, MOST_DIFFERENT = 4096, 16
 """An array of more elements, or of more different ones, is a table."""
 EXACT_BITS = 32
@@ -116,6 +118,8 @@ def _candidates(value: float) -> Iterator[Number]:
             yield Number(Fraction(1, n), n**3, 0, "roots", True)
         yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
+    if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
+        yield Number(1 - Fraction(str(decimal)), axiom="fractions")
 
 
 def root_of(square: Fraction, half_pis: int = 0) -> Number:
@@ -134,7 +138,10 @@ def _is_read_as(value: float, number: Number) -> bool:
     if number.axiom == "fractions":
         fraction = number.fraction
         is_short = fraction.numerator <= MOST_TERM or fraction.denominator % 10 == 0
-        return fraction > 0 and is_short and abs(Fraction(value) - fraction) <= Fraction(math.ulp(value))
+        is_near = abs(Fraction(value) - fraction) <= Fraction(math.ulp(value))
+        is_decimal = fraction < 1 and 10**MOST_DIGITS % fraction.denominator == 0
+        is_rest = is_decimal and value == 1.0 - float(1 - fraction)
+        return fraction > 0 and ((is_short and is_near) or is_rest)
     if number.radicand == 1 and number.half_pis == 0:
         return False
     degree = 4 if number.is_fourth_root else 2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,6 +78,9 @@ class Reals:
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = np.exp(x - mean)
         return of_row if counts is None else np.where(counts, of_row, 0.0)
+
+    def cut(self, x: np.ndarray) -> np.ndarray:
+        return x
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return np.exp(x)
@@ -197,6 +200,9 @@ class Residues:
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = self._hash("exp of a row", self.field.subtract(x, mean))
         return of_row if counts is None else np.where(counts, of_row, 0)
+
+    def cut(self, x: np.ndarray) -> np.ndarray:
+        return self._hash("cut", x)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def evaluate(
     """Returns the program's outputs by name; those that depend on no weight and are no floats as they are.
 
     Args:
-      inputs: the weights by name.
+      inputs: the weights by name, in any dtype that holds them.
       watch: called with each operation's number and result.
 
     Raises:
@@ -45,15 +46,18 @@ def evaluate(
 def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
     attributes = one.attributes
     if one.name == "input":
-        return np.asarray(weights[attributes["name"]])
+        return np.asarray(weights[attributes["name"]], domain.dtype)
     if one.name == "constant":
         return domain.constant(attributes["array"], attributes.get("exactly"))
     if one.name in ARITHMETIC or one.name in FUNCTIONS:
         return domain.apply(one.name, inputs, attributes)
-    return _move(one, inputs, domain)
+    if one.name == "put":
+        return _put(inputs[0], inputs[1], attributes["places"], attributes["adds"], domain)
+    return moved(one, inputs, domain.dtype)
 
 
-def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarray:
+def moved(one: Operation, inputs: list[np.ndarray], dtype: type[Any]) -> np.ndarray:
+    """Moves elements as an operation does."""
     x, attributes = inputs[0], one.attributes
     if one.name == "reshape":
         return x.reshape(one.shape)
@@ -64,13 +68,11 @@ def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarra
     if one.name == "take":
         places = attributes["places"]
         taken = np.ravel(x)[places] if x.size else np.zeros(places.shape, x.dtype)
-        return np.where(places < 0, domain.dtype(0), taken) if (places < 0).any() else taken
+        return np.where(places < 0, dtype(0), taken) if (places < 0).any() else taken
     if one.name == "concatenate":
         return np.concatenate(inputs, attributes["axis"])
-    if one.name == "where":
-        return np.where(attributes["condition"], x, inputs[1])
-    assert one.name == "put"
-    return _put(x, inputs[1], attributes["places"], attributes["adds"], domain)
+    assert one.name == "where"
+    return np.where(attributes["condition"], x, inputs[1])
 
 
 def _put(x: np.ndarray, updates: np.ndarray, places: np.ndarray, adds: bool, domain: Domain) -> np.ndarray:

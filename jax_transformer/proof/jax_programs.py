@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
+from jax.interpreters import partial_eval
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_rules import MOVES, RULES
+from jax_transformer.proof.jax_rules import CUT, MOVES, RULES
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 
 CALLS = {
@@ -46,11 +48,20 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
         keys.extend(outputs)  # in execution order, which a pytree would not keep
         return list(outputs.values())
 
-    closed = jax.make_jaxpr(flat)(*weights.values())
+    closed = _without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
     found = Lowering(builder).run(closed, inputs)
     return builder.program(dict(zip(keys, found, strict=True)))
+
+
+def cut(tree: Any) -> Any:
+    """Marks arrays as values of an unknown function of them; the other program has to do so with its own.
+
+    Programs of many steps need it: the degrees of what they compute, and with them the number of points, would grow
+    from step to step.
+    """
+    return jax.tree.map(lambda leaf: checkpoint_name(leaf, CUT), tree)
 
 
 class Lowering:
@@ -206,6 +217,12 @@ class Lowering:
             if not goes_on.known:
                 return list(carry)
             carry = self.run(params["body_jaxpr"], [*body, *carry])
+
+
+def _without_dead_code(closed: Any) -> Any:
+    """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
 def _bits(aval: Any) -> int:

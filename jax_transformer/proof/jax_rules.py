@@ -40,11 +40,19 @@ def _register() -> None:
         "or": "logical_or", "eq": "equal",
     }.items():  # fmt: skip
         RULES[name] = lambda b, *inputs, method=method, **params: getattr(b, method)(*inputs)
-    for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier", "name"):
+    for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier"):
         RULES[name] = lambda b, *inputs, **params: list(inputs)
 
 
 _register()
+
+
+CUT = "proof.cut"
+
+
+@rule("name")
+def named(b: Builder, x: Value, *, name: str, **params: Any) -> Value:
+    return b.cut(x) if name == CUT else x
 
 
 @rule("rsqrt")

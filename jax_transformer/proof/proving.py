@@ -14,8 +14,8 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.fields import BITS, NoInverse, draw_field
-from jax_transformer.proof.locating import Place, fingerprint, locate
+from jax_transformer.proof.fields import NoInverse, draw_field
+from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
@@ -88,7 +88,7 @@ class Result:
         return -math.inf if self.bounds is None else _log2_error(self.bounds, self.points)
 
 
-def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
+def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
     Args:
@@ -140,7 +140,7 @@ def prove(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None
 
 
 def _digests(programs: Sequence[Program]) -> list[int]:
-    """Returns seeds that depend on both programs, so that no program can be written for the points it is compared at."""
+    """Returns seeds that depend on both programs: none can be written for the points at which it is compared."""
     return [int(program.sha256()[:16], 16) for program in programs]
 
 
@@ -156,9 +156,12 @@ class _Comparison:
 
 def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict[str, dict[str, None]]) -> _Comparison:
     """Evaluates both programs at one point."""
-    domains, weights = _drawn(task, seeds)
-    ours = evaluate(task.candidate, domains[0], weights[0])
-    theirs = dict(task.align(evaluate(task.reference, domains[1], weights[1])))
+    domains, (left, right) = _drawn(task, seeds)
+    ours = evaluate(task.candidate, domains[0], left)
+    del left  # weights are as large as their gradients
+    theirs = evaluate(task.reference, domains[1], right)
+    del right
+    theirs = dict(task.align(theirs))
     for domain in domains:
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
@@ -176,13 +179,13 @@ def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tup
     return domains, task.draw(partial(prime_field.draw, generator))
 
 
-def _prints(task: Task, seeds: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Evaluates both programs once more, and returns the fingerprints of their operations."""
+def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
+    """Evaluates both programs once more, and returns what they compute."""
     domains, weights = _drawn(task, seeds)
-    prints: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for program, domain, own, of_side in zip((task.candidate, task.reference), domains, weights, prints, strict=True):
-        evaluate(program, domain, own, lambda node, array, to=of_side: to.__setitem__(node, fingerprint(array)))
-    return prints
+    both = Seen(task.candidate), Seen(task.reference)
+    for seen, domain, own in zip(both, domains, weights, strict=True):
+        evaluate(seen.program, domain, own, seen.watch)
+    return both
 
 
 def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
@@ -190,7 +193,7 @@ def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: 
     reads (axiom "masks")."""
     if ours.shape != theirs.shape:
         return False
-    fills = [_fills_of(program.outputs.get(name), ours.shape) for program in (task.candidate, task.reference)]
+    fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
     infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
     if not np.array_equal(*infinite):
         return False
@@ -207,23 +210,24 @@ def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: 
     return True
 
 
-def _fills_of(value: Value | None, shape: tuple[int, ...]) -> np.ndarray:
-    return np.zeros(shape) if value is None or value.fills is None or value.shape != shape else value.fills
+def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
+    """Returns the constants that mask entries of outputs, 0 elsewhere, as arrays that a table can move."""
+    return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
 
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
     name = found.different[0]
-    programs = task.candidate, task.reference
-    outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
-    places = locate(programs, _prints(task, found.seeds), outputs)
+    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
+    places = locate(_seen(task, found.seeds), outputs, different)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
 
 
-def _nodes_of(program: Program, name: str) -> list[int]:
-    """Returns the operation of an output; those of all outputs if its parts have other names there."""
-    values = [program.outputs[name]] if name in program.outputs else program.outputs.values()
-    return [value.node for value in values if value.node is not None]
+def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
+    """Returns the operations of outputs; those of all outputs if their parts have other names there."""
+    named = [program.outputs[name] for name in names if name in program.outputs]
+    return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
 def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
@@ -240,7 +244,7 @@ def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
 
 def _shared(task: Task) -> list[str]:
     """Returns the outputs that both programs have, in the candidate's order."""
-    shapes = {name: np.zeros(value.shape) for name, value in task.reference.outputs.items()}
+    shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.reference.outputs.items()}
     theirs = task.align(shapes)
     return [name for name in task.candidate.outputs if name in theirs]
 
@@ -256,6 +260,3 @@ def _merge(axioms: dict[str, dict[str, None]], more: Mapping[str, Mapping[str, N
 
 def _listed(axioms: Mapping[str, Mapping[str, None]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(where) for name, where in sorted(axioms.items())}
-
-
-__all__ = ["BITS", "Difference", "Point", "Result", "Task", "prove"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
 """Operations whose results a program can branch on."""
+EACH = "_foreach_"
+"""Precedes the names of operations on lists of tensors."""
 ABOUT_SHAPES = ("is_same_size", "_has_same_storage_numel")
 COPIES = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 """Functions that read the numbers of tensors in lists."""
@@ -92,7 +94,7 @@ class Lowering(TorchDispatchMode):
         """Declares a tensor to be an input of the program."""
         if not tensor.is_floating_point():
             raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
-        self._write(tensor, self.builder.input(name, tensor.shape))
+        self.write(tensor, self.builder.input(name, tensor.shape))
 
     def read(self, tensor: torch.Tensor) -> Value:
         """Returns the value of a tensor now."""
@@ -123,7 +125,7 @@ class Lowering(TorchDispatchMode):
         if name in READS:
             self._check_known(name, args)
             return func(*args, **kwargs)
-        if rule_name not in RULES and rule_name not in MOVES:
+        if not _has_rule(rule_name):
             with self:
                 decomposition = self._decompositions.get(func, func.decompose)
                 result = decomposition(*args, **kwargs)
@@ -134,7 +136,7 @@ class Lowering(TorchDispatchMode):
         self._check_memory(name, func, written, inputs)
         before, depends = None, False
         unread = written if name in OVERWRITES or "out" in func._overloadname else []
-        if (rule_name in RULES or rule_name in MOVES) and not _is_view(func):
+        if _has_rule(rule_name) and not _is_view(func):
             before = self._arguments(args, kwargs, unread)
         if not self._runs_alone(inputs) and not _is_view(func):
             depends = any(self.depends_on_weights(each) for each in inputs if not _among(each, unread))
@@ -200,7 +202,7 @@ class Lowering(TorchDispatchMode):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
             self._note_narrowing(target, floats)
-            self._write(target, value)
+            self.write(target, value)
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether an operation reads nothing that a rule has computed."""
@@ -221,12 +223,20 @@ class Lowering(TorchDispatchMode):
             raise UnknownOperation(name, self._line())
         args, kwargs = before
         try:
+            if name.startswith(EACH):
+                return self._of_each(name, args, kwargs)
             found = (
                 self._move(func, name, args, kwargs) if name in MOVES else RULES[name](self.builder, *args, **kwargs)
             )
         except TypeError as error:  # an overload with other arguments
             raise UnknownOperation(name, self._line(), f"no rule covers this overload: {error}") from None
         return list(found) if isinstance(found, tuple | list) else [found]
+
+    def _of_each(self, name: str, args: Any, kwargs: Any) -> list[Value]:
+        """Applies a rule to each tensor of a list, with its partners in other lists."""
+        rule, count = RULES[name.removeprefix(EACH)], len(args[0])
+        rows = [[each[i] if isinstance(each, list | tuple) else each for each in args] for i in range(count)]
+        return [rule(self.builder, *row, **kwargs) for row in rows]
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any) -> Value:
         """Lowers a move of elements: the operation moves the places of its first argument's elements, plus one where it
@@ -283,7 +293,7 @@ class Lowering(TorchDispatchMode):
             zeros = self.builder.constant(np.zeros(size))
             self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool))
 
-    def _write(self, tensor: torch.Tensor, value: Value) -> None:
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
         """Changes the storage's elements that are the tensor's."""
         value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
         layout, size, memory = _layout(tensor), _size(tensor), self._memory(tensor)
@@ -405,6 +415,15 @@ class _Exits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def cut(tensors: Iterable[torch.Tensor]) -> None:
+    """Marks tensors as values of an unknown function of them, as `jax_programs.cut` does; nothing while no program is
+    lowered."""
+    for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+        if isinstance(lowering, Lowering):
+            for tensor in tensors:
+                lowering.write(tensor, lowering.builder.cut(lowering.read(tensor)))
+
+
 def defined() -> Any:
     """Returns a context in which attention is computed by its definition, not by a kernel, and nothing is compiled."""
     from contextlib import ExitStack
@@ -424,6 +443,10 @@ def _decompositions() -> Any:
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions().items())
+
+
+def _has_rule(name: str) -> bool:
+    return name in MOVES or name.removeprefix(EACH) in RULES
 
 
 def _layout(tensor: torch.Tensor) -> Layout:

@@ -458,7 +458,8 @@ def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **rest: A
         x = b.as_float(x)
         return x
     if x.kind == "float" and x.known is not None:
-        return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
+        with np.errstate(invalid="ignore"):  # infinities, which a program leaves out later
+            return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
     if x.kind == "indicator" and dtype is torch.bool:
         return x
     raise UnknownOperation("to", b.line, f"{dtype} of numbers that depend on weights")

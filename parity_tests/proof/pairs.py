@@ -62,15 +62,15 @@ class Pair:
         rng = np.random.default_rng([*self.name.encode()])
         return {name: rng.standard_normal(shape) for name, shape in self.shapes.items()}
 
+    def draw(self, one: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Draws weights, which both programs read."""
+        drawn = {name: one(shape) for name, shape in self.shapes.items()}
+        return drawn, drawn
+
     def task(self) -> Task:
-        """Lowers both programs. They read the same weights."""
+        """Lowers both programs."""
         weights = self.weights()
-
-        def draw(one: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-            drawn = {name: one(shape) for name, shape in self.shapes.items()}
-            return drawn, drawn
-
-        return Task(self.candidate.lower(weights), self.reference.lower(weights), draw)
+        return Task(self.candidate.lower(weights), self.reference.lower(weights), self.draw)
 
 
 def named(outputs: Any) -> Mapping[str, Any]:

@@ -175,6 +175,17 @@ def scaled_dot_product_attention_with_bias(w: Weights) -> torch.Tensor:
     return functional.scaled_dot_product_attention(*heads, attn_mask=bias).transpose(1, 2)
 
 
+def with_a_row_of_zeros(w: Weights) -> torch.Tensor:
+    """PyTorch gives zeros to a query that sees nothing."""
+    heads = (w[name].transpose(1, 2) for name in HEADS)
+    mask = torch.from_numpy(SEEN & np.arange(Q)[:, None].astype(bool))
+    return functional.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2)
+
+
+def with_a_row_of_zeros_by_hand(w: Weights) -> jax.Array:
+    return attend(w, jnp.where(SEEN, logits_of(w), -1e9)) * (np.arange(Q) > 0)[:, None, None]
+
+
 def causal_by_flag(w: Weights) -> torch.Tensor:
     return functional.scaled_dot_product_attention(w["query"], w["key"], w["value"], is_causal=True)
 
@@ -289,6 +300,12 @@ PAIRS = (
     ),
     Pair(
         "scaled_dot_product_attention, and by hand", HEADS, filled_in_jax(-1e9), in_torch(scaled_dot_product_attention)
+    ),
+    Pair(
+        "scaled_dot_product_attention of a query that sees nothing, and zeros",
+        HEADS,
+        in_jax(with_a_row_of_zeros_by_hand),
+        in_torch(with_a_row_of_zeros),
     ),
     Pair(
         "scaled_dot_product_attention with is_causal, and by hand",

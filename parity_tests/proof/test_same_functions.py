@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Task, prove
+from jax_transformer.proof import Task, decide
 from jax_transformer.proof.domains import Reals
 from jax_transformer.proof.evaluating import evaluate
 from proof.pairs import Pair
@@ -17,7 +17,7 @@ from proof.same_functions import PAIRS
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_is_proven(pair: Pair) -> None:
     task = pair.task()
-    result = prove(task)
+    result = decide(task)
     assert result.verdict == "proven", (result.reason, result.difference)
     assert result.log2_error < -80
     assert set(result.equal) == set(task.candidate.outputs) & set(task.reference.outputs)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from proof.torch_cases import AS_RUN, CASES, COMMUTATIVE, UNIFORM
 from rule_checks import Case, Framework, differs, is_caught, mutations
 
 from jax_transformer.proof import torch_programs
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.torch_rules import MOVES, RULES
+from proof.torch_cases import AS_RUN, CASES, COMMUTATIVE, UNIFORM
 
 
 def lower(function: Any, arrays: list[np.ndarray]) -> Program:

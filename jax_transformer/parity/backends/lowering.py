@@ -1,162 +1,182 @@
-"""Lower both sides of a parity run to programs that can be proven equal: activations, loss and gradients."""
+"""Lower both sides of a parity run to programs that a proof compares, and relate their weights by the porting table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.model import functional
+from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
-from jax_transformer.parity.backends.jax_model import JaxSide, mean_loss
+from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.precision import in_precision
+from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem
-from jax_transformer.proof import Program, Task
+from jax_transformer.proof import Task
 from jax_transformer.runtime.trees import flatten, unflatten
 
-GRADIENT = "gradient of "
-"""Precedes the paths of parameters in the names of outputs."""
+STEPS = (1, 3)
+"""After how many optimizer steps parameters are compared."""
+
+
+class _Given(NamedTuple):
+    """Describes a tensor that the porting table fills."""
+
+    shape: tuple[int, ...]
+    first: str
+    """The first of the names of a tied tensor."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """Holds both programs of a pair on one problem, and relates their weights by the porting table."""
+    """Lowers a pair on one problem."""
 
     candidate: JaxSide | FunctionSide
     reference: TorchSide
     problem: Problem
-    gradients: bool = True
 
-    def task(self) -> Task:
-        """Lowers both sides.
+    def forward(self, *, gradients: bool) -> Task:
+        """Returns the task of activations, loss and gradients.
 
         Raises:
           UnknownOperation: an operation has no rule, or control flow depends on weights.
           CannotRun: a side can't be run, or traced.
         """
-        from jax_transformer.proof.jax_programs import lower
 
-        with in_precision("float64"):
-            candidate = lower(self._outputs, {path: self._leaves[path] for path in self._drawn_paths})
-        return Task(candidate, self._lower_reference(), self.draw, self.align)
+        def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
+            return proof_jax.outputs(self.candidate, self._params(drawn), self.problem, gradients=gradients)
+
+        def theirs() -> Mapping[str, Any]:
+            return proof_torch.outputs(self.reference, self._module, self.problem, gradients=gradients)
+
+        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else ())
+
+    def steps(self) -> Task:
+        """Returns the task of optimizer steps, for all learning rates. It changes the reference's module."""
+        import torch
+
+        rates = np.array([1e-3, 2e-3, 3e-3])[: max(STEPS)]
+        tensor = torch.from_numpy(rates)
+
+        def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
+            given = dict(drawn)
+            return proof_jax.steps(self.candidate, self._params(given), given.pop(RATES), self.problem, STEPS)
+
+        def theirs() -> Mapping[str, Any]:
+            return proof_torch.steps(self.reference, self._module, tensor, self.problem, STEPS)
+
+        return self._task(ours, theirs, {RATES: rates}, {RATES: tensor}, tuple(map(after, STEPS)))
 
     def own_weights(self) -> tuple[Arrays, Arrays]:
-        """Returns the problem's weights in float64, as both programs read them."""
-        theirs = {name: np.asarray(array, np.float64) for name, array in self._given.items()}
-        return {path: self._leaves[path] for path in self._drawn_paths}, theirs
+        """Returns the problem's weights, as both programs read them."""
+        ours = {path: leaf for path, leaf in flatten(self.problem.params).items() if path in self._drawn_paths}
+        return ours, self._tensors()
 
-    def draw(self, draw: Any) -> tuple[Arrays, Arrays]:
+    # --- within
+
+    def _task(
+        self,
+        ours: Callable[[Mapping[str, Any]], dict[str, Any]],
+        theirs: Callable[[], Mapping[str, Any]],
+        more: Arrays,
+        more_tensors: Mapping[str, Any],
+        prefixes: tuple[str, ...],
+    ) -> Task:
+        """Lowers both programs.
+
+        Args:
+          more, more_tensors: inputs beside the weights, for both sides.
+          prefixes: what precedes names of the reference's tensors in its outputs.
+        """
+        from jax_transformer.proof import jax_programs, torch_programs
+
+        with in_precision("float64"):
+            leaves = {path: np.shape(leaf) for path, leaf in flatten(self.problem.params).items()}
+            drawn = {path: jax.ShapeDtypeStruct(leaves[path], np.float64) for path in self._drawn_paths}
+            candidate = jax_programs.lower(ours, drawn | dict(more))
+        held = self._module.state_dict(keep_vars=True)
+        reference = torch_programs.lower(theirs, {name: held[name] for name in self._given} | dict(more_tensors))
+
+        def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
+            shared = {name: draw(np.shape(array)) for name, array in more.items()}
+            left, right = self._draw(draw)
+            return {**left, **shared}, {**right, **shared}
+
+        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes))
+
+    def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.
 
         The table moves elements only. It takes floats, which hold residues below 2⁵³ exactly.
         """
-        drawn: dict[int, np.ndarray] = {}
-        theirs = {}
-        for name, array in self._given.items():
-            theirs[name] = drawn.setdefault(id(array), draw(array.shape))
-        leaves = self.reference.reference.leaves(
-            self._whole_state({n: a.astype(np.float64) for n, a in theirs.items()})
-        )
-        return {path: np.asarray(leaves[path]).astype(np.int64) for path in self._drawn_paths}, theirs
+        theirs: dict[str, np.ndarray] = {}
+        for name, given in self._given.items():
+            theirs[name] = draw(given.shape).astype(np.float64) if given.first == name else theirs[given.first]
+        leaves = self._ported(theirs)
+        return {path: leaves[path] for path in self._drawn_paths}, theirs
 
-    def align(self, outputs: Arrays) -> Arrays:
-        """Returns the reference's outputs with the gradients of its tensors as gradients of our leaves."""
-        found = {name: array for name, array in outputs.items() if not name.startswith(GRADIENT)}
-        gradients = {
-            name: np.asarray(outputs.get(GRADIENT + name, np.zeros(array.shape)), np.float64)
-            for name, array in self._given.items()
-        }
-        if not any(name.startswith(GRADIENT) for name in outputs):
-            return found
-        leaves = self.reference.reference.leaves(self._whole_state(gradients))
-        trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
-        exact = {path: leaf.astype(np.int64) for path, leaf in layer_by_layer(trained).items()}
-        return found | {GRADIENT + path: leaf for path, leaf in exact.items()}
+    def _aligned(self, outputs: Arrays, prefixes: tuple[str, ...]) -> Arrays:
+        """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves."""
+        own = {name: array for name, array in outputs.items() if not name.startswith(prefixes) and name != LOSS}
+        shapes = [ids.shape for ids in self.problem.ids]
+        found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
+        for prefix in prefixes:
+            of_tensors = {
+                name: np.asarray(outputs.get(prefix + name, np.zeros(given.shape)), np.float64)
+                for name, given in self._given.items()
+            }
+            leaves = self._ported(of_tensors)
+            trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
+            found |= {prefix + path: leaf for path, leaf in layer_by_layer(trained).items()}
+        return found
 
-    # --- within
+    def _ported(self, tensors: Arrays) -> Arrays:
+        """Carries the reference's tensors, with those that its module keeps, through the porting table."""
+        held = self._module.state_dict()
+        kept = {name: tensor.numpy() for name, tensor in held.items() if name not in tensors}
+        return self.reference.reference.leaves({**kept, **tensors})
+
+    def _params(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the candidate's parameters: those that are inputs, and constants."""
+        given = {path: jnp.asarray(drawn[path]) for path in self._drawn_paths}
+        return unflatten({**self._kept, **given})
 
     @cached_property
-    def _leaves(self) -> dict[str, np.ndarray]:
-        return {path: np.asarray(leaf, np.float64) for path, leaf in flatten(self.problem.params).items()}
+    def _kept(self) -> dict[str, np.ndarray]:
+        """Returns the leaves that are constants of both sides."""
+        leaves = flatten(self.problem.params)
+        return {path: np.asarray(leaf, np.float64) for path, leaf in leaves.items() if path not in self._drawn_paths}
 
-    @cached_property
+    @property
     def _module(self) -> Any:
         return self.reference._given(self.problem.params, "float64")
 
-    @cached_property
-    def _given(self) -> dict[str, np.ndarray]:
+    def _tensors(self) -> dict[str, np.ndarray]:
         """Returns the reference's tensors that the porting table fills, by name; tied ones are one array."""
-        names = self._module.state_dict().keys()
-        return dict(self.reference.reference.state_dict(self.problem.params, names))
+        return dict(self.reference.reference.state_dict(self.problem.params, self._module.state_dict().keys()))
 
-    def _whole_state(self, tensors: Arrays) -> Arrays:
-        """Adds the tensors that the module keeps."""
-        kept = {
-            name: tensor.detach().numpy() for name, tensor in self._module.state_dict().items() if name not in tensors
-        }
-        return {**kept, **tensors}
+    @cached_property
+    def _given(self) -> dict[str, _Given]:
+        """Describes these tensors."""
+        tensors, first = self._tensors(), dict[int, str]()
+        return {name: _Given(array.shape, first.setdefault(id(array), name)) for name, array in tensors.items()}
 
     @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:
         """Returns the leaves that follow from the reference's tensors; the others are constants of both sides."""
-        probe = {name: np.full(array.shape, np.pi) for name, array in self._given.items()}
-        leaves = self.reference.reference.leaves(self._whole_state(probe))
-        return tuple(path for path in self._leaves if np.all(np.asarray(leaves[path]) == np.pi))
-
-    def _outputs(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Computes the candidate's outputs by name."""
-        params = unflatten({**self._leaves, **{path: jnp.asarray(leaf) for path, leaf in drawn.items()}})
-        labels = jnp.asarray(self.problem.labels)
-        side = self.candidate
-
-        def loss(params: Any) -> tuple[Any, Mapping[str, Any]]:
-            if isinstance(side, FunctionSide):
-                logits, trace = side._call(params, self.problem, "float64")
-                return side.mean_loss(logits, labels), {**trace, "logits": logits}
-            logits, trace = functional.apply(side.config, params, *self.problem.ids, return_trace=True)
-            return mean_loss(side.config, side.train_config, side.programs)(logits, labels), trace
-
-        if not self.gradients:
-            value, trace = loss(params)
-            return {**trace, "loss": value}
-        (value, trace), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-        trained = {path: leaf for path, leaf in flatten(gradients).items() if not path.startswith("constants/")}
-        named = {GRADIENT + path: leaf for path, leaf in layer_by_layer(trained).items()}
-        return {**trace, "loss": value, **named}
-
-    def _lower_reference(self) -> Program:
-        import torch
-
-        from jax_transformer.proof.torch_programs import lower
-
-        side, module = self.reference, self._module
-        held = module.state_dict(keep_vars=True)
-        weights = {name: held[name] for name in self._given}
-
-        def run() -> dict[str, torch.Tensor]:
-            done = side._run(module, self.problem, "float64", watched=True, gradients=self.gradients)
-            value = side._loss(done.logits, self.problem)
-            outputs = {**done.activations(), "loss": value}
-            if not self.gradients:
-                return outputs
-            trained = dict(module.named_parameters())
-            found = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
-            every = {id(one): gradient for one, gradient in zip(trained.values(), found, strict=True)}
-            named = {name: every[id(one)] for name, one in held.items() if every.get(id(one)) is not None}
-            return {**outputs, **{GRADIENT + name: gradient for name, gradient in named.items()}}
-
-        return lower(run, weights)
+        leaves = self._ported({name: np.broadcast_to(np.pi, given.shape) for name, given in self._given.items()})
+        return tuple(path for path in flatten(self.problem.params) if np.all(np.asarray(leaves[path]) == np.pi))
 
 
-def lowered(candidate: Any, reference: Any, problem: Problem, *, gradients: bool = True) -> Lowered:
+def lowered(candidate: Any, reference: Any, problem: Problem) -> Lowered:
     """Returns both sides on a problem. Raises CannotRun for sides that have no such programs."""
     if not isinstance(reference, TorchSide) or not isinstance(candidate, JaxSide | FunctionSide):
         raise CannotRun("proofs relate a JAX program with a PyTorch module")
-    return Lowered(candidate, reference, replace(problem, params=problem.params), gradients)
+    return Lowered(candidate, reference, problem)

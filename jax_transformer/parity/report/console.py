@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.report.report import Report
 
 STYLES = {"passed": "green", "diverged": "bold red", "inconclusive": "yellow"}
+PROOF_MARKS = {"proven": "✓", "refuted": "✗", "unknown": "?"}
 MARKS = {"passed": "✓", "diverged": "✗", "inconclusive": "?"}
 FEW_ROWS = 6
 """The most rows of a table that isn't verbose; all of them fail."""
@@ -49,6 +50,12 @@ def show(report: Report, console: Console, *, verbose: bool = False) -> None:
         _print(line, console, STYLES[stage.verdict])
         for reason in (*stage.reasons, *_row_reasons(stage)):
             _print(f"    {reason}", console)
+    if report.proof is not None:
+        first, *rest = report.proof.summary()
+        width = max((len(stage.name) for stage in report.stages), default=5) + 1
+        _print(f"{PROOF_MARKS[report.proof.verdict]} {'proof:':{width}} {first}", console)
+        for line in rest:
+            _print(line, console)
     for stage in _tabled(report, verbose):
         _print("", console)
         console.print(_table(stage, console.width, verbose))

@@ -23,8 +23,14 @@ REPLAY = "replay"
 
 def causes_and_effect(report: Report) -> list[list[Fact]]:
     """Returns the facts of each cause, and then of the effect."""
-    causes = [facts(faults) for faults in grouped(report.faults)]
+    causes = [[*facts(faults), *_nature(report, faults)] for faults in grouped(report.faults)]
     return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
+
+
+def _nature(report: Report, faults: Sequence[Fault]) -> list[Fact]:
+    """Returns what the proof says of faults: another function, or rounding alone."""
+    natures = dict.fromkeys(nature for fault in faults if (nature := report.nature(fault)))
+    return [("proof", " or ".join(natures))] if natures else []
 
 
 def notes(report: Report) -> list[Fact]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jax_transformer.parity.diagnosis.findings import Fault
 from jax_transformer.parity.gates.compare import Comparison
 from jax_transformer.parity.gates.stages import Row, Stage, Verdict
+from jax_transformer.proof.certificate import Certificate
 
 SCHEMA = 1
 """The version of the JSON; raised when a field changes its meaning or is removed."""
@@ -130,17 +131,20 @@ class Report:
     """The errors of every activation, in execution order."""
     heat_map: HeatMap | None = None
     """The error inside the first activation that differs."""
+    proof: Certificate | None = None
+    """Whether both sides are one function for all weights; None: that wasn't asked."""
 
     @property
     def verdict(self) -> Verdict:
         """Returns "passed", "diverged" or "inconclusive".
 
-        Any doubt makes it inconclusive; otherwise one divergence makes it diverged; it passes if every stage passed.
+        Any doubt makes it inconclusive; otherwise one divergence makes it diverged, or a proof that the sides are two
+        functions; it passes if every stage passed.
         """
         verdicts = {stage.verdict for stage in self.stages}
         if self.doubts:
             return "inconclusive"
-        if "diverged" in verdicts:
+        if "diverged" in verdicts or self._is_refuted:
             return "diverged"
         return "passed" if verdicts == {"passed"} else "inconclusive"
 
@@ -149,7 +153,22 @@ class Report:
         """The command's exit code: 0 passed, 1 diverged with all faults named, 3 inconclusive, 4 diverged otherwise."""
         if self.verdict == "diverged" and self.faults and all(fault.finding.matches for fault in self.faults):
             return NAMED
+        if self.verdict == "diverged" and self.proof is not None and not self.faults and self._is_refuted:
+            return self.proof.exit_code  # too small a difference for any float to show
         return {"passed": PASSED, "diverged": UNEXPLAINED, "inconclusive": INCONCLUSIVE}[self.verdict]
+
+    @property
+    def _is_refuted(self) -> bool:
+        return self.proof is not None and self.proof.verdict == "refuted"
+
+    def nature(self, fault: Fault) -> str:
+        """Returns whether a fault is one of the function or of rounding; "" if the proof doesn't tell."""
+        stages = () if self.proof is None else self.proof.stages
+        if any(name == fault.finding.node for stage in stages for name in stage.different):
+            return "not the same function"
+        if any(name == fault.finding.node for stage in stages for name in stage.equal):
+            return "the same function, computed badly"
+        return ""
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Returns the report as JSON, and writes it to a file if a path is given. Non-finite numbers become null."""
@@ -161,12 +180,13 @@ class Report:
             "reference": self.reference,
             "sha256": dict(self.sha256),
             "doubts": list(self.doubts),
-            "faults": [_fault(fault) for fault in self.faults],
+            "faults": [{**_fault(fault), "nature": self.nature(fault)} for fault in self.faults],
             "notes": [_fault(note) for note in self.notes],
             "effect": None if self.effect is None else _numbers(self.effect),
             "stages": [_stage(stage) for stage in self.stages],
             "depth": [_numbers(depth) for depth in self.depth],
             "heat_map": None if self.heat_map is None else _numbers(self.heat_map),
+            "proof": None if self.proof is None else json.loads(self.proof.to_json()),
             "environment": dict(self.environment),
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,193 @@
+"""Lower any two programs to be compared for all weights: JAX functions and PyTorch modules, with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.parity.backends.capture import OWN, watch
+from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.precision import in_precision
+from jax_transformer.parity.backends.proof_jax import GRADIENT
+from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.proof import Program, Task
+from jax_transformer.storage.tensor_mappings import as_arrays
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+INPUT = "input "
+"""Precedes the names of floating-point inputs, for all of which a proof holds."""
+COTANGENT = "cotangent"
+"""The input that the output is multiplied by before it is differentiated."""
+
+
+@dataclass(frozen=True)
+class AnyProgram:
+    """A JAX function (params, inputs) → outputs or (outputs, trace), or a PyTorch module."""
+
+    name: str
+    program: Callable[..., Any] | nn.Module
+    inputs: Arrays
+    weights: Arrays
+    """By the program's own names."""
+
+    @cached_property
+    def is_module(self) -> bool:
+        return hasattr(self.program, "state_dict")
+
+    def lower(self, *, gradients: bool) -> Program:
+        """Lowers it on its inputs.
+
+        Raises:
+          UnknownOperation: an operation has no rule, or control flow depends on weights.
+          CannotRun: it raises.
+          ParityError: it returns something else than arrays.
+        """
+        with cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in float64"):
+            return self._lower_module(gradients) if self.is_module else self._lower_function(gradients)
+
+    @property
+    def floats(self) -> dict[str, np.ndarray]:
+        return {
+            INPUT + name: array.astype(np.float64) for name, array in self.inputs.items() if array.dtype.kind == "f"
+        }
+
+    def _lower_function(self, gradients: bool) -> Program:
+        from jax_transformer.proof.jax_programs import lower
+
+        def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
+            given = {name: jnp.asarray(array) for name, array in given.items()}
+            inputs = {name: given.get(INPUT + name, jnp.asarray(array)) for name, array in self.inputs.items()}
+            weights = {name: given[name] for name in self.weights}
+            if not gradients:
+                return self._called(weights, inputs)
+
+            def product(weights: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+                found = self._called(weights, inputs)
+                return (found[OWN] * given[COTANGENT]).sum(), found
+
+            of_weights, found = jax.grad(product, has_aux=True)(weights)
+            return {**found, **{GRADIENT + name: gradient for name, gradient in of_weights.items()}}
+
+        more = {}
+        with in_precision("float64"):
+            if gradients:
+                shape = jax.eval_shape(self._called, self._float64_weights, self._float64_inputs)[OWN].shape
+                more = {COTANGENT: np.zeros(shape)}
+            return lower(outputs, {**self._float64_weights, **self.floats, **more})
+
+    def _called(self, weights: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the function's trace and output by name."""
+        assert callable(self.program)
+        result = self.program(weights, inputs)
+        output, trace = result if isinstance(result, tuple) else (result, {})
+        if not isinstance(trace, Mapping) or not hasattr(output, "shape"):
+            kinds = ", ".join(type(one).__name__ for one in (output, trace))
+            raise ParityError(
+                f"{self.name}: expected an array, or (array, trace), the trace a mapping; received {kinds}"
+            )
+        return {**trace, OWN: output}
+
+    @property
+    def _float64_weights(self) -> dict[str, np.ndarray]:
+        return {name: np.asarray(array, np.float64) for name, array in self.weights.items()}
+
+    @property
+    def _float64_inputs(self) -> dict[str, np.ndarray]:
+        return {name: self.floats.get(INPUT + name, array) for name, array in self.inputs.items()}
+
+    def _lower_module(self, gradients: bool) -> Program:
+        import torch
+
+        from jax_transformer.proof.torch_programs import lower
+
+        module: Any = copied(self.program).to(torch.float64)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
+        held = module.state_dict(keep_vars=True)
+        read = {name: held[name] for name in self.weights}
+        read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
+        cotangent = self._cotangent(module, tensors) if gradients else None
+        if cotangent is not None:
+            read[COTANGENT] = cotangent
+
+        def outputs() -> dict[str, torch.Tensor]:
+            with deterministic():
+                found = watch(module, (), tensors, keep_gradients=False) if not gradients else None
+                if found is not None:
+                    return dict(found.tensors)
+                output = module(**tensors)
+                trained = {name: one for name, one in held.items() if one.requires_grad}
+                of_trained = torch.autograd.grad((output * cotangent).sum(), list(trained.values()), allow_unused=True)
+            gradients_by_name = {
+                GRADIENT + name: one for name, one in zip(trained, of_trained, strict=True) if one is not None
+            }
+            return {OWN: output, **gradients_by_name}
+
+        return lower(outputs, read)
+
+    def _cotangent(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        with torch.no_grad(), deterministic():
+            output = module(**tensors)
+        if not isinstance(output, torch.Tensor):
+            raise ParityError(
+                f"{self.name}: expected a module that returns one tensor; received {type(output).__name__}"
+            )
+        return torch.zeros_like(output)
+
+
+@dataclass(frozen=True)
+class AnyTwo:
+    """Two programs on the same inputs, and which weights of the reference are which of the candidate's."""
+
+    candidate: AnyProgram
+    reference: AnyProgram
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The reference's names of weights → the candidate's, where they differ."""
+
+    def task(self, *, gradients: bool) -> Task:
+        """Lowers both. Raises as `AnyProgram.lower` does."""
+        ours, theirs = (one.lower(gradients=gradients) for one in (self.candidate, self.reference))
+
+        def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
+            drawn = {name: draw(shape) for name, shape in ours.inputs.items()}
+            mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
+            return drawn, mapped
+
+        return Task(ours, theirs, draw, self._aligned)
+
+    def own_weights(self) -> tuple[Arrays, Arrays]:
+        both = []
+        for one in (self.candidate, self.reference):
+            weights = {name: np.asarray(array, np.float64) for name, array in one.weights.items()}
+            both.append({**weights, **one.floats})
+        return both[0], both[1]
+
+    def _ours(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def _aligned(self, outputs: Arrays) -> Arrays:
+        return {
+            GRADIENT + self._ours(name.removeprefix(GRADIENT)) if name.startswith(GRADIENT) else name: array
+            for name, array in outputs.items()
+        }
+
+
+def weights_of(program: Any, given: Arrays | None) -> dict[str, np.ndarray]:
+    """Returns a module's floating-point tensors, or the weights that were given."""
+    if hasattr(program, "state_dict"):
+        held = as_arrays(program.state_dict())
+        return {name: array for name, array in held.items() if np.issubdtype(array.dtype, np.floating)}
+    return dict(given or {})

@@ -1,0 +1,87 @@
+"""Compute the candidate's outputs under the names that a proof compares, as functions of its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_transformer.model import functional
+from jax_transformer.parity.backends.jax_function import FunctionSide
+from jax_transformer.parity.backends.jax_model import JaxSide, mean_loss
+from jax_transformer.parity.backends.side import CannotRun, layer_by_layer
+from jax_transformer.parity.problems import Problem
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.training.optimizers import make_optimizer
+from jax_transformer.training.state import init_state
+from jax_transformer.training.step import StepFunctions
+
+LOSS = "loss"
+GRADIENT = "gradient of "
+"""Precedes the paths of parameters, layers one by one."""
+RATES = "learning rates"
+"""The input that holds the rate of each step, [steps]: steps are proven for all rates."""
+
+
+def after(step: int) -> str:
+    """Returns what precedes the paths of parameters after a number of steps."""
+    return f"after step {step}: "
+
+
+def outputs(side: JaxSide | FunctionSide, params: Any, problem: Problem, *, gradients: bool) -> dict[str, Any]:
+    """Returns activations, the loss, and its gradients."""
+    labels = jnp.asarray(problem.labels)
+
+    def loss(params: Any) -> tuple[Any, Mapping[str, Any]]:
+        if isinstance(side, FunctionSide):
+            logits, trace = side._call(params, problem, "float64")
+            return side.mean_loss(logits, labels), {**trace, "logits": logits}
+        logits, trace = functional.apply(side.config, params, *problem.ids, return_trace=True)
+        return mean_loss(side.config, side.train_config, side.programs)(logits, labels), trace
+
+    if not gradients:
+        value, trace = loss(params)
+        return {**trace, LOSS: value}
+    (value, trace), of_params = jax.value_and_grad(loss, has_aux=True)(params)
+    return {**trace, LOSS: value, **_named(GRADIENT, of_params)}
+
+
+def steps(
+    side: JaxSide | FunctionSide, params: Any, rates: Any, problem: Problem, shown: tuple[int, ...]
+) -> dict[str, Any]:
+    """Returns the parameters after some optimizer steps.
+
+    Args:
+      rates: the learning rates, [steps].
+      shown: after which steps.
+
+    Raises:
+      CannotRun: the side is a function, which has no optimizer.
+    """
+    if isinstance(side, FunctionSide):
+        raise CannotRun("the candidate is a function, without an optimizer")
+    from jax_transformer.data.batching import Batch
+    from jax_transformer.proof.jax_programs import cut
+
+    train = replace(side.train_config, schedule="constant", warmup_steps=0)
+    optimizer = side.programs.optimizer or make_optimizer(train, lambda count: rates[count])
+    state = init_state(side.config, train, params, optimizer=optimizer)
+    step = StepFunctions.of("parity", side.config, train, optimizer, loss=side.programs.loss)
+    batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
+    found: dict[str, Any] = {}
+    for number in range(1, max(shown) + 1):
+        tokens = step.count(batch)
+        mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
+        state, _ = step.update(state, mean, tokens, cut(gradients))
+        if number in shown:
+            found |= _named(after(number), state.params)
+        state = state._replace(params=cut(state.params))
+    return found
+
+
+def _named(prefix: str, tree: Any) -> dict[str, Any]:
+    trained = {path: leaf for path, leaf in flatten(tree).items() if not path.startswith("constants/")}
+    return {prefix + path: leaf for path, leaf in layer_by_layer(trained).items()}

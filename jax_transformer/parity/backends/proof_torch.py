@@ -1,0 +1,107 @@
+"""Run the reference so that a proof sees its outputs under the names of its own tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, after
+from jax_transformer.parity.backends.torch_module import TorchSide, _tensors
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.problems import Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: bool) -> dict[str, torch.Tensor]:
+    """Returns activations, the loss, and its gradients by the names of the state_dict."""
+    import torch
+
+    with deterministic(), torch.set_grad_enabled(gradients):
+        logits, activations = side.reference.outputs(module, *_tensors(problem))
+        loss = side._loss(logits, problem)
+        found = {**activations, LOSS: loss}
+        if not gradients:
+            return found
+        trained = list(module.parameters())
+        of_trained = torch.autograd.grad(loss, trained, allow_unused=True)
+    by_tensor = {id(one): gradient for one, gradient in zip(trained, of_trained, strict=True)}
+    held = module.state_dict(keep_vars=True)
+    return found | {
+        GRADIENT + name: gradient for name, one in held.items() if (gradient := by_tensor.get(id(one))) is not None
+    }
+
+
+def steps(
+    side: TorchSide, module: nn.Module, rates: torch.Tensor, problem: Problem, shown: tuple[int, ...]
+) -> dict[str, torch.Tensor]:
+    """Returns the parameters after some optimizer steps, by the names of the state_dict."""
+    from jax_transformer.proof.torch_programs import cut
+
+    optimizer = (side.programs.optimizer or _Built(side.rules.train, rates))(module)
+    found: dict[str, torch.Tensor] = {}
+    with deterministic(), _exact_corrections():
+        for number in range(1, max(shown) + 1):
+            optimizer.zero_grad()
+            logits, _ = side.reference.outputs(module, *_tensors(problem))
+            side._loss(logits, problem).backward()
+            cut(one.grad for one in module.parameters() if one.grad is not None)
+            optimizer.step()
+            if number in shown:
+                found |= {after(number) + name: one.clone() for name, one in module.state_dict().items()}
+            cut(module.parameters())
+    return found
+
+
+class _Built:
+    """Makes the built-in optimizer: clipping by the norm and AdamW, at rates that are inputs of the program."""
+
+    def __init__(self, train: TrainConfig, rates: torch.Tensor) -> None:
+        self.train, self.rates = train, rates
+
+    def __call__(self, module: nn.Module) -> _Built:
+        import torch
+
+        train = self.train
+        self.parameters, self.done = list(module.parameters()), 0
+        self.adam = torch.optim.AdamW(
+            self.parameters,
+            1.0,
+            (train.adam_b1, train.adam_b2),
+            train.adam_eps,
+            train.weight_decay,
+            capturable=True,
+            foreach=False,
+        )
+        return self
+
+    def zero_grad(self) -> None:
+        self.adam.zero_grad()
+
+    def step(self) -> None:
+        import torch
+
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.train.clip_norm)
+        for group in self.adam.param_groups:
+            group["lr"] = self.rates[self.done]
+        with patch("torch.compiler.is_compiling", lambda: True):  # else capturable is for GPUs alone
+            self.adam.step()
+        self.done += 1
+
+
+@contextlib.contextmanager
+def _exact_corrections() -> Iterator[None]:
+    """Makes optimizers count steps in float64 tensors: 1 − βᵗ is then a part of the program, not a rounded number."""
+    import torch
+
+    before: Any = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

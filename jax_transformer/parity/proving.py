@@ -1,0 +1,154 @@
+"""`prove`: are two programs the same function for all weights?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from jax_transformer.parity.array_pairs import read_inputs
+from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo, weights_of
+from jax_transformer.parity.gates.arrays import Arrays, ParityError
+from jax_transformer.parity.loading import name_of
+from jax_transformer.parity.options import Path, kind_of, selected
+from jax_transformer.parity.pairing import Sides, check_module, pair_models
+from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
+from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.proof import Certificate
+
+ANY_STAGES = ("forward", "gradients")
+"""What can be proven of any two programs."""
+
+
+def prove(
+    candidate: Any,
+    reference: Any = None,
+    *,
+    model: Any = None,
+    inputs: Mapping[str, Any] | Path | None = None,
+    weights: Mapping[str, Any] | None = None,
+    names: NameMap | Mapping[str, str] | Path | None = None,
+    stages: Sequence[str] | None = None,
+    seed: int = 0,
+    dialect: str | None = None,
+    candidate_name: str | None = None,
+    reference_name: str | None = None,
+    progress: Callable[[str], None] = lambda work: None,
+    **hints: Any,
+) -> Certificate:
+    """Proves that two programs are the same function for all weights, or finds the operation at which they part.
+
+    Both are read operation by operation and evaluated in prime fields, where arithmetic is exact, at random weights
+    (docs/proof.md). The proof holds for the shapes, ids and masks of the inputs, and not for rounding: `compare` judges
+    that. Each call is one of these:
+
+    - `prove(model)`, `prove(model, module)`, `prove(module)`, `prove(function, model=model)`: as of `compare`.
+    - `prove(program, program, inputs={...})`: any two PyTorch modules, JAX functions, or one of each, with the same
+      weights. A function is (params, inputs) → an array, or (array, trace) with a trace of named arrays; a module is
+      called with the inputs by name. Their outputs are compared, and all activations that both name.
+
+    Args:
+      candidate, reference, model, dialect, candidate_name, reference_name, progress, **hints: as of `compare`.
+      inputs: arrays by name. Integers and booleans are what they are; floats stand for all floats of their shapes.
+      weights: with two functions, the parameters that both receive, a dict of arrays, whose values don't matter.
+      names: for models as of `compare`. For two programs, the reference's names of weights → the candidate's, where
+        they differ.
+      stages: a selection of forward, loss, gradients and steps; of forward and gradients with `inputs`. None: all.
+        steps are the parameters after one and three steps of the optimizer that `compare` takes, for all learning
+        rates.
+      seed: seeds the ids, primes and weights.
+
+    Returns:
+      A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends
+      on weights, is named in the stage's reason.
+
+    Raises:
+      ValueError: the sides can't be compared, or run; an option doesn't apply to them.
+      ImportError: PyTorch or transformers isn't installed.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from jax_transformer.parity import prove
+      >>> def centred(params, inputs):
+      ...     x = inputs["x"] @ params["kernel"]
+      ...     return ((x - x.mean(-1, keepdims=True)) ** 2).mean(-1)
+      >>> def at_once(params, inputs):
+      ...     x = inputs["x"] @ params["kernel"]
+      ...     return (x**2).mean(-1) - x.mean(-1) ** 2
+      >>> arrays = {"inputs": {"x": np.ones((2, 3))}, "weights": {"kernel": np.ones((3, 5))}}
+      >>> certificate = prove(at_once, centred, **arrays)
+      >>> certificate.verdict, [(stage.name, len(stage.equal)) for stage in certificate.stages]
+      ('proven', [('forward', 1), ('gradients', 1)])
+    """
+    kinds = kind_of(candidate), None if reference is None else kind_of(reference)
+    if inputs is not None:
+        if not {*kinds} <= {"function", "module"}:
+            raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
+        if hints or model is not None or dialect is not None:
+            raise ParityError("inputs: two programs on inputs take no model, dialect or hints")
+        two = _two(candidate, reference, read_inputs(inputs), weights, names, (candidate_name, reference_name))
+        return _prove_any(two, selected(stages, ANY_STAGES, "stages"), seed, progress)
+    if "arrays" in kinds:
+        raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
+    if isinstance(names, Mapping):
+        raise ParityError("names: models take a map of names, or its file")
+    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name)
+    pair, _ = pair_models(sides)
+    return prove_pair(pair, stages=selected(stages, STAGES, "stages"), seed=seed, progress=progress)
+
+
+# --- any two programs
+
+
+def _two(
+    candidate: Any,
+    reference: Any,
+    inputs: Arrays,
+    weights: Mapping[str, Any] | None,
+    names: Any,
+    given_names: tuple[str | None, str | None],
+) -> AnyTwo:
+    """Returns both programs, and relates their weights. Raises ParityError if that can't be done."""
+    if reference is None:
+        raise ParityError("inputs: expected two programs; received one")
+    shown = [given or name_of(one) for given, one in zip(given_names, (candidate, reference), strict=True)]
+    for name, one in zip(shown, (candidate, reference), strict=True):
+        if kind_of(one) == "module":
+            check_module(one, name)
+    of_modules = [weights_of(one, None) for one in (candidate, reference) if kind_of(one) == "module"]
+    if not of_modules and weights is None:
+        raise ParityError("weights: expected the parameters that both functions receive, a dict of arrays by name")
+    shared = read_inputs(weights) if weights is not None else of_modules[-1]
+    ours, theirs = (weights_of(one, shared) for one in (candidate, reference))
+    mapped = _mapped(ours, theirs, names, shown)
+    both = (AnyProgram(shown[0], candidate, inputs, ours), AnyProgram(shown[1], reference, inputs, theirs))
+    return AnyTwo(*both, mapped)
+
+
+def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> dict[str, str]:
+    """Returns the reference's names of weights → the candidate's. Raises ParityError unless each has a partner of its
+    shape."""
+    mapped = {name: name for name in theirs} | ({} if names is None else dict(names))
+    wrong = [name for name, other in mapped.items() if name not in theirs or other not in ours]
+    wrong += [name for name in mapped if name not in wrong and ours[mapped[name]].shape != theirs[name].shape]
+    unused = [name for name in ours if name not in {*mapped.values()}]
+    if wrong or unused:
+        name = wrong[0] if wrong else unused[0]
+        raise ParityError(
+            f"expected weights of {shown[1]} and {shown[0]} with the same names and shapes; {name!r} has no partner "
+            f"({len(wrong) + len(unused)} haven't): name it in names"
+        )
+    return mapped
+
+
+def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:
+    collected = Collected()
+    for name in stages:
+        progress(f"proof: {name}")
+        of_gradients = name == "gradients"
+        own = None if of_gradients else two.own_weights
+        collected.prove((name,), partial(two.task, gradients=of_gradients), seed, own)
+    shown = {name: array.tolist() for name, array in two.candidate.inputs.items() if array.dtype.kind != "f"}
+    shapes = {name: {"shape": array.shape} for name, array in two.candidate.inputs.items() if array.dtype.kind == "f"}
+    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes}, seed)

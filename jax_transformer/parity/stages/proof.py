@@ -1,0 +1,138 @@
+"""Prove that both sides of a pair are one function: forward pass, loss, gradients and optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jax_transformer.parity.allowances import with_keys_for_all
+from jax_transformer.parity.backends.lowering import Lowered, lowered
+from jax_transformer.parity.backends.side import CannotRun
+from jax_transformer.parity.problems import Problem, own_problem
+from jax_transformer.parity.run_results import Pair
+from jax_transformer.proof import Certificate, StageProof, Task, TaskProof, UnknownOperation, decide
+from jax_transformer.proof.certificate import difference_of
+from jax_transformer.runtime.environment import environment
+
+LIBRARIES = ("jax-transformer", "jax", "jaxlib", "optax", "torch", "transformers", "numpy")
+STAGES = ("forward", "loss", "gradients", "steps")
+"""What can be proven of models. steps: the parameters after one and after three optimizer steps."""
+ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
+"""The sentences, and the tokens of source and target, on which large models are compared."""
+OF_STAGE = {
+    "gradient of ": "gradients",
+    "after step 1: ": "step 1",
+    "after step 3: ": "step 3",
+    "loss": "loss",
+    "": "forward",
+}
+"""Beginnings of names of outputs → their stages; the first that fits counts."""
+
+
+def usual_stages(pair: Pair) -> tuple[str, ...]:
+    """Returns what a parity run proves beside its comparisons; more takes minutes."""
+    return ("forward", "loss") if pair.is_large else ("forward", "loss", "gradients")
+
+
+def prove_pair(
+    pair: Pair, *, stages: Sequence[str] = STAGES, seed: int = 0, progress: Callable[[str], None] = lambda work: None
+) -> Certificate:
+    """Proves stages of a pair of models on one batch: all shapes, ids and masks are those of the batch.
+
+    Args:
+      stages: a selection of STAGES.
+    """
+    problem = proof_problem(pair, seed)
+    both = lowered(pair.candidate, pair.reference, problem)
+    collected = Collected()
+    first = tuple(name for name in ("forward", "loss", "gradients") if name in stages)
+    if first:
+        _prove_forward(both, first, seed, collected, progress)
+    if "steps" in stages:
+        progress("proof: optimizer steps")
+        collected.prove(("step 1", "step 3"), both.steps, seed)
+    ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
+    return collected.certificate(pair.candidate.name, pair.reference.name, ids, seed)
+
+
+def proof_problem(pair: Pair, seed: int) -> Problem:
+    """Returns a batch in which every query sees a key; a small one for large models."""
+    problem = with_keys_for_all(pair.config, own_problem(pair.config, pair.params, seed))
+    if not pair.is_large:
+        return problem
+    source, target = LENGTHS_OF_LARGE
+    rows = slice(0, ROWS_OF_LARGE)
+    small = replace(
+        problem,
+        source_ids=problem.source_ids[rows, :source],
+        decoder_input_ids=problem.decoder_input_ids[rows, :target],
+        labels=problem.labels[rows, :target],
+    )
+    return with_keys_for_all(pair.config, small)
+
+
+def _prove_forward(
+    both: Lowered,
+    names: tuple[str, ...],
+    seed: int,
+    collected: Collected,
+    progress: Callable[[str], None],
+) -> None:
+    """Proves activations, loss and gradients as outputs of one pair of programs; without gradients if these can't be
+    lowered."""
+    if "gradients" in names:
+        progress("proof: forward, loss and gradients")
+        collected.prove(names, lambda: both.forward(gradients=True), seed, both.own_weights)
+        if collected.tasks or names == ("gradients",):
+            return
+    progress("proof: forward and loss")
+    of_gradients = [stage for stage in collected.stages if stage.name == "gradients"]
+    collected.stages.clear()
+    rest = tuple(name for name in names if name != "gradients")
+    collected.prove(rest, lambda: both.forward(gradients=False), seed, both.own_weights)
+    collected.stages += of_gradients
+
+
+class Collected:
+    """Collects what is known of stages."""
+
+    def __init__(self) -> None:
+        self.stages: list[StageProof] = []
+        self.tasks: list[TaskProof] = []
+        self.difference: dict[str, Any] | None = None
+
+    def prove(
+        self, names: tuple[str, ...], lower: Callable[[], Task], seed: int, own: Callable[[], Any] | None = None
+    ) -> None:
+        """Proves the outputs of a pair of programs, each of which belongs to one of the stages."""
+        try:
+            task = lower()
+        except (UnknownOperation, CannotRun) as error:
+            self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
+            return
+        result = decide(task, seed=seed, own=None if own is None else own())
+        for name in names:
+            equal, different = _of_stage(result.equal, name), _of_stage(result.different, name)
+            if result.verdict == "unknown":
+                self.stages.append(StageProof(name, "unknown", reason=result.reason))
+            elif different:
+                self.stages.append(StageProof(name, "refuted", equal, different))
+            elif not equal:
+                self.stages.append(StageProof(name, "unknown", reason="nothing was compared: no name is on both sides"))
+            elif result.verdict == "refuted":
+                reason = "the same at one point, where another stage differs"
+                self.stages.append(StageProof(name, "unknown", equal, reason=reason))
+            else:
+                self.stages.append(StageProof(name, "proven", equal))
+        self.tasks.append(TaskProof.of(names, task, result))
+        self.difference = self.difference or difference_of(result.difference)
+
+    def certificate(self, candidate: str, reference: str, inputs: Mapping[str, Any], seed: int) -> Certificate:
+        facts = environment(LIBRARIES)
+        parts = tuple(self.stages), tuple(self.tasks), self.difference
+        return Certificate(candidate, reference, *parts, inputs, seed, environment=facts)
+
+
+def _of_stage(outputs: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in outputs if OF_STAGE[next(start for start in OF_STAGE if one.startswith(start))] == name)

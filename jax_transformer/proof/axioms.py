@@ -1,0 +1,31 @@
+"""The axioms: what a proof takes for granted about functions, masks and constants, each under its name.
+
+A certificate lists those that its proof used. All else that a proof knows is the arithmetic of a field, and that equal
+arguments give equal values.
+"""
+
+from __future__ import annotations
+
+AXIOMS = {
+    "softmax": (
+        "exp(x + m) = exp(x) · exp(m) along a row. So softmax doesn't depend on a number that is subtracted from a row."
+    ),
+    "masks": (
+        "an entry that is masked by a constant of at most −10⁴ counts for 0 in a row with another entry. It underflows "
+        "while logits stay within ±10³. Rows that are masked as a whole are not covered."
+    ),
+    "roots": (
+        "√x · √x = x, √(x · y) = √x · √y, and a constant within one unit in the last place of √n, 1/√n, or such a "
+        "multiple of √π, is that number."
+    ),
+    "fractions": (
+        "a constant within one unit in the last place of a short fraction or decimal is that number. 0.1 is 1/10, and "
+        "1 − 0.9 in float64 is 1/10, too."
+    ),
+    "positive": (
+        "a sum of squares, or of exponentials, is positive almost everywhere. So a test of its sign is decided."
+    ),
+    "activations": "erf, tanh and sin are odd, cos is even, σ(x) = (1 + tanh(x/2))/2, and [x > 0] + [−x > 0] = 1.",
+    "exp of log": "exp(log x) = x.",
+}
+"""Name → what is taken for granted, and why."""

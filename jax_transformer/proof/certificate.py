@@ -1,0 +1,265 @@
+"""The certificate of a proof: what was proven of which programs, by which axioms, with which bound on an error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from jax_transformer.proof.axioms import AXIOMS
+from jax_transformer.proof.programs import Program
+from jax_transformer.proof.proving import Difference, Result, Task
+from jax_transformer.runtime.json_text import parse_json
+
+SCHEMA = 1
+"""The version of the JSON; raised when a field changes its meaning or is removed."""
+Verdict = Literal["proven", "refuted", "unknown"]
+PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
+"""Exit codes. (2 is a user's mistake.)"""
+MOST_NAMES = 3
+"""Names of different outputs that a line lists."""
+
+
+@dataclass(frozen=True)
+class StageProof:
+    """Holds what is known of one stage: forward, loss, gradients, a number of optimizer steps."""
+
+    name: str
+    verdict: Verdict
+    equal: tuple[str, ...] = ()
+    """The arrays that are the same function of the weights."""
+    different: tuple[str, ...] = ()
+    reason: str = ""
+    """Why nothing is known."""
+
+
+@dataclass(frozen=True)
+class SideProgram:
+    """Describes a program that was compared."""
+
+    sha256: str
+    operations: int
+    lowered: Mapping[str, int]
+    """The framework's operations → how often they occur."""
+    inputs: Mapping[str, tuple[int, ...]]
+    """Weights and other inputs by name → shapes."""
+    narrowing: tuple[str, ...]
+    """Casts to a narrower float type. The proof holds for the program without them."""
+
+    @classmethod
+    def of(cls, program: Program) -> SideProgram:
+        return cls(
+            program.sha256(),
+            len(program.operations),
+            dict(sorted(program.read.items())),
+            {name: tuple(shape) for name, shape in program.inputs.items()},
+            program.narrowing,
+        )
+
+
+@dataclass(frozen=True)
+class TaskProof:
+    """Holds how one pair of programs was compared; several stages may be outputs of one pair."""
+
+    stages: tuple[str, ...]
+    candidate: SideProgram
+    reference: SideProgram
+    points: tuple[Mapping[str, int], ...]
+    """The prime and the seed of each point, and after how many draws no divisor was zero."""
+    degree: int
+    values: int
+    log2_error: float
+    """The logarithm of a bound on the probability that a proof of these stages is wrong."""
+    axioms: Mapping[str, tuple[str, ...]]
+    """The axioms that were used → the constants or lines on which."""
+
+    @classmethod
+    def of(cls, stages: tuple[str, ...], task: Task, result: Result) -> TaskProof:
+        bounds = result.bounds
+        return cls(
+            stages,
+            SideProgram.of(task.candidate),
+            SideProgram.of(task.reference),
+            tuple(asdict(point) for point in result.points),
+            0 if bounds is None else bounds.degree,
+            0 if bounds is None else bounds.values,
+            result.log2_error,
+            result.axioms,
+        )
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Holds the verdict on two programs, and all that is needed to compare them again."""
+
+    candidate: str
+    reference: str
+    stages: tuple[StageProof, ...]
+    tasks: tuple[TaskProof, ...] = ()
+    difference: Mapping[str, Any] | None = None
+    """The first output that differs, the operations at which the sides part, and how much it shows in float64."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """The ids and masks for which the proof holds, as lists."""
+    seed: int = 0
+    command: tuple[str, ...] = ()
+    """The arguments of the command that made it; () if none did."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def verdict(self) -> Verdict:
+        """Returns "proven" if every stage is, and there is at least one."""
+        verdicts = {stage.verdict for stage in self.stages}
+        if "refuted" in verdicts:
+            return "refuted"
+        return "proven" if verdicts == {"proven"} else "unknown"
+
+    @property
+    def exit_code(self) -> int:
+        if self.verdict == "refuted":
+            located = self.difference is not None and (self.difference["candidate"] or self.difference["reference"])
+            return LOCATED if located else UNLOCATED
+        return PROVEN if self.verdict == "proven" else UNKNOWN
+
+    @property
+    def log2_error(self) -> float:
+        """Returns the logarithm of the bound for all stages together."""
+        bounds = [task.log2_error for task in self.tasks]
+        return max(bounds) + math.log2(len(bounds)) if bounds else 0.0
+
+    @property
+    def narrowing(self) -> tuple[str, ...]:
+        """Returns the casts that the proof leaves out, of both sides."""
+        casts = (cast for task in self.tasks for side in (task.candidate, task.reference) for cast in side.narrowing)
+        return tuple(dict.fromkeys(casts))
+
+    @property
+    def axioms(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, dict[str, None]] = {}
+        for task in self.tasks:
+            for name, where in task.axioms.items():
+                found.setdefault(name, {}).update(dict.fromkeys(where))
+        return {name: tuple(where) for name, where in found.items()}
+
+    def to_json(self) -> str:
+        return json.dumps({"verdict": self.verdict, **asdict(self)}, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, path: str = "certificate") -> Certificate:
+        """Reads a certificate. Raises ValueError for a text that is none, or of another schema."""
+        try:
+            held = parse_json(text)
+            if not isinstance(held, dict) or held.get("schema") != SCHEMA:
+                raise ValueError(f"of schema {SCHEMA}")
+            held.pop("verdict")
+            stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
+            tasks = tuple(_task(task) for task in held.pop("tasks"))
+            return cls(**{**held, "stages": stages, "tasks": tasks, "command": tuple(held["command"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: expected a certificate that jax-transformer parity --prove wrote; {error}"
+            ) from None
+
+    def lines(self) -> Iterator[str]:
+        """Yields the certificate as text."""
+        yield f"{self.verdict}: {self.candidate} against {self.reference}"
+        if self.verdict == "proven":
+            yield "the same function of the weights at these shapes, ids and masks, for all weights"
+        if self.difference is not None:
+            yield from _difference_lines(self.difference)
+        yield ""
+        marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
+        for stage in self.stages:
+            count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
+            yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}"
+            if stage.different:
+                more = len(stage.different) - MOST_NAMES
+                yield f"    {', '.join(stage.different[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+        if self.tasks:
+            yield ""
+            points = sum(len(task.points) for task in self.tasks)
+            if self.verdict == "proven":
+                yield f"error    wrong with a probability below 2^{math.ceil(self.log2_error)}, at {points} points"
+            for name, where in self.axioms.items():
+                yield f"axiom    {name}: {AXIOMS[name].split('. ')[0].rstrip('.')}{_used(where)}"
+        for cast in self.narrowing:
+            yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
+
+    def summary(self) -> list[str]:
+        """Returns the verdict in a line, and below it where a difference begins, for the report of a comparison."""
+        proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
+        unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
+        if self.difference is not None:
+            first, *places = _difference_lines(self.difference)
+            return [f"two functions, {first}", *(f"  {place}" for place in places)]
+        if not proven:
+            return ["unknown", *(f"    {reason}" for reason in unknown)]
+        error = math.ceil(self.log2_error)
+        text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
+        return [text, *(f"    unknown of {reason}" for reason in unknown)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def difference_of(found: Difference | None) -> dict[str, Any] | None:
+    """Returns a difference as a certificate holds it."""
+    return None if found is None else json.loads(json.dumps(asdict(found)))
+
+
+def changes(before: Certificate, now: Certificate) -> list[str]:
+    """Returns what differs between a certificate and one that was made again; nothing if it holds."""
+    found = []
+    names = [tuple(stage.name for stage in one.stages) for one in (before, now)]
+    if names[0] != names[1]:
+        found.append(f"stages: {', '.join(names[0])} then, {', '.join(names[1])} now")
+    for old, new in zip(before.stages, now.stages, strict=False):
+        if (old.verdict, sorted(old.equal)) != (new.verdict, sorted(new.equal)):
+            found.append(
+                f"{old.name}: {old.verdict}, {len(old.equal)} arrays then; {new.verdict}, {len(new.equal)} now"
+            )
+    for of_old, of_new in zip(before.tasks, now.tasks, strict=False):
+        for side in ("candidate", "reference"):
+            then, now_is = (getattr(one, side).sha256[:12] for one in (of_old, of_new))
+            if then != now_is:
+                found.append(f"{', '.join(of_old.stages)}: the {side}'s program was {then}…, and is {now_is}…")
+        if of_old.points != of_new.points:
+            found.append(f"{', '.join(of_old.stages)}: evaluated at other points")
+    if before.inputs != now.inputs:
+        found.append("the ids are others")
+    return found
+
+
+def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"first at {found['name']}"
+    for side in ("candidate", "reference"):
+        place = found[side]
+        if place is not None:
+            numbers = f" with {', '.join(map(repr, place['constants']))}" if place["constants"] else ""
+            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
+    if found["witness"] is not None:
+        yield f"  float64    differs by a relative RMS of {found['witness']:.2e} on the model's own weights"
+
+
+def _used(where: tuple[str, ...]) -> str:
+    shown = [one for one in where if one]
+    if not shown:
+        return ""
+    more = len(shown) - MOST_NAMES
+    return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
+
+
+def _task(held: dict[str, Any]) -> TaskProof:
+    sides: dict[str, Any] = {}
+    for side in ("candidate", "reference"):
+        one = held.pop(side)
+        inputs = {name: tuple(shape) for name, shape in one.pop("inputs").items()}
+        sides[side] = SideProgram(**{**one, "inputs": inputs, "narrowing": tuple(one["narrowing"])})
+    axioms = {name: tuple(where) for name, where in held.pop("axioms").items()}
+    return TaskProof(**_tuples(held), axioms=axioms, **sides)
+
+
+def _tuples(held: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in held.items()}
