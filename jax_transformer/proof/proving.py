@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -164,7 +164,12 @@ def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict
     theirs = dict(task.align(theirs))
     for domain in domains:
         _merge(axioms, domain.axioms)
-    equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
+    fills = _fills(task.candidate.outputs), dict(task.align(_fills(task.reference.outputs)))
+    equal = [
+        name
+        for name in named
+        if _agree(task, name, (ours[name], theirs[name]), (fills[0][name], fills[1][name]), axioms)
+    ]
     different = [name for name in named if name not in equal]
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
@@ -188,12 +193,14 @@ def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
     return both
 
 
-def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
+def _agree(
+    task: Task, name: str, found: tuple[Any, Any], fills: tuple[Any, Any], axioms: dict[str, dict[str, None]]
+) -> bool:
     """Returns whether two outputs are equal. Entries that both sides mask by a constant are, in rows that a softmax
     reads (axiom "masks")."""
+    ours, theirs = found
     if ours.shape != theirs.shape:
         return False
-    fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
     infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
     if not np.array_equal(*infinite):
         return False
@@ -212,7 +219,10 @@ def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: 
 
 def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
     """Returns the constants that mask entries of outputs, 0 elsewhere, as arrays that a table can move."""
-    return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
+    return {
+        name: np.zeros(value.shape) if value.fills is None else np.where(np.isnan(value.fills), 0.0, value.fills)
+        for name, value in outputs.items()
+    }
 
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:

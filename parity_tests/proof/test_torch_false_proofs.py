@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jax_transformer.proof import Program, Result, Task, UnknownOperation, prove, torch_programs
+from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, torch_programs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.compile imports it
 
@@ -32,7 +32,7 @@ def compared(ours: Function, theirs: Function) -> Result:
         drawn = {"w": one(W)}
         return drawn, drawn
 
-    return prove(Task(lower(ours), lower(theirs), draw))
+    return decide(Task(lower(ours), lower(theirs), draw))
 
 
 def changed(x: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
@@ -200,8 +200,8 @@ def test_weights_may_share_memory() -> None:
         drawn = {name: one((4,)) for name in weights}
         return drawn, drawn
 
-    assert prove(Task(*programs, draw)).verdict == "refuted"
-    assert prove(Task(programs[0], programs[0], draw)).verdict == "proven"
+    assert decide(Task(*programs, draw)).verdict == "refuted"
+    assert decide(Task(programs[0], programs[0], draw)).verdict == "proven"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
