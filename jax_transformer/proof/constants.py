@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -19,6 +19,8 @@ from jax_transformer.proof.programs import Program
 
 MOST_RADICAND = 2**16
 """The largest n whose √n is looked for."""
+MOST_DENOMINATOR_OF_SQUARE, MOST_RADICAND_OF_RATIO = 2**12, 2**24
+"""√(a/b) is looked for with b up to the first and a · b up to the second."""
 MOST_TERM, MOST_DENOMINATOR = 1000, 10**6
 """Fractions a/b with a and b up to these are looked for, and decimals of up to four digits."""
 MOST_DIGITS = 6
@@ -31,17 +33,18 @@ EXACT_BITS = 32
 
 @dataclass(frozen=True)
 class Number:
-    """The real number fraction · √radicand · π^(halves of pi)."""
+    """The real number fraction · √radicand · π^(halves of pi), or fraction · ∜radicand."""
 
     fraction: Fraction
     radicand: int = 1
     half_pis: int = 0
     axiom: str = ""
     """The axiom that reads a float as this number; "": it is the float."""
+    is_fourth_root: bool = False
 
     def __str__(self) -> str:
         parts = [str(self.fraction)] if self.fraction != 1 or (self.radicand, self.half_pis) == (1, 0) else []
-        parts += [f"√{self.radicand}"] if self.radicand != 1 else []
+        parts += [f"{'∜' if self.is_fourth_root else '√'}{self.radicand}"] if self.radicand != 1 else []
         parts += [{1: "√π", -1: "1/√π", 2: "π", -2: "1/π"}[self.half_pis]] if self.half_pis else []
         return " · ".join(parts)
 
@@ -54,9 +57,18 @@ def read(value: float) -> Number:
         return Number(exactly)
     for number in _candidates(abs(value)):
         if _is_read_as(abs(value), number):
-            sign = -1 if value < 0 else 1
-            return Number(sign * number.fraction, number.radicand, number.half_pis, number.axiom)
+            return replace(number, fraction=-number.fraction) if value < 0 else number
     return Number(exactly)
+
+
+def is_root(value: float, of: float) -> bool:
+    """Returns whether the number that a float is read as is the root of another's."""
+    if not (of > 0 and math.isfinite(of)):
+        return False
+    root, number = read(value), read(of)
+    if root.is_fourth_root or number.radicand != 1 or number.half_pis:
+        return False
+    return root.half_pis == 0 and root.fraction**2 * root.radicand == number.fraction
 
 
 def radicands(program: Program) -> frozenset[int]:
@@ -65,6 +77,8 @@ def radicands(program: Program) -> frozenset[int]:
     for one in program.operations:
         if one.name == "constant" and (numbers := few_numbers(one.attributes["array"])) is not None:
             found |= {read(float(value)).radicand for value in numbers if np.isfinite(value)}
+        if scale := one.attributes.get("scale"):
+            found.add(root_of(scale).radicand)
     return frozenset(found - {1})
 
 
@@ -84,22 +98,31 @@ def _candidates(value: float) -> Iterator[Number]:
     if 1 / MOST_RADICAND <= value <= MOST_RADICAND:
         square = value * value
         if 1 <= square <= MOST_RADICAND:
-            yield _root_of(Fraction(round(square)))
+            yield root_of(Fraction(round(square)))
         elif 1 <= 1 / square <= MOST_RADICAND:
-            yield _root_of(Fraction(1, round(1 / square)))
+            yield root_of(Fraction(1, round(1 / square)))
+        ratio = Fraction(square).limit_denominator(MOST_DENOMINATOR_OF_SQUARE)
+        if ratio and ratio.numerator * ratio.denominator <= MOST_RADICAND_OF_RATIO:
+            yield root_of(ratio)  # Adam's √(1 − β₂ᵗ)
         for halves in (-1, 1):  # 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh
             without_pi = square / math.pi**halves
             for denominator in (1, 2, 4, 8):
                 numerator = round(without_pi * denominator)
                 if 1 <= numerator <= 16:
-                    yield _root_of(Fraction(numerator, denominator), halves)
+                    yield root_of(Fraction(numerator, denominator), halves)
+        fourth = square * square
+        if 1 <= fourth <= MOST_RADICAND:
+            yield Number(Fraction(1), round(fourth), 0, "roots", True)
+        elif 1 <= 1 / fourth <= MOST_RADICAND:  # PyTorch scales queries and keys by √(1/√H) each
+            n = round(1 / fourth)
+            yield Number(Fraction(1, n), n**3, 0, "roots", True)
         yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
         yield Number(1 - Fraction(str(decimal)), axiom="fractions")
 
 
-def _root_of(square: Fraction, half_pis: int = 0) -> Number:
+def root_of(square: Fraction, half_pis: int = 0) -> Number:
     """Returns √square · √π to a power."""
     radicand = square.numerator * square.denominator
     factor = Fraction(1, square.denominator)
@@ -121,15 +144,18 @@ def _is_read_as(value: float, number: Number) -> bool:
         return fraction > 0 and ((is_short and is_near) or is_rest)
     if number.radicand == 1 and number.half_pis == 0:
         return False
-    square = number.fraction**2 * number.radicand * PI**number.half_pis
+    degree = 4 if number.is_fourth_root else 2
+    power = number.fraction**degree * number.radicand * PI**number.half_pis
     single = np.float32(value)
     ulps = [math.ulp(value)] + ([float(np.spacing(single))] if float(single) == value else [])
-    return any(_brackets(value, ulp, square) for ulp in ulps) or _brackets(1 / value, math.ulp(1 / value), 1 / square)
+    return any(_brackets(value, ulp, power, degree) for ulp in ulps) or _brackets(
+        1 / value, math.ulp(1 / value), 1 / power, degree
+    )
 
 
-def _brackets(value: float, ulp: float, square: Fraction) -> bool:
+def _brackets(value: float, ulp: float, power: Fraction, degree: int) -> bool:
     exactly = Fraction(value)
-    return (exactly - Fraction(ulp)) ** 2 <= square <= (exactly + Fraction(ulp)) ** 2
+    return (exactly - Fraction(ulp)) ** degree <= power <= (exactly + Fraction(ulp)) ** degree
 
 
 PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)

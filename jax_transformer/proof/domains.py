@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from fractions import Fraction
+from functools import lru_cache
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from jax_transformer.proof.constants import few_numbers, read
+from jax_transformer.proof.constants import Number, few_numbers, read, root_of
 from jax_transformer.proof.fields import PrimeField
 
 
@@ -56,7 +58,7 @@ class Reals:
     def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
         return x**exponent
 
-    def root(self, x: np.ndarray) -> np.ndarray:
+    def root(self, x: np.ndarray, scale: Fraction = Fraction(1)) -> np.ndarray:
         return np.sqrt(x)
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -100,10 +102,10 @@ class Reals:
     def cos(self, x: np.ndarray) -> np.ndarray:
         return np.cos(x)
 
-    def step(self, x: np.ndarray) -> np.ndarray:
+    def step(self, x: np.ndarray, reflects: bool) -> np.ndarray:
         return (x > 0).astype(np.float64)
 
-    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def equal(self, x: np.ndarray, y: np.ndarray, is_exact: bool) -> np.ndarray:
         return (x == y).astype(np.float64)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
@@ -148,9 +150,14 @@ class Residues:
         number = read(value)
         if number.axiom:
             self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}"] = None
+        return self._residue(number)
+
+    def _residue(self, number: Number) -> int:
         residue = self.field.rational(number.fraction)
         if number.radicand != 1:
-            residue = residue * int(self.field.root(np.array([number.radicand]))[0]) % self.field.p
+            root = self.field.root(np.array([number.radicand % self.field.p]))
+            root = self.field.root(root) if number.is_fourth_root else root
+            residue = residue * int(root[0]) % self.field.p
         for _ in range(abs(number.half_pis)):
             residue = residue * self._roots_of_pi[1 if number.half_pis > 0 else -1] % self.field.p
         return residue
@@ -178,9 +185,17 @@ class Residues:
 
     # --- functions
 
-    def root(self, x: np.ndarray) -> np.ndarray:
-        self.arguments.setdefault("root", []).append(np.minimum(x, self.field.negate(x)))
-        return self.field.root(x)
+    def root(self, x: np.ndarray, scale: Fraction = Fraction(1)) -> np.ndarray:
+        """Hashes x/c, and multiplies the result by √c.
+
+        A root of the field would be one of x or of −x, and that of x² one of x and −x: another than the right one half
+        of the time.
+        """
+        self.axioms.setdefault("roots", {})
+        c = self.field.rational(scale)
+        unscaled = x if c == 1 else self.field.multiply(x, np.asarray(pow(c, -1, self.field.p)))
+        hashed = np.where(unscaled <= 1, unscaled, self._hash("root", unscaled))
+        return hashed if c == 1 else self.field.multiply(hashed, np.asarray(self._residue(root_of(scale))))
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = self._hash("exp of a row", self.field.subtract(x, mean))
@@ -190,8 +205,11 @@ class Residues:
         return self._hash("cut", x)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
-        """Hashes x, unless it is a logarithm that was taken before, or its negative."""
-        result = self._hash("exp", x)
+        """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""
+        self.axioms.setdefault("exp of −x", {})
+        is_low = x <= self.field.half
+        result = self._hash("exp", np.where(is_low, x, self.field.negate(x)))
+        result = np.where(is_low, result, self.field.invert(np.where(is_low, 1, result)))
         for logarithm, argument in self._logarithms:
             for sign in (1, -1):
                 wanted = logarithm if sign == 1 else self.field.negate(logarithm)
@@ -205,16 +223,23 @@ class Residues:
         return np.where(x == 0, 1, result)
 
     def log(self, x: np.ndarray) -> np.ndarray:
-        result = np.where(x == 1, 0, self._hash("log", x))
+        """Hashes x or 1/x, whichever is lower. log(1/x) is −log(x)."""
+        self.axioms.setdefault("log of 1/x", {})
+        inverse = np.where(x == 0, 0, self.field.invert(np.where(x == 0, 1, x)))
+        hashed = self._hash("log", np.minimum(x, inverse))
+        result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
         self._logarithms.append((np.ravel(result), np.ravel(x)))
-        self.arguments.setdefault("exp", []).extend([result, self.field.negate(result)])
+        self.arguments.setdefault("exp", []).append(np.minimum(result, self.field.negate(result)))
         return result
 
     def erf(self, x: np.ndarray) -> np.ndarray:
         return self._odd("erf", x)
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
-        return self._odd("tanh", x)
+        """Returns (exp(2 x) − 1)/(exp(2 x) + 1)."""
+        self.axioms.setdefault("tanh by exp", {})
+        exp, one = self.exp(self.field.add(x, x)), np.asarray(1)
+        return self.field.multiply(self.field.subtract(exp, one), self.field.invert(self.field.add(exp, one)))
 
     def sin(self, x: np.ndarray) -> np.ndarray:
         return self._odd("sin", x)
@@ -222,15 +247,19 @@ class Residues:
     def cos(self, x: np.ndarray) -> np.ndarray:
         return np.where(x == 0, 1, self._hash("cos", np.minimum(x, self.field.negate(x))))
 
-    def step(self, x: np.ndarray) -> np.ndarray:
-        """Returns s(x) with s(x) + s(−x) = 1."""
+    def step(self, x: np.ndarray, reflects: bool) -> np.ndarray:
+        """Returns s(x), with s(0) = 0, and s(x) + s(−x) = 1 if x is nonzero almost everywhere or multiplies s(x)."""
         is_low = x <= self.field.half
-        hashed = self._hash("step", np.where(is_low, x, self.field.negate(x)))
-        return np.where(is_low, hashed, self.field.subtract(np.asarray(1), hashed))
+        low = np.where(is_low, x, self.field.negate(x))
+        hashed = self._hash("step", low)
+        opposite = self.field.subtract(np.asarray(1), hashed) if reflects else self._hash("step of −x", low)
+        return np.where(x == 0, 0, np.where(is_low, hashed, opposite))
 
-    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        self.arguments.setdefault("equal", []).append(self.field.subtract(x, y))
-        return np.asarray(x == y, np.int64)
+    def equal(self, x: np.ndarray, y: np.ndarray, is_exact: bool) -> np.ndarray:
+        """Returns whether x and y are one function; hashes x − y if they may be equal for some weights only."""
+        difference = self.field.subtract(x, y)
+        hashed = self._hash("equal", np.minimum(difference, self.field.negate(difference)))
+        return np.where(difference == 0, 1, 0 if is_exact else hashed)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
         """Hashes the entries that count as a multiset."""
@@ -246,10 +275,15 @@ class Residues:
     def _hash(self, name: str, x: np.ndarray) -> np.ndarray:
         """Mixes 64 bits twice as splitmix64 does (Steele, Lea and Flood, 2014), keyed by the name and the point."""
         self.arguments.setdefault(name, []).append(x)
-        salt = np.uint64(int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little") ^ (len(name) << 56))
+        salt = np.uint64(_salt(name))
         with np.errstate(over="ignore"):
             mixed = mix(mix(x.astype(np.uint64) + mix(np.atleast_1d(self.key ^ salt))) ^ self.key)
         return np.asarray(mixed.reshape(np.shape(x)) % np.uint64(self.field.p), np.int64)
+
+
+@lru_cache(64)
+def _salt(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
 _OF_FIELD = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def evaluate(
     held: dict[int, np.ndarray] = {}
     for node, one in enumerate(program.operations):
         try:
-            held[node] = _compute(one, [held[each] for each in one.inputs], domain, inputs)
+            held[node] = compute(one, [held[each] for each in one.inputs], domain, inputs)
         except (NoInverse, Undefined) as error:
             raise type(error)(f"{one.name} {list(one.shape)}{f' ({one.line})' if one.line else ''}: {error}") from None
         watch(node, held[node])
@@ -42,7 +43,7 @@ def evaluate(
     }
 
 
-def _compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
     attributes = one.attributes
     if one.name == "input":
         return np.asarray(weights[attributes["name"]], domain.dtype)
@@ -50,10 +51,13 @@ def _compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: 
         return domain.constant(attributes["array"], attributes.get("exactly"))
     if one.name in ARITHMETIC or one.name in FUNCTIONS:
         return domain.apply(one.name, inputs, attributes)
-    return _move(one, inputs, domain)
+    if one.name == "put":
+        return _put(inputs[0], inputs[1], attributes["places"], attributes["adds"], domain)
+    return moved(one, inputs, domain.dtype)
 
 
-def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarray:
+def moved(one: Operation, inputs: list[np.ndarray], dtype: type[Any]) -> np.ndarray:
+    """Moves elements as an operation does."""
     x, attributes = inputs[0], one.attributes
     if one.name == "reshape":
         return x.reshape(one.shape)
@@ -64,13 +68,11 @@ def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarra
     if one.name == "take":
         places = attributes["places"]
         taken = np.ravel(x)[places] if x.size else np.zeros(places.shape, x.dtype)
-        return np.where(places < 0, domain.dtype(0), taken) if (places < 0).any() else taken
+        return np.where(places < 0, dtype(0), taken) if (places < 0).any() else taken
     if one.name == "concatenate":
         return np.concatenate(inputs, attributes["axis"])
-    if one.name == "where":
-        return np.where(attributes["condition"], x, inputs[1])
-    assert one.name == "put"
-    return _put(x, inputs[1], attributes["places"], attributes["adds"], domain)
+    assert one.name == "where"
+    return np.where(attributes["condition"], x, inputs[1])
 
 
 def _put(x: np.ndarray, updates: np.ndarray, places: np.ndarray, adds: bool, domain: Domain) -> np.ndarray:

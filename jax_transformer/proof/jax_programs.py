@@ -118,12 +118,13 @@ class Lowering:
         if any(each.known is None for each in rest):
             raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
         params = dict(equation.params)
-        if params.get("fill_value") is None and "fill_value" in params:
+        fill = params.get("fill_value")
+        if "fill_value" in params:
             params["fill_value"] = -1
         places = np.arange(source.size, dtype=np.int64).reshape(source.shape)
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
-        if (moved < 0).any():
+        if (moved < 0).any() and fill != 0:
             raise UnknownOperation(equation.primitive.name, self._line, "an index is out of bounds")
         return self.builder.take(source, moved)
 

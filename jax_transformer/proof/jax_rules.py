@@ -108,14 +108,24 @@ def clamp(b: Builder, low: Value, x: Value, high: Value, **params: Any) -> Value
     return b.minimum(b.maximum(x, low), high)
 
 
-@rule("gt", "ge")
+@rule("gt")
 def greater(b: Builder, x: Value, y: Value, **params: Any) -> Value:
-    return b.step(b.subtract(x, y))
+    return b.greater(x, y)
 
 
-@rule("lt", "le")
+@rule("ge")
+def at_least(b: Builder, x: Value, y: Value, **params: Any) -> Value:
+    return b.at_least(x, y)
+
+
+@rule("lt")
 def less(b: Builder, x: Value, y: Value, **params: Any) -> Value:
-    return b.logical_not(b.step(b.subtract(x, y)))
+    return b.greater(y, x)
+
+
+@rule("le")
+def at_most(b: Builder, x: Value, y: Value, **params: Any) -> Value:
+    return b.at_least(y, x)
 
 
 @rule("ne")
@@ -125,7 +135,7 @@ def unequal(b: Builder, x: Value, y: Value, **params: Any) -> Value:
 
 @rule("is_finite")
 def is_finite(b: Builder, x: Value, **params: Any) -> Value:
-    return b.constant(np.ones(x.shape, bool))
+    return b.is_finite(x)
 
 
 @rule("select_n")
@@ -231,6 +241,11 @@ def broadcast_in_dim(b: Builder, x: Value, *, shape: Any, broadcast_dimensions: 
 @rule("concatenate")
 def concatenate(b: Builder, *parts: Value, dimension: int, **params: Any) -> Value:
     return b.concatenate(parts, dimension)
+
+
+@rule("stack")
+def stack(b: Builder, *parts: Value, axis: int = 0, **params: Any) -> Value:
+    return b.concatenate([b.reshape(part, (*part.shape[:axis], 1, *part.shape[axis:])) for part in parts], axis)
 
 
 @rule("split")

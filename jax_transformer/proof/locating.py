@@ -1,16 +1,26 @@
-"""Find the first operation on each side whose inputs the other side has, and whose result it hasn't."""
+"""Find the first operation on each side whose inputs the other side has, and whose result it hasn't.
+
+A side *has* an array if one of its own arrays holds all elements of it, in any order: axes may be permuted, a
+projection fused with others, a step of decoding computed with all others. Moves of elements (reshapes, slices,
+concatenations) make nothing new, unless both sides look up the same array at different places. A value that the other
+side hasn't is right nevertheless if the other side has one that is computed from it: both come to the same in other
+ways.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from jax_transformer.proof.domains import mix
-from jax_transformer.proof.programs import Program
+from jax_transformer.proof.programs import Operation, Program
 
-Pair = tuple[Program, Program]
-PrintsOfBoth = tuple[dict[int, int], dict[int, int]]
+MOST_ELEMENTS = 2**25
+"""Programs of more elements are compared by whole arrays alone."""
+MOVES = ("reshape", "transpose", "broadcast", "concatenate", "put", "take")
 
 
 @dataclass(frozen=True)
@@ -21,13 +31,217 @@ class Place:
     line: str
     constants: tuple[float, ...] = ()
     """The numbers that it reads and the other side doesn't have."""
+    masks: str = ""
+    """Where it hides, or shows, an entry and the other side doesn't."""
 
     def __str__(self) -> str:
         numbers = f" with {', '.join(repr(each) for each in self.constants)}" if self.constants else ""
-        return f"{self.line or self.operation}{numbers}"
+        return f"{self.line or self.operation}{numbers}{f', {self.masks}' if self.masks else ''}"
 
 
 Places = tuple[Place | None, Place | None]
+
+
+@dataclass
+class Seen:
+    """What a program computed at a point where an output differs."""
+
+    program: Program
+    prints: dict[int, int] = field(default_factory=dict)
+    """Fingerprints of the operations' results."""
+    elements: dict[int, np.ndarray] = field(default_factory=dict)
+    """The elements of the operations' results, sorted."""
+
+    def watch(self, node: int, array: np.ndarray) -> None:
+        self.prints[node] = fingerprint(array)
+        if self._keeps_elements:
+            self.elements[node] = np.sort(array, axis=None)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.program.operations
+
+    @cached_property
+    def _keeps_elements(self) -> bool:
+        return sum(int(np.prod(one.shape, dtype=np.int64)) for one in self.operations) <= MOST_ELEMENTS
+
+    @cached_property
+    def all_prints(self) -> set[int]:
+        return {*self.prints.values()}
+
+    @cached_property
+    def lookups(self) -> set[int]:
+        """Returns the fingerprints of arrays whose elements are looked up."""
+        return {self.prints[one.inputs[0]] for one in self.operations if one.name == "take"}
+
+    @cached_property
+    def is_constant(self) -> list[bool]:
+        """Returns which operations are constants, or numbers made of constants."""
+        found: list[bool] = []
+        for one in self.operations:
+            is_number = one.name in ("reshape", "broadcast", "inverse") or not one.shape
+            of_constants = bool(one.inputs) and all(found[each] for each in one.inputs)
+            found.append(one.name == "constant" or (is_number and of_constants))
+        return found
+
+    @cached_property
+    def numbers(self) -> set[int]:
+        """Returns the elements of constants."""
+        constants = [self.elements[node] for node in self.elements if self.is_constant[node]]
+        return {0, 1, *np.unique(np.concatenate(constants)).tolist()} if constants else {0, 1}
+
+    @cached_property
+    def _index(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns every element and the operation that it is of, sorted."""
+        nodes = list(self.elements)
+        owners = np.repeat(nodes, [self.elements[node].size for node in nodes])
+        elements = np.concatenate([self.elements[node] for node in nodes])
+        order = np.argsort(elements, kind="stable")
+        return elements[order], owners[order]
+
+    def holds(self, elements: np.ndarray) -> bool:
+        """Returns whether one array has all these sorted elements, each as often."""
+        every, owners = self._index
+        start, end = np.searchsorted(every, elements[-1]), np.searchsorted(every, elements[-1], side="right")
+        return any(_contains(self.elements[int(node)], elements) for node in np.unique(owners[start:end]))
+
+
+@dataclass
+class _Side:
+    """One program beside the other one."""
+
+    own: Seen
+    other: Seen
+    _shared: dict[int, bool] = field(default_factory=dict)
+
+    def is_shared(self, node: int) -> bool:
+        """Returns whether the other program has the result of an operation, or it is read as it is."""
+        if node not in self._shared:
+            self._shared[node] = self._is_shared(node)
+        return self._shared[node]
+
+    def _is_shared(self, node: int) -> bool:
+        one, own, other = self.own.operations[node], self.own, self.other
+        if one.name == "input" or own.is_constant[node] or own.prints[node] in other.all_prints:
+            return True
+        if one.name == "take" and own.prints[one.inputs[0]] in other.lookups:
+            return False
+        if one.name in MOVES:
+            return all(map(self.is_shared, one.inputs))
+        return node in own.elements and own.elements[node].size > 0 and bool(other.elements) and self._is_held(node)
+
+    def _is_held(self, node: int) -> bool:
+        return self.other.holds(self.own.elements[node])
+
+    def suspects(self, outputs: list[int], different: list[int]) -> list[int]:
+        """Returns the operations that the other side doesn't have, that read what it has, and whose results lead to an
+        output without passing by a value that it has. If there are several, those that lead to what it has drop out,
+        and those that lead to fewer of all different outputs."""
+        new, waiting = set[int](), [*outputs]
+        while waiting:
+            node = waiting.pop()
+            if node not in new and not self.is_shared(node):
+                new.add(node)
+                waiting += self.own.operations[node].inputs
+        found = self._first(new - self._rejoining()) or self._first(new)
+        reach = self._reach(different) if len(found) > 1 else {}
+        most = max((reach[node].bit_count() for node in found), default=0) if reach else 0
+        return [node for node in found if not reach or reach[node].bit_count() == most]
+
+    def _reach(self, outputs: list[int]) -> dict[int, int]:
+        """Returns to which outputs each operation leads, as bits."""
+        reach = dict.fromkeys(range(len(self.own.operations)), 0)
+        for place, node in enumerate(outputs):
+            reach[node] |= 1 << place
+        for node in reversed(reach):
+            for each in self.own.operations[node].inputs:
+                reach[each] |= reach[node]
+        return reach
+
+    def _first(self, new: set[int]) -> list[int]:
+        """Returns the operations, in order, that read none of the others' results; moves only if they look up."""
+        makers = {node for node in new if self._makes(node)}
+        return [node for node in sorted(makers) if not any(each in makers for each in self._sources(node))]
+
+    def _makes(self, node: int) -> bool:
+        """Returns whether an operation is more than a move of what others made."""
+        one = self.own.operations[node]
+        return one.name not in MOVES or (one.name == "take" and self.is_shared(one.inputs[0]))
+
+    def _sources(self, node: int) -> Iterator[int]:
+        """Yields the operations that a result is made from, through moves."""
+        waiting, found = [*self.own.operations[node].inputs], set[int]()
+        while waiting:
+            each = waiting.pop()
+            if each not in found:
+                found.add(each)
+                yield each
+                if self.own.operations[each].name in MOVES:
+                    waiting += self.own.operations[each].inputs
+
+    def _rejoining(self) -> set[int]:
+        """Returns the operations from whose results values are computed that the other side has."""
+        found = set[int]()
+        constants = self.own.numbers | self.other.numbers
+        for node in reversed(range(len(self.own.operations))):
+            elements = self.own.elements.get(node)
+            is_number = elements is None or not elements.size or int(elements[-1]) in constants
+            if node in found or (not is_number and self.is_shared(node)):
+                found.update(self.own.operations[node].inputs)
+        return found
+
+    def end(self, outputs: list[int]) -> int | None:
+        """Returns the operation of an output that the other side has, and computes on from."""
+        if len(outputs) != 1:
+            return None
+        node = outputs[0]
+        while self.own.operations[node].name == "reshape":
+            node = self.own.operations[node].inputs[0]
+        return node
+
+    def reads(self, node: int) -> tuple[set[int], set[int]]:
+        """Returns the fingerprints of what an operation reads but constants, and of those that are computed."""
+        inputs = [each for each in self.own.operations[node].inputs if not self.own.is_constant[each]]
+        computed = [each for each in inputs if self.own.operations[each].name != "input"]
+        return {self.own.prints[each] for each in inputs}, {self.own.prints[each] for each in computed}
+
+    def hidden(self, node: int | None) -> np.ndarray | None:
+        """Returns which entries an operation fills with a constant, if it does nothing else."""
+        one = None if node is None else self.own.operations[node]
+        if one is None or one.name != "where":
+            return None
+        is_constant = [self.own.is_constant[each] for each in one.inputs]
+        condition = np.asarray(one.attributes["condition"], bool)
+        return None if is_constant[0] == is_constant[1] else condition if is_constant[0] else ~condition
+
+    def place(self, node: int | None, masks: str) -> Place | None:
+        if node is None:
+            return None
+        one = self.own.operations[node]
+        new = [each for each in one.inputs if self.own.prints[each] not in self.other.all_prints]
+        numbers = [_number(self.own.program, each) for each in new]
+        return Place(one.name, one.line, tuple(number for number in numbers if number is not None), masks)
+
+
+Nodes = tuple[list[int], list[int]]
+"""Operations of both programs."""
+
+
+def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
+    """Returns where each program first leaves the other, None if that can't be told.
+
+    Args:
+      outputs: the operations whose values differ, or among which one does.
+      different: those of all outputs that differ.
+    """
+    sides = _Side(*seen), _Side(*seen[::-1])
+    suspects = [side.suspects(*nodes) for side, *nodes in zip(sides, outputs, different, strict=True)]
+    pair = _closest(sides, suspects)
+    ours, theirs = (
+        side.end(nodes) if node is None else node for side, node, nodes in zip(sides, pair, outputs, strict=True)
+    )
+    hidden = sides[0].hidden(ours), sides[1].hidden(theirs)
+    return sides[0].place(ours, _masks(*hidden)), sides[1].place(theirs, _masks(*hidden[::-1]))
 
 
 def fingerprint(array: np.ndarray) -> int:
@@ -36,69 +250,35 @@ def fingerprint(array: np.ndarray) -> int:
         return int(mix(np.asarray(array).astype(np.uint64).ravel()).sum(dtype=np.uint64)) ^ (array.size << 1)
 
 
-def locate(programs: Pair, prints: PrintsOfBoth, outputs: tuple[list[int], list[int]]) -> Places:
-    """Returns where each program first leaves the other, None if that can't be told.
-
-    Both may compute the same in other orders, so an operation alone doesn't tell. Operations that read the same on both
-    sides do, and among these such as have the same name.
-
-    Args:
-      prints: fingerprints of both programs' operations at a point where an output differs.
-      outputs: the operations whose values differ, or among which one does.
-    """
-    suspects = [
-        _suspects(program, own, {*others.values()}, of_side)
-        for program, own, others, of_side in zip(programs, prints, prints[::-1], outputs, strict=True)
-    ]
-    pairs = [(ours, theirs) for ours in suspects[0] for theirs in suspects[1]]
-    alike = [pair for pair in pairs if _read_the_same(programs, prints, pair)]
-    of_one_name = [
-        pair for pair in alike if len({p.operations[n].name for p, n in zip(programs, pair, strict=True)}) == 1
-    ]
-    first = next(iter(of_one_name or alike), (next(iter(suspects[0]), None), next(iter(suspects[1]), None)))
-    ours, theirs = (
-        None if node is None else _place(program, own, {*others.values()}, node)
-        for program, own, others, node in zip(programs, prints, prints[::-1], first, strict=True)
-    )
-    return ours, theirs
+def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
+    """Returns whether a sorted array has all elements of another one, each as often."""
+    if part.size > whole.size:
+        return False
+    places = np.searchsorted(whole, part) + np.arange(part.size) - np.searchsorted(part, part)
+    return bool((places < whole.size).all() and (whole[np.minimum(places, whole.size - 1)] == part).all())
 
 
-def _suspects(program: Program, own: dict[int, int], others: set[int], outputs: list[int]) -> list[int]:
-    """Returns the operations that the other side doesn't have, that read what it has, and whose results lead to an
-    output without passing by a value that it has."""
-    found, waiting = set[int](), [*outputs]
-    while waiting:
-        node = waiting.pop()
-        if node not in found and own[node] not in others:
-            found.add(node)
-            waiting += program.operations[node].inputs
-    return [
-        node
-        for node in sorted(found)
-        if not _is_constant(program, node)
-        and all(each not in found or _is_constant(program, each) for each in program.operations[node].inputs)
-    ]
+def _closest(sides: tuple[_Side, _Side], suspects: list[list[int]]) -> tuple[int | None, int | None]:
+    """Returns the pair of suspects that read the most alike; among these, one of operations of one name."""
+    best, closest = (0, False), (next(iter(suspects[0]), None), next(iter(suspects[1]), None))
+    for ours in suspects[0]:
+        for theirs in suspects[1]:
+            (all_ours, computed_ours), (all_theirs, computed_theirs) = sides[0].reads(ours), sides[1].reads(theirs)
+            alike = 2 if all_ours == all_theirs else 1 if computed_ours & computed_theirs else 0
+            score = alike, sides[0].own.operations[ours].name == sides[1].own.operations[theirs].name
+            if alike and score > best:
+                best, closest = score, (ours, theirs)
+    return closest
 
 
-def _read_the_same(programs: Pair, prints: PrintsOfBoth, pair: tuple[int, int]) -> bool:
-    read = [
-        {own[each] for each in program.operations[node].inputs if not _is_constant(program, each)}
-        for program, own, node in zip(programs, prints, pair, strict=True)
-    ]
-    return bool(read[0] & read[1])
-
-
-def _place(program: Program, own: dict[int, int], others: set[int], node: int) -> Place:
-    one = program.operations[node]
-    numbers = [_number(program, each) for each in one.inputs if own[each] not in others]
-    return Place(one.name, one.line, tuple(number for number in numbers if number is not None))
-
-
-def _is_constant(program: Program, node: int) -> bool:
-    one = program.operations[node]
-    if one.name in ("broadcast", "reshape", "inverse"):
-        return _is_constant(program, one.inputs[0])
-    return one.name == "constant"
+def _masks(hidden: np.ndarray | None, others: np.ndarray | None) -> str:
+    """Describes the first entry that a side hides behind a constant and the other one doesn't, or the reverse."""
+    if hidden is None or others is None or hidden.shape != others.shape or (hidden == others).all():
+        return ""
+    differing = np.argwhere(hidden != others)
+    first = tuple(map(int, differing[0]))
+    more = f" and {len(differing) - 1} others" if len(differing) > 1 else ""
+    return f"which {'hides' if hidden[first] else 'shows'} entry {first}{more}; the other side doesn't"
 
 
 def _number(program: Program, node: int) -> float | None:

@@ -18,10 +18,10 @@ Kind = Literal["float", "int", "bool", "indicator"]
 
 MOVES = ("input", "constant", "reshape", "transpose", "broadcast", "take", "concatenate", "put", "where")
 ARITHMETIC = (
-    *("add", "subtract", "multiply", "negate", "inverse", "power", "root"),
+    *("add", "subtract", "multiply", "negate", "inverse", "power"),
     *("matmul", "sum", "cumulative_sum", "row_mean"),
 )
-FUNCTIONS = ("exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
+FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
 """Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]. cut
 is the identity, of which a proof uses nothing but that it is a function: programs that are equal for any function are
 equal for this one."""
@@ -49,7 +49,7 @@ class Value:
     node: int | None = None
     """The operation that computes it; None for integers and booleans."""
     fills: np.ndarray | None = None
-    """Which entries are masked by a constant; None: none."""
+    """The constants that mask entries (see `masks`); None: there are none."""
 
     @property
     def size(self) -> int:

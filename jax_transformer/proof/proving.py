@@ -15,7 +15,8 @@ from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
-from jax_transformer.proof.locating import Place, fingerprint, locate
+from jax_transformer.proof.locating import Place, Seen, locate
+from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
 SECURITY = 80
@@ -35,6 +36,9 @@ class Task:
     draw: Draw
     align: Callable[[Arrays], Arrays] = lambda outputs: outputs
     """Names and shapes the reference's outputs as the candidate's are."""
+    is_masked: Callable[[str], bool] = lambda name: name.endswith("attention.logits")
+    """Whether an output of this name has rows that a softmax reads, so that how their masked entries are filled doesn't
+    matter."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,15 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
     for program in programs:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
-        return Result("unknown", reason=f"the degrees are too high for a proof: {bounds}", bounds=bounds)
+        return Result("unknown", reason=f"the degrees are too high for a proof: 2^{math.log2(bounds.degree):.0f}")
+    seeds = [seed, *_digests(programs)]
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
         patterns = set[str]()
         try:
             while len(patterns) < 2 and _log2_error(bounds, points) > -SECURITY:
-                found = _compare_at(task, named, [seed, series, len(points)], axioms)
+                found = _compare_at(task, named, [*seeds, series, len(points)], axioms)
                 points.append(found.point)
                 patterns.add(found.pattern)
                 if found.different:
@@ -120,6 +125,11 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
             return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
+
+
+def _digests(programs: Sequence[Program]) -> list[int]:
+    """Returns seeds that depend on both programs, so that no program can be written for the points it is compared at."""
+    return [int(program.sha256()[:16], 16) for program in programs]
 
 
 @dataclass
@@ -144,7 +154,7 @@ def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
     different = [name for name in named if name not in equal]
-    point = Point(domains[0].field.p, seeds[0], seeds[1] + 1)
+    point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
 
 
@@ -157,49 +167,55 @@ def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tup
     return domains, task.draw(partial(prime_field.draw, generator))
 
 
-def _prints(task: Task, seeds: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Evaluates both programs once more, and returns the fingerprints of their operations."""
+def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
+    """Evaluates both programs once more, and returns what they compute."""
     domains, weights = _drawn(task, seeds)
-    prints: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for program, domain, own, of_side in zip((task.candidate, task.reference), domains, weights, prints, strict=True):
-        evaluate(program, domain, own, lambda node, array, to=of_side: to.__setitem__(node, fingerprint(array)))
-    return prints
+    both = Seen(task.candidate), Seen(task.reference)
+    for seen, domain, own in zip(both, domains, weights, strict=True):
+        evaluate(seen.program, domain, own, seen.watch)
+    return both
 
 
 def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
-    """Returns whether two outputs are equal. Entries that both sides mask by a constant are (axiom "masks")."""
+    """Returns whether two outputs are equal. Entries that both sides mask by a constant are, in rows that a softmax
+    reads (axiom "masks")."""
     if ours.shape != theirs.shape:
         return False
-    same = ours == theirs
+    fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
+    infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
+    if not np.array_equal(*infinite):
+        return False
+    same = (ours == theirs) | (infinite[0] != 0)
     if same.all():
         return True
-    fills = [_fills_of(program.outputs.get(name)) for program in (task.candidate, task.reference)]
-    if fills[0] is None or fills[1] is None or fills[0].shape != fills[1].shape:
+    if not task.is_masked(name):
         return False
-    masked = fills[0] & fills[1] & ~(fills[0].all(axis=-1, keepdims=True))
+    low = [each <= FILL for each in fills]
+    masked = low[0] & low[1] & ~(low[0] | low[1]).all(axis=-1, keepdims=True)
     if not (same | masked).all():
         return False
-    axioms.setdefault("masks", {})
+    axioms.setdefault("masks", {})[name] = None
     return True
 
 
-def _fills_of(value: Value | None) -> np.ndarray | None:
-    return None if value is None else value.fills
+def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
+    """Returns the constants that mask entries of outputs, 0 elsewhere, as arrays that a table can move."""
+    return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
 
 
 def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
     name = found.different[0]
-    programs = task.candidate, task.reference
-    outputs = _nodes_of(task.candidate, name), _nodes_of(task.reference, name)
-    places = locate(programs, _prints(task, found.seeds), outputs)
+    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
+    places = locate(_seen(task, found.seeds), outputs, different)
     witness = None if own is None else _witness(task, name, own)
     return Difference(name, places[0], places[1], found.point, witness)
 
 
-def _nodes_of(program: Program, name: str) -> list[int]:
-    """Returns the operation of an output; those of all outputs if its parts have other names there."""
-    values = [program.outputs[name]] if name in program.outputs else program.outputs.values()
-    return [value.node for value in values if value.node is not None]
+def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
+    """Returns the operations of outputs; those of all outputs if their parts have other names there."""
+    named = [program.outputs[name] for name in names if name in program.outputs]
+    return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
 def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:

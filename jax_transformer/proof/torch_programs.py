@@ -121,8 +121,10 @@ class Lowering(TorchDispatchMode):
             storages = {_storage(each) for each in inputs}
             if tensors and all(_storage(each) in storages for each in tensors):
                 return  # views
-            if not any(self._memory(each) is not None for each in inputs) and self._needs_no_rule(inputs, tensors):
-                return  # computed from ids and masks alone
+        if not any(self._memory(each) is not None for each in inputs) and self._needs_no_rule(
+            inputs, written or tensors
+        ):
+            return  # computed from ids and masks alone
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if not _has_rule(name):
             raise UnknownOperation(name, self._line())

@@ -185,6 +185,20 @@ def var(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
     return _keep(b, x, divided, axes, keepdim)
 
 
+@rule("var_mean")
+def var_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+    return var(b, x, dim, correction=correction, keepdim=keepdim), mean(b, x, _axes(x, dim), keepdim)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    b: Builder, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    if order != 2:
+        raise UnknownOperation("linalg_vector_norm", b.line, f"of order {order}")
+    return b.root(total(b, b.power(x, 2), dim, keepdim))
+
+
 @rule("native_layer_norm")
 def native_layer_norm(
     b: Builder, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
@@ -207,16 +221,6 @@ def std(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
 @rule("cumsum")
 def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return b.cumulative_sum(x, dim % len(x.shape))
-
-
-@rule("linalg_vector_norm", "norm")
-def vector_norm(
-    b: Builder, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Value:
-    if ord != 2:
-        raise UnknownOperation("linalg_vector_norm", b.line, f"the order {ord}")
-    axes = _axes(x, dim)
-    return _keep(b, x, b.root(b.sum(b.power(x, 2), axes)), axes, keepdim)
 
 
 @rule("amax")
@@ -254,6 +258,16 @@ def silu(b: Builder, x: Value) -> Value:
 @rule("erfc")
 def erfc(b: Builder, x: Value) -> Value:
     return b.subtract(b.constant(1.0), b.erf(x))
+
+
+@rule("log1p")
+def log1p(b: Builder, x: Value) -> Value:
+    return b.log(b.add(b.constant(1.0), x))
+
+
+@rule("leaky_relu")
+def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
+    return b.where(b.step(x), x, b.multiply(x, value_of(b, negative_slope)))
 
 
 @rule("relu")
@@ -308,9 +322,19 @@ def clamp_max(b: Builder, x: Value, high: Any) -> Value:
     return clamp(b, x, None, high)
 
 
-@rule("_softmax", "_safe_softmax")
+@rule("_softmax")
 def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Value:
     return b.softmax(x, dim)
+
+
+@rule("_safe_softmax")
+def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Returns zeros for rows of -inf."""
+    rows = b.rows_of_minus_infinity(x, dim % len(x.shape))
+    if rows is None:
+        return b.softmax(x, dim)
+    zero = b.constant(0.0)
+    return b.where(b.constant(rows), zero, b.softmax(b.where(b.constant(rows), zero, x), dim))
 
 
 @rule("_log_softmax")
@@ -349,16 +373,24 @@ def masked_fill(b: Builder, x: Value, mask: Value, fill: Any) -> Value:
     return b.where(mask, value_of(b, fill), x)
 
 
-@rule("gt", "ge")
+@rule("gt")
 def greater(b: Builder, x: Any, y: Any) -> Value:
-    x, y = value_of(b, x), value_of(b, y)
-    return b.step(b.subtract(x, y))
+    return b.greater(value_of(b, x), value_of(b, y))
 
 
-@rule("lt", "le")
+@rule("ge")
+def at_least(b: Builder, x: Any, y: Any) -> Value:
+    return b.at_least(value_of(b, x), value_of(b, y))
+
+
+@rule("lt")
 def less(b: Builder, x: Any, y: Any) -> Value:
-    x, y = value_of(b, x), value_of(b, y)
-    return b.logical_not(b.step(b.subtract(x, y)))
+    return b.greater(value_of(b, y), value_of(b, x))
+
+
+@rule("le")
+def at_most(b: Builder, x: Any, y: Any) -> Value:
+    return b.at_least(value_of(b, y), value_of(b, x))
 
 
 @rule("eq")
@@ -371,14 +403,20 @@ def unequal(b: Builder, x: Any, y: Any) -> Value:
     return b.logical_not(equal(b, x, y))
 
 
-@rule("isnan", "isinf")
-def never(b: Builder, x: Value) -> Value:
+@rule("isnan")
+def is_nan(b: Builder, x: Value) -> Value:
+    """Returns false: operations that return NaN are refused."""
     return b.constant(np.zeros(x.shape, bool))
 
 
+@rule("isinf")
+def is_infinite(b: Builder, x: Value) -> Value:
+    return b.logical_not(b.is_finite(x))
+
+
 @rule("isfinite")
-def always(b: Builder, x: Value) -> Value:
-    return b.constant(np.ones(x.shape, bool))
+def is_finite(b: Builder, x: Value) -> Value:
+    return b.is_finite(x)
 
 
 @rule("logical_not", "bitwise_not")
@@ -421,7 +459,8 @@ def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **rest: A
         x = b.as_float(x)
         return x if dtype is torch.float64 else b.narrowed(x, str(dtype).removeprefix("torch."))
     if x.kind == "float" and x.known is not None:
-        return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
+        with np.errstate(invalid="ignore"):  # infinities, which a program leaves out later
+            return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
     if x.kind == "indicator" and dtype is torch.bool:
         return x
     raise UnknownOperation("to", b.line, f"{dtype} of numbers that depend on weights")

@@ -111,12 +111,14 @@ def watch(
     named: Mapping[str, Any] = MappingProxyType({}),
     *,
     keep_gradients: bool = False,
+    enable_gradients: bool = False,
     apart: Container[str] = (),
 ) -> Watched:
     """Runs a module once and watches all that `observe` names.
 
     Args:
       keep_gradients: run with gradients, and collect those of the tensors instead of copies.
+      enable_gradients: run with gradients, and collect copies.
       apart: names of tensors that are values of their own though they repeat another, such as the keys that a layer
         used for several layers computes from one encoder output each time; their gradients aren't added to its.
     """
@@ -132,7 +134,7 @@ def watch(
             before, after = partial(notes.enter, label), partial(notes.leave, label)
             stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(part.register_forward_hook(after, always_call=True).remove)
-        stack.enter_context(torch.set_grad_enabled(keep_gradients))
+        stack.enter_context(torch.set_grad_enabled(keep_gradients or enable_gradients))
         stack.enter_context(unfused_attention())
         stack.enter_context(_softmaxes_to(notes.softmax))
         output = module(*positional, **named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,12 @@ class FamilyReference(ModuleReference):
     ) -> Pass:
         with wide_norms(module), wide_fills():
             return super().run(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
+
+    def outputs(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        with wide_norms(module), wide_fills():
+            return super().outputs(module, source_ids, decoder_input_ids)
 
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int

@@ -15,7 +15,7 @@ from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.precision import in_precision
-from jax_transformer.parity.backends.proof_jax import GRADIENT, RATES, after
+from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem
@@ -124,7 +124,9 @@ class Lowered:
 
     def _aligned(self, outputs: Arrays, prefixes: tuple[str, ...]) -> Arrays:
         """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves."""
-        found = {name: array for name, array in outputs.items() if not name.startswith(prefixes)}
+        own = {name: array for name, array in outputs.items() if not name.startswith(prefixes) and name != LOSS}
+        shapes = [ids.shape for ids in self.problem.ids]
+        found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             of_tensors = {
                 name: np.asarray(outputs.get(prefix + name, np.zeros(given.shape)), np.float64)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 
 LOGITS = "logits"
+OWN_LOGITS = "logits#own"
+"""The name of the logits among the activations of `outputs`, whatever a part of the module is called."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +309,28 @@ class ModuleReference:
 
         return Pass(returned, activations, their_gradients)
 
+    def outputs(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        import torch
+
+        if self.traces:
+            done = self._traced(module, source_ids, decoder_input_ids, gradients=False)
+            return done.logits, done.activations()
+        positional, named = self.calling.arguments(source_ids, decoder_input_ids)
+        watched = watch(module, positional, named, enable_gradients=torch.is_grad_enabled())
+        logits = self.calling.unnormalised(watched.output, watched.last_softmax, len(source_ids))
+        is_log = self.calling.head == "log_probabilities"
+        returned = self.calling.logits(watched.output, len(source_ids)) if is_log else logits
+        return returned, {**watched.tensors, OWN_LOGITS: logits}
+
+    def renamed(self, arrays: Arrays, ids: Sequence[tuple[int, ...]]) -> Arrays:
+        if self.traces:
+            return arrays
+        shapes = shapes_of_trace(self.config, *ids)
+        own = {LOGITS: arrays[OWN_LOGITS]} if OWN_LOGITS in arrays else {}
+        return self._ours({name: array for name, array in arrays.items() if name != OWN_LOGITS}, own, shapes)
+
     def _named(
         self,
         found: Mapping[str, torch.Tensor],
@@ -323,14 +347,18 @@ class ModuleReference:
         """
         import torch
 
-        captured = {name: to_array(tensor) for name, tensor in found.items()}
+        captured, of_logits = ({name: to_array(one) for name, one in tensors.items()} for tensors in (found, own))
+        arrays = self._ours(captured, of_logits, shapes)
+        arrays |= infer_masks(arrays, self.config) if with_masks else {}
+        return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in shapes if name in arrays}
+
+    def _ours(self, captured: Arrays, own: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """Returns captured arrays under our names, and the logits."""
         arrays = dict(self.names.rename(captured, shapes).arrays)
         for theirs, name in self.layers.items():
             if theirs in captured and (array := regrouped(captured[theirs], shapes[name])) is not None:
                 arrays[name] = array
-        arrays |= {name: to_array(tensor) for name, tensor in own.items()}
-        arrays |= infer_masks(arrays, self.config) if with_masks else {}
-        return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in shapes if name in arrays}
+        return arrays | dict(own)
 
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, after
-from jax_transformer.parity.backends.torch_module import TorchSide
+from jax_transformer.parity.backends.torch_module import TorchSide, _tensors
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.problems import Problem
 
@@ -22,10 +22,10 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
     """Returns activations, the loss, and its gradients by the names of the state_dict."""
     import torch
 
-    with deterministic():
-        done = side._run(module, problem, "float64", watched=True, gradients=gradients)
-        loss = side._loss(done.logits, problem)
-        found = {**done.activations(), LOSS: loss}
+    with deterministic(), torch.set_grad_enabled(gradients):
+        logits, activations = side.reference.outputs(module, *_tensors(problem))
+        loss = side._loss(logits, problem)
+        found = {**activations, LOSS: loss}
         if not gradients:
             return found
         trained = list(module.parameters())
@@ -48,8 +48,8 @@ def steps(
     with deterministic(), _exact_corrections():
         for number in range(1, max(shown) + 1):
             optimizer.zero_grad()
-            done = side._run(module, problem, "float64", watched=False, gradients=True)
-            side._loss(done.logits, problem).backward()
+            logits, _ = side.reference.outputs(module, *_tensors(problem))
+            side._loss(logits, problem).backward()
             cut(one.grad for one in module.parameters() if one.grad is not None)
             optimizer.step()
             if number in shown:

@@ -92,6 +92,19 @@ class Reference(Protocol):
     ) -> Pass:
         """Runs a forward pass. One that isn't watched needs only logits."""
 
+    def outputs(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Runs a forward pass once, with gradients if they are enabled, and returns the logits, or their log-softmax,
+        and activations by the module's own names. It reads no values, so that a proof can follow it."""
+
+    def renamed(self, arrays: Arrays, ids: Sequence[tuple[int, ...]]) -> Arrays:
+        """Returns activations of `outputs` under our names.
+
+        Args:
+          ids: the shapes of source_ids and decoder_input_ids.
+        """
+
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
     ) -> torch.Tensor: ...

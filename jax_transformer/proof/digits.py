@@ -1,0 +1,178 @@
+"""Evaluate programs in decimals of 60 digits: an arbiter for refutations.
+
+A field knows of functions only what the axioms say. Where it sees a difference that 60 digits don't show at random
+weights, an axiom is missing, and nothing is known; where they show one, the programs are two functions.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.proof.constants import PI, Number, few_numbers, read
+from jax_transformer.proof.programs import Program
+
+PRECISION = 60
+SAME = Decimal(10) ** -40
+"""A relative difference below this is rounding: 20 digits are left for what programs lose."""
+MOST_WORK = 3 * 10**7
+"""The multiplications up to which programs are evaluated: some ten seconds."""
+
+
+class Digits:
+    """Computes in decimals. Arrays hold Python objects."""
+
+    dtype = Decimal
+
+    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
+        if exactly is not None:
+            return np.array(_fraction(exactly), object)
+        few = few_numbers(array)
+        as_read = {} if few is None else {value: _number(read(float(value))) for value in few if np.isfinite(value)}
+        convert = np.frompyfunc(lambda value: as_read.get(value, Decimal(float(value))), 1, 1)
+        return np.asarray(convert(np.asarray(array, np.float64)), object)
+
+    def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
+        with decimal.localcontext() as context:
+            context.prec, context.Emin, context.Emax = PRECISION, decimal.MIN_EMIN, decimal.MAX_EMAX
+            context.clear_traps()
+            return np.asarray(getattr(self, name)(*inputs, **attributes), object)
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x + y
+
+    def subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x - y
+
+    def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x * y
+
+    def negate(self, x: np.ndarray) -> np.ndarray:
+        return -x
+
+    def inverse(self, x: np.ndarray) -> np.ndarray:
+        return _each(lambda value: 1 / value, x)
+
+    def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
+        return _each(lambda value: value**exponent, x)
+
+    def root(self, x: np.ndarray) -> np.ndarray:
+        return _each(Decimal.sqrt, x)
+
+    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.matmul(x, y)
+
+    def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return np.asarray(x.sum(axis=axes), object)
+
+    def cumulative_sum(self, x: np.ndarray, axis: int) -> np.ndarray:
+        return np.cumsum(x, axis=axis)
+
+    def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        counts = np.ones(x.shape, bool) if counts is None else np.broadcast_to(counts, x.shape)
+        total = np.where(counts, x, Decimal(0)).sum(axis=axis, keepdims=True)
+        return total / _each(lambda count: Decimal(int(count)), counts.sum(axis=axis, keepdims=True))
+
+    def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        of_row = _each(Decimal.exp, x - mean)
+        return of_row if counts is None else np.where(counts, of_row, Decimal(0))
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return _each(Decimal.exp, x)
+
+    def log(self, x: np.ndarray) -> np.ndarray:
+        return _each(Decimal.ln, x)
+
+    def tanh(self, x: np.ndarray) -> np.ndarray:
+        return _each(lambda value: 1 - 2 / ((2 * value).exp() + 1), x)
+
+    def erf(self, x: np.ndarray) -> np.ndarray:
+        return _each(_erf, x)
+
+    def sin(self, x: np.ndarray) -> np.ndarray:
+        return _each(lambda value: _sine(value, first=1), x)
+
+    def cos(self, x: np.ndarray) -> np.ndarray:
+        return _each(lambda value: _sine(value, first=0), x)
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        return _each(lambda value: Decimal(int(value > 0)), x)
+
+    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        near = np.frompyfunc(lambda a, b: Decimal(int(abs(a - b) <= SAME * max(abs(a), abs(b)))), 2, 1)
+        return np.asarray(near(x, y), object)
+
+    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+        return np.asarray(np.max(x if counts is None else np.where(counts, x, Decimal("-Infinity")), axis=axes), object)
+
+    def cut(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+def work(program: Program) -> int:
+    """Returns about how many multiplications a program takes."""
+    total = 0
+    for one in program.operations:
+        size = int(np.prod(one.shape, dtype=np.int64))
+        if one.name == "matmul":
+            size *= program.operations[one.inputs[0]].shape[2]
+        total += size * (100 if one.name in ("exp", "row_exp", "log", "erf", "tanh", "sin", "cos") else 1)
+    return total
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> Decimal:
+    """Returns the largest difference, relative to the largest number; 0 for two arrays of zeros."""
+    differences = [abs(a - b) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
+    size = max((max(abs(a), abs(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)), default=Decimal(0))
+    return max(differences, default=Decimal(0)) / size if size else Decimal(0)
+
+
+def as_decimals(array: np.ndarray) -> np.ndarray:
+    """Returns the decimals that floats are."""
+    return _each(lambda value: Decimal(float(value)), np.asarray(array, np.float64))
+
+
+def _each(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(function, 1, 1)(x), object)
+
+
+def _number(number: Number) -> Decimal:
+    with decimal.localcontext() as context:
+        context.prec = PRECISION
+        value = _fraction(number.fraction) * Decimal(number.radicand).sqrt()
+        root_of_pi = (Decimal(PI.numerator) / Decimal(PI.denominator)).sqrt()
+        return value * root_of_pi**number.half_pis
+
+
+def _fraction(value: Any) -> Decimal:
+    with decimal.localcontext() as context:
+        context.prec = PRECISION
+        return Decimal(value.numerator) / Decimal(value.denominator)
+
+
+def _erf(x: Decimal) -> Decimal:
+    """Sums 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1 · 3 · … · (2n + 1)), whose terms all have one sign."""
+    if abs(x) > 12:
+        return Decimal(1).copy_sign(x)
+    term, total, n = x, x, 0
+    while term and abs(term) > abs(total) * Decimal(10) ** -PRECISION:
+        n += 1
+        term *= 2 * x * x / (2 * n + 1)
+        total += term
+    return 2 / (Decimal(PI.numerator) / Decimal(PI.denominator)).sqrt() * (-x * x).exp() * total
+
+
+def _sine(x: Decimal, first: int) -> Decimal:
+    """Sums the series of sin (first = 1) or cos (first = 0)."""
+    turn = 2 * Decimal(PI.numerator) / Decimal(PI.denominator)
+    x = x.remainder_near(turn)
+    term = x if first else Decimal(1)
+    total, n = term, first
+    while term and abs(term) > Decimal(10) ** -PRECISION:
+        term *= -x * x / ((n + 1) * (n + 2))
+        total, n = total + term, n + 2
+    return total

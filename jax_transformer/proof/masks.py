@@ -1,0 +1,113 @@
+"""Follow the constants that mask entries of rows, such as −10⁹ and −∞, through a program.
+
+An entry is a sum c + x. c follows from constants, and x is the rest, which axiom "masks" takes to lie within ±10³. An
+array of `fills` holds each c: 0 for an ordinary entry, NaN where a large c was multiplied by what isn't known. So a
+fill that is scaled down, or subtracted again, masks nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jax_transformer.proof.programs import UnknownOperation
+
+FILL = -1e4
+"""An entry with a constant of at most this is masked, if another of its row is not."""
+ORDINARY = 1e3
+"""Constants up to this are left out of fills."""
+
+Fills = np.ndarray | None
+"""Float64; None: all are zero."""
+
+
+def of_constant(array: np.ndarray) -> Fills:
+    return tidy(np.where(np.isnan(array), 0.0, array))
+
+
+def tidy(fills: Fills) -> Fills:
+    """Leaves out constants that aren't large."""
+    if fills is None:
+        return None
+    kept = np.where(np.abs(fills) <= ORDINARY, 0.0, fills)
+    return kept if kept.any() else None
+
+
+def infinite(fills: Fills) -> bool:
+    return fills is not None and bool(np.isinf(fills).any())
+
+
+def added(x: Fills, y: Fills, line: str) -> Fills:
+    """Returns the fills of a sum of two arrays. Raises UnknownOperation for ∞ − ∞."""
+    if x is None or y is None:
+        return y if x is None else x
+    with np.errstate(invalid="ignore"):
+        total = np.asarray(x + y)
+    return _defined(total, np.isinf(x) | np.isinf(y), line)
+
+
+def negated(x: Fills) -> Fills:
+    return None if x is None else -x
+
+
+def summed(x: Fills, axes: tuple[int, ...], line: str) -> Fills:
+    if x is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        return _defined(np.asarray(x.sum(axis=axes)), np.isinf(x).any(axis=axes), line)
+
+
+def scaled(x: Fills, factor: np.ndarray, line: str) -> Fills:
+    """Returns the fills of an array that is multiplied by a constant one."""
+    if x is None:
+        return None
+    if (np.isinf(x) & (factor == 0)).any():
+        raise UnknownOperation("multiply", line, "0 · ∞ is NaN")
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(factor == 0, 0.0, x * factor))
+
+
+def lost(x: Fills, line: str) -> Fills:
+    """Returns the fills of an array that is multiplied by weights: no one knows how large they are then."""
+    if x is None:
+        return None
+    if infinite(x):
+        raise UnknownOperation("multiply", line, "∞ meets a number that depends on weights")
+    return np.where(x == 0, 0.0, np.nan)
+
+
+def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
+    """Returns which entries of rows count in a softmax; None: all. Entries of a row that is masked as a whole do.
+
+    Raises UnknownOperation for a row that is masked as a whole by −∞: its softmax is NaN.
+    """
+    if x is None:
+        return None
+    if np.isposinf(x).any() or np.isneginf(x).all(axis=axes).any():
+        raise UnknownOperation("softmax", line, "a row holds +∞, or is masked as a whole by −∞: the result is NaN")
+    is_zero = np.isneginf(x) | ((x <= FILL) & ~(x <= FILL).all(axis=axes, keepdims=True))
+    return None if not is_zero.any() else ~is_zero
+
+
+def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fills:
+    """Returns the fills of the largest entries of rows."""
+    if x is None:
+        return None
+    high = np.where(counts, x, -np.inf) if counts is not None else x
+    low = np.where(counts, x, np.inf) if counts is not None else x
+    highest, lowest = high.max(axis=axes), low.min(axis=axes)
+    return tidy(np.where(highest == lowest, highest, np.where(highest == 0, 0.0, np.nan)))
+
+
+def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
+    """Returns the fills of the means of rows over the entries that count."""
+    if x is None:
+        return None
+    if counts is None:
+        return np.asarray(x.mean(axis=axis, keepdims=True))
+    return np.asarray(np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True))
+
+
+def _defined(total: np.ndarray, has_infinity: np.ndarray, line: str) -> np.ndarray:
+    if (np.isnan(total) & has_infinity).any():
+        raise UnknownOperation("add", line, "∞ − ∞ is NaN")
+    return total

@@ -1,0 +1,277 @@
+"""Tell where a value of a program can be zero, and which sign it has: by how it is computed, for all weights.
+
+[x > 0] and [x ≥ 0] are one function only if x is nonzero almost everywhere, or zero everywhere. A ReLU and a maximum
+are zero, or equal another value, for many weights; a sum with a bias that is read nowhere else is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jax_transformer.proof.programs import Operation, Value
+
+PIECEWISE = frozenset(("step", "equal", "largest"))
+"""Functions that aren't analytic."""
+SHAPING = frozenset(("reshape", "transpose", "broadcast", "take", "concatenate", "put", "where"))
+KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "cumulative_sum", "matmul", "row_mean"))
+"""Operations whose results aren't negative if nothing that they read is."""
+TINY = 1e-9
+"""A coefficient below this may be a rounding error of zero."""
+
+
+class Signs:
+    """Answers for the operations of a builder, which may grow."""
+
+    def __init__(self, operations: list[Operation], values: list[Value]) -> None:
+        self.operations, self.values = operations, values
+        self._leaves: list[int] = []
+        self._smooth: list[bool] = []
+        self._memo: dict[tuple[str, int], bool] = {}
+
+    def always_positive(self, node: int) -> bool:
+        """Returns whether a value is positive wherever it is defined."""
+        return self._once("positive", node, self._always_positive)
+
+    def never_negative(self, node: int) -> bool:
+        return self._once("never negative", node, self._never_negative)
+
+    def nonzero(self, node: int) -> bool:
+        """Returns whether every element is nonzero for almost all weights."""
+        return self._once("nonzero", node, self._nonzero)
+
+    def positive(self, node: int) -> bool:
+        """Returns whether every element is positive for almost all weights."""
+        return self.always_positive(node) or (self.never_negative(node) and self.nonzero(node))
+
+    def has_one_zero_set(self, node: int) -> bool:
+        """Returns whether every element is zero for all weights, or nonzero for almost all."""
+        self._extend()
+        return self._smooth[node] or self.nonzero(node)
+
+    # --- within
+
+    def _once(self, question: str, node: int, answer: Callable[[Operation, int], bool]) -> bool:
+        key = question, node
+        if key not in self._memo:
+            self._memo[key] = answer(self.operations[node], node)
+        return self._memo[key]
+
+    def _extend(self) -> None:
+        """Notes which inputs each operation depends on, and whether it is analytic."""
+        for node in range(len(self._leaves), len(self.operations)):
+            one = self.operations[node]
+            leaves, smooth = 1 << node if one.name == "input" else 0, one.name not in PIECEWISE
+            for each in one.inputs:
+                leaves |= self._leaves[each]
+                smooth = smooth and self._smooth[each]
+            if one.name in ("root", "log"):  # √x² is |x|, which isn't analytic
+                smooth = smooth and self.always_positive(one.inputs[0])
+            self._leaves.append(leaves)
+            self._smooth.append(smooth)
+
+    def _always_positive(self, one: Operation, node: int) -> bool:
+        known, inputs = self.values[node].known, one.inputs
+        if known is not None:
+            return bool((known > 0).all())
+        if one.name == "row_exp":
+            return "counts" not in one.attributes
+        if one.name == "exp":
+            return True
+        if one.name == "power":
+            return self.always_positive(inputs[0])
+        if one.name == "add":
+            return any(map(self.always_positive, inputs)) and all(map(self.never_negative, inputs))
+        if one.name == "sum" and self._sums_exponentials(one):
+            return True
+        if one.name in ("sum", "matmul", "row_mean") and 0 in self.operations[inputs[0]].shape:
+            return False
+        if one.name == "put" or (one.name == "row_mean" and "counts" in one.attributes):
+            return False
+        if one.name == "take" and (one.attributes["places"] < 0).any():
+            return False
+        return one.name in KEEPS_SIGN and all(map(self.always_positive, inputs))
+
+    def _never_negative(self, one: Operation, node: int) -> bool:
+        known, inputs = self.values[node].known, one.inputs
+        if known is not None:
+            return bool((known >= 0).all())
+        if one.name in ("exp", "row_exp", "step", "equal"):
+            return True
+        if one.name == "power":
+            return one.attributes["exponent"] % 2 == 0 or self.never_negative(inputs[0])
+        if one.name == "multiply" and (inputs[0] == inputs[1] or self._is_relu(one)):
+            return True
+        if one.name == "subtract":
+            return self._variance_of(one) is not None
+        return one.name in KEEPS_SIGN and all(map(self.never_negative, inputs))
+
+    def _is_relu(self, product: Operation) -> bool:
+        pairs = (product.inputs, product.inputs[::-1])
+        return any(self.operations[flag].name == "step" and self.operations[flag].inputs[0] == x for x, flag in pairs)
+
+    def _nonzero(self, one: Operation, node: int) -> bool:
+        known, inputs = self.values[node].known, one.inputs
+        if known is not None:
+            return bool((known != 0).all())
+        if self.always_positive(node) or one.name == "inverse":
+            return True
+        if one.name in ("negate", "power", "root", "reshape", "transpose", "broadcast", "erf", "tanh"):
+            return self.nonzero(inputs[0])
+        if one.name in ("multiply", "concatenate", "where"):
+            return all(map(self.nonzero, inputs))
+        if one.name == "take":
+            return not (one.attributes["places"] < 0).any() and self.nonzero(inputs[0])
+        if one.name == "sum":
+            found = 0 not in self.operations[inputs[0]].shape and self.never_negative(inputs[0])
+            return (found and self.nonzero(inputs[0])) or self._moves_with_a_leaf(node)
+        if one.name == "matmul":
+            return self._meets_a_fresh_leaf(one) and any(map(self.nonzero, inputs))
+        if one.name == "add" and all(map(self.never_negative, inputs)):
+            return any(map(self.nonzero, inputs))
+        if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
+            return self._spreads(*variance)
+        if one.name in ("add", "subtract", "input"):
+            return self._moves_with_a_leaf(node) or self._adds_a_fresh_leaf(one)
+        return False
+
+    def _moves_with_a_leaf(self, node: int) -> bool:
+        part = self._linear_part(node)
+        return part is not None and bool((np.abs(part) > TINY).all())
+
+    def _spreads(self, node: int, axes: tuple[int, ...]) -> bool:
+        """Returns whether the elements of each row differ for almost all weights."""
+        part = self._linear_part(node)
+        return part is not None and bool((np.ptp(part, axis=axes) > TINY).all())
+
+    def _linear_part(self, node: int) -> np.ndarray | None:
+        """Returns Σ c · w at random w, if a value is that plus what doesn't depend on these w; None if there are none.
+
+        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w.
+        """
+        self._extend()
+        nodes, inputs, others = set[int](), set[int](), 0
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each in nodes:
+                continue
+            one = self.operations[each]
+            if one.name == "input":
+                inputs.add(each)
+            elif not self._is_linear(one):
+                others |= self._leaves[each]
+                continue
+            nodes.add(each)
+            waiting += one.inputs
+        free = {each for each in inputs if not others >> each & 1}
+        return self._value_of_part(sorted(nodes), free, node) if free else None
+
+    def _is_linear(self, one: Operation) -> bool:
+        if one.name in ("multiply", "matmul"):
+            return any(self.values[each].known is not None for each in one.inputs)
+        return one.name in (*SHAPING, "add", "subtract", "negate", "sum", "cumulative_sum", "row_mean")
+
+    def _value_of_part(self, nodes: Sequence[int], free: set[int], wanted: int) -> np.ndarray:
+        from jax_transformer.proof.domains import Reals
+        from jax_transformer.proof.evaluating import compute
+
+        key, domain = np.random.default_rng(0), Reals()
+        part: dict[int, np.ndarray] = {}
+
+        def read(one: Operation, each: int) -> np.ndarray:
+            known = self.values[each].known
+            if known is not None and one.name in ("multiply", "matmul"):
+                return known
+            return part.get(each, np.zeros(self.operations[each].shape)) if known is None else np.zeros(known.shape)
+
+        for node in nodes:
+            one = self.operations[node]
+            if one.name == "input":
+                part[node] = key.standard_normal(one.shape) if node in free else np.zeros(one.shape)
+            elif self.values[node].known is None:
+                part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
+        return part.get(wanted, np.zeros(self.operations[wanted].shape))
+
+    def _adds_a_fresh_leaf(self, one: Operation) -> bool:
+        """Returns whether x + c · w is computed, with x nonzero for almost all weights and w read nowhere else there.
+
+        It is x for w = 0.
+        """
+        for x, other in (one.inputs, one.inputs[::-1]):
+            product = self.operations[self._unshaped(other)]
+            if product.name == "matmul" and self._meets_a_fresh_leaf(product, self._leaves[x]) and self.nonzero(x):
+                return True
+        return False
+
+    def _meets_a_fresh_leaf(self, product: Operation, also: int = 0) -> bool:
+        """Returns whether one factor is a weight, which the other and what `also` names don't read."""
+        self._extend()
+        for factor, other in (product.inputs, product.inputs[::-1]):
+            node = self._unshaped(factor)
+            if self.operations[node].name == "input" and not (self._leaves[other] | also) >> node & 1:
+                return True
+        return False
+
+    def _variance_of(self, difference: Operation) -> tuple[int, tuple[int, ...]] | None:
+        """Returns x and axes if the mean of squares minus the square of the mean is computed, which is a variance."""
+        squares, mean = self._mean_of(difference.inputs[0]), self._squared(difference.inputs[1])
+        if squares is None or mean is None:
+            return None
+        of_mean = self._mean_of(mean[0])
+        of_squares = self._squared(squares[0])
+        if of_mean is None or of_squares is None or of_squares[1]:
+            return None
+        is_variance = (of_squares[0], *squares[1:]) == (*of_mean[:2], (*of_mean[2], *mean[1]))
+        return of_mean[:2] if is_variance else None
+
+    def _squared(self, node: int) -> tuple[int, tuple[object, ...]] | None:
+        """Returns x, and how it was shaped, if a value is x²."""
+        inner, shapes = self._shapes(node)
+        one = self.operations[inner]
+        is_square = one.name == "power" and one.attributes["exponent"] == 2
+        is_square |= one.name == "multiply" and one.inputs[0] == one.inputs[1]
+        return (one.inputs[0], shapes) if is_square else None
+
+    def _mean_of(self, node: int) -> tuple[int, tuple[int, ...], tuple[object, ...]] | None:
+        """Returns x, the axes, and how it was shaped, if a value is the mean of x over them."""
+        inner, outer = self._shapes(node)
+        product = self.operations[inner]
+        if product.name == "multiply":
+            for factor, total in (product.inputs, product.inputs[::-1]):
+                of_total, shapes = self._shapes(total)
+                known, one = self.values[factor].known, self.operations[of_total]
+                if known is None or one.name != "sum":
+                    continue
+                x, axes = one.inputs[0], one.attributes["axes"]
+                count = int(np.prod([self.operations[x].shape[axis] for axis in axes], dtype=np.int64))
+                if count and (known == 1 / count).all():
+                    return x, axes, (*shapes, *outer)
+        return None
+
+    def _shapes(self, node: int) -> tuple[int, tuple[object, ...]]:
+        """Returns what a value shapes, and the shapes in order."""
+        shapes: list[object] = []
+        while self.operations[node].name in ("reshape", "broadcast"):
+            shapes.insert(0, (self.operations[node].name, self.operations[node].shape))
+            node = self.operations[node].inputs[0]
+        return node, tuple(shapes)
+
+    def _unshaped(self, node: int) -> int:
+        while self.operations[node].name in ("reshape", "broadcast", "transpose"):
+            node = self.operations[node].inputs[0]
+        return node
+
+    def _sums_exponentials(self, total: Operation) -> bool:
+        """Returns whether whole rows of exponentials are summed, in each of which an entry counts."""
+        product = self.operations[total.inputs[0]]
+        if product.name == "row_exp":
+            return product.attributes["axis"] in total.attributes["axes"]
+        if product.name != "multiply":
+            return False
+        for row, other in (product.inputs, product.inputs[::-1]):
+            one = self.operations[row]
+            if one.name == "row_exp" and one.attributes["axis"] in total.attributes["axes"]:
+                return self.always_positive(other)
+        return False
