@@ -111,15 +111,21 @@ def _candidates(value: float) -> Iterator[Number]:
                 if 1 <= numerator <= 16:
                     yield root_of(Fraction(numerator, denominator), halves)
         fourth = square * square
-        if 1 <= fourth <= MOST_RADICAND:
+        if 1 <= fourth <= MOST_RADICAND and not _is_square(round(fourth)):
             yield Number(Fraction(1), round(fourth), 0, "roots", True)
-        elif 1 <= 1 / fourth <= MOST_RADICAND:  # PyTorch scales queries and keys by √(1/√H) each
+        elif 1 <= 1 / fourth <= MOST_RADICAND and not _is_square(
+            round(1 / fourth)
+        ):  # PyTorch scales queries and keys by √(1/√H) each
             n = round(1 / fourth)
             yield Number(Fraction(1, n), n**3, 0, "roots", True)
         yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
         yield Number(1 - Fraction(str(decimal)), axiom="fractions")
+
+
+def _is_square(n: int) -> bool:
+    return math.isqrt(n) ** 2 == n
 
 
 def root_of(square: Fraction, half_pis: int = 0) -> Number:

@@ -130,7 +130,7 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
 
 
 def _digests(programs: Sequence[Program]) -> list[int]:
-    """Returns seeds that depend on both programs, so that no program can be written for the points it is compared at."""
+    """Returns seeds that depend on both programs: none can be written for the points at which it is compared."""
     return [int(program.sha256()[:16], 16) for program in programs]
 
 
@@ -190,7 +190,7 @@ def _agree(task: Task, name: str, both: Both, fills: Both | None, axioms: dict[s
     if fills is None:
         return bool(same.all())
     infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
-    if not np.array_equal(*infinite):
+    if not np.array_equal(infinite[0], infinite[1]):
         return False
     same |= infinite[0] != 0
     if same.all():

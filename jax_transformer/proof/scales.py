@@ -89,8 +89,9 @@ class Scales:
         numbers = few_numbers(known)
         if few_numbers(one.attributes["array"]) is None or numbers is None or numbers.size != 1:
             return None
-        number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
-        return number.fraction if number and (number.radicand, number.half_pis) == (1, 0) else None
+        found_number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
+        is_fraction = found_number is not None and (found_number.radicand, found_number.half_pis) == (1, 0)
+        return found_number.fraction if found_number is not None and is_fraction else None
 
 
 def _is_short(number: Fraction, most: int) -> bool:
