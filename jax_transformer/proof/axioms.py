@@ -23,12 +23,12 @@ AXIOMS = {
         "1 − 0.9 in float64 is 1/10, too."
     ),
     "positive": (
-        "a sum of squares, or of exponentials, isn't negative. It is positive almost everywhere if it follows from how it "
-        "is computed that it isn't zero. So a test of its sign is decided."
+        "a sum of squares, or of exponentials, isn't negative. It is positive almost everywhere if it follows from how "
+        "it is computed that it isn't zero. So a test of its sign is decided."
     ),
     "activations": (
-        "erf, tanh and sin are odd, cos is even, σ(x) = (1 + tanh(x/2))/2, and [x > 0] + [−x > 0] = 1 unless x is zero for "
-        "many weights."
+        "erf, tanh and sin are odd, cos is even, σ(x) = (1 + tanh(x/2))/2, and [x > 0] + [−x > 0] = 1 unless x is zero "
+        "for many weights."
     ),
     "exp of log": "exp(log x) = x.",
 }
