@@ -209,7 +209,8 @@ class Builder:
     def _choose(self, condition: Value, x: Value, y: Value) -> Value:
         """Returns y + s (x − y)."""
         found = self.add(y, self.multiply(self.as_float(condition), self.subtract(x, y)))
-        assert condition.node is not None and found.node is not None
+        assert condition.node is not None
+        assert found.node is not None
         flag = self._negated.get(condition.node)
         if flag is not None and flag.node is not None:
             self._chosen.setdefault(found.node, (flag.node, y, x))
@@ -264,7 +265,8 @@ class Builder:
         for one, other in ((x, y), (y, x)):
             if other.known is not None:
                 return masks.scaled(one.fills, other.known, self.line)
-        assert x.node is not None and y.node is not None
+        assert x.node is not None
+        assert y.node is not None
         for one, other in ((x, y), (y, x)):
             if masks.infinite(one.fills) and other.fills is None and self._signs.always_positive(other.node or 0):
                 assert one.fills is not None
@@ -370,10 +372,10 @@ class Builder:
             return None
         left, right = self.operations[x.node], self.operations[y.node]
         if left.name == "inverse" and self.operations[left.inputs[0]].name == "root":
-            radicand = self.operations[left.inputs[0]].inputs[0]
-            if right.name == "inverse" and right.inputs[0] == radicand:
+            read = self.operations[left.inputs[0]].inputs[0]
+            if right.name == "inverse" and right.inputs[0] == read:
                 return self.power(x, 3)
-            if y.node == radicand:
+            if y.node == read:
                 return self._values[left.inputs[0]]
         if left.name == "root" and right.name == "inverse" and right.inputs[0] == left.inputs[0]:
             return self.inverse(x)
@@ -382,7 +384,8 @@ class Builder:
     def _stepped(self, x: Value, y: Value) -> tuple[Value, Value] | None:
         """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
         and s · y is s · a if y is a wherever s is 1."""
-        assert x.node is not None and y.node is not None
+        assert x.node is not None
+        assert y.node is not None
         one, negated = self.operations[y.node], self._negated.get(y.node)
         if one.name == "step" and one.inputs[0] == x.node and not one.attributes["reflects"]:
             return x, self.as_float(self._loose_step(x))
@@ -707,7 +710,9 @@ class Builder:
                 return self.where(self.constant(low), one, inside)
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
-        assert x.node is not None and y.node is not None and found.node is not None
+        assert x.node is not None
+        assert y.node is not None
+        assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
         return found
 

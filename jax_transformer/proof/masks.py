@@ -7,6 +7,8 @@ fill that is scaled down, or subtracted again, masks nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -107,7 +109,7 @@ def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
     return np.asarray(np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True))
 
 
-def _defined(total: np.ndarray, has_infinity: np.ndarray, line: str) -> np.ndarray:
+def _defined(total: np.ndarray, has_infinity: Any, line: str) -> np.ndarray:
     if (np.isnan(total) & has_infinity).any():
         raise UnknownOperation("add", line, "∞ − ∞ is NaN")
     return total

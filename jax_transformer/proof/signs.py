@@ -6,7 +6,7 @@ are zero, or equal another value, for many weights; a sum with a bias that is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -71,13 +71,12 @@ class Signs:
         """Notes which inputs each operation depends on, and whether it is analytic."""
         for node in range(len(self._leaves), len(self.operations)):
             one = self.operations[node]
-            leaves, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
+            own, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
             for each in one.inputs:
-                leaves |= 0 if leaves else self._leaves[each]
                 smooth = smooth and self._smooth[each]
             if one.name in ("root", "log"):  # √x² is |x|, which isn't analytic
                 smooth = smooth and self.always_positive(one.inputs[0])
-            self._leaves.append(leaves)
+            self._leaves.append(own or self._leaves_of(one.inputs))
             self._smooth.append(smooth)
 
     def _own_leaves(self, one: Operation, node: int) -> int:
@@ -199,7 +198,7 @@ class Signs:
         is_free = any(rows.any() for rows in free.values())
         return self._value_of_part(sorted(nodes), free, node) if is_free else None
 
-    def _leaves_of(self, nodes: set[int]) -> int:
+    def _leaves_of(self, nodes: Iterable[int]) -> int:
         found = 0
         for each in nodes:
             found |= self._leaves[each]
