@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jax_transformer.proof import UnknownOperation, prove
+from jax_transformer.proof import UnknownOperation, decide
 from proof.faults import PROGRAMS, Fault, original
 from proof.listed_faults import FAULTS, MISPLACED
 
