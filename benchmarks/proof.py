@@ -74,7 +74,7 @@ def pair(size: Size) -> tuple[Any, Any, Any]:
         source_pad_id=PAD,
         target_pad_id=PAD,
     ).eval()
-    hints = {"num_heads": HEADS, "source_pad_id": PAD, "target_pad_id": PAD}
+    hints: dict[str, Any] = {"num_heads": HEADS, "source_pad_id": PAD, "target_pad_id": PAD}
     model = import_checkpoint(program.state_dict(), "harvard", **hints)
     rng = np.random.default_rng(0)
     ids = [
