@@ -535,10 +535,14 @@ class Builder:
     def cos(self, x: Value) -> Value:
         return self._elementwise("cos", x, np.cos)
 
-    def cut(self, x: Value) -> Value:
-        """Returns x as the value of an unknown function of it, which begins degrees anew."""
+    def cut(self, x: Value, *, is_weight: bool) -> Value:
+        """Returns x as the value of an unknown function of it, which begins degrees anew.
+
+        Args:
+          is_weight: whether x is a weight after an optimizer step, and takes all values as the weight before it does.
+        """
         x = self.as_float(x)
-        return self._emit("cut", [x], x.shape, fills=x.fills)
+        return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""

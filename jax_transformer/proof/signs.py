@@ -81,7 +81,7 @@ class Signs:
 
     def _own_leaves(self, one: Operation, node: int) -> int:
         """Returns the rows of an input, or those that are taken of one."""
-        if one.name == "input":
+        if self._is_leaf(one):
             count = one.shape[0] if one.shape and 1 < one.shape[0] <= MOST_ROWS else 1
             self._rows[node] = self._bits, count
             self._bits += count
@@ -155,9 +155,13 @@ class Signs:
             return any(map(self.nonzero, inputs))
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
             return self._spreads(*variance)
-        if one.name in ("add", "subtract", "input"):
+        if one.name in ("add", "subtract") or self._is_leaf(one):
             return self._moves_with_a_leaf(node)
         return False
+
+    def _is_leaf(self, one: Operation) -> bool:
+        """Returns whether a value is a weight, or one after an optimizer step, which moves with the one before it."""
+        return one.name == "input" or (one.name == "cut" and one.attributes["is_weight"])
 
     def _moves_with_a_leaf(self, node: int) -> bool:
         part = self._linear_part(node)
@@ -182,8 +186,10 @@ class Signs:
             if each in nodes or each in others:
                 continue
             one = self.operations[each]
-            if one.name == "input":
+            if self._is_leaf(one):
                 inputs.add(each)
+                nodes.add(each)
+                continue
             elif not self._is_linear(one):
                 others.add(each)
                 continue
@@ -239,7 +245,7 @@ class Signs:
 
         for node in nodes:
             one = self.operations[node]
-            if one.name == "input":
+            if self._is_leaf(one):
                 part[node] = key.standard_normal(one.shape) * free[node]
             elif self.values[node].known is None:
                 part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
@@ -253,7 +259,7 @@ class Signs:
         for factor, other in (product.inputs, product.inputs[::-1]):
             node = self._unshaped(factor)
             one = self.operations[node]
-            is_weight = one.name == "input" or (one.name == "take" and one.inputs[0] in self._rows)
+            is_weight = self._is_leaf(one) or (one.name == "take" and one.inputs[0] in self._rows)
             if is_weight and not (self._leaves[other] | also) & self._leaves[node]:
                 return True
         return False
