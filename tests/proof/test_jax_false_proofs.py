@@ -87,8 +87,8 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
     ),
     "the gradient of a maximum": (lambda w: jax.grad(lambda x: jnp.maximum(x, 0.0).sum())(w), lambda w: 0 * w),
     "ties of a maximum": (
-        lambda w: jax.grad(lambda x: jnp.maximum(relu(x), 0.0).sum())(w),
-        lambda w: jax.grad(lambda x: relu(relu(x)).sum())(w),
+        lambda w: jax.grad(lambda x: jnp.maximum(x, 0.0).sum())(relu(w)),
+        lambda w: jax.grad(lambda x: relu(x).sum())(relu(w)),
     ),
     "√x² and x": (lambda w: jnp.sqrt(w[0, 0] ** 2), lambda w: w[0, 0]),
     "√x² and −x": (lambda w: jnp.sqrt(w[0, 0] ** 2), lambda w: -w[0, 0]),
@@ -232,6 +232,10 @@ SAME: dict[str, tuple[Function, Function]] = {
     "the gradient of a maximum, and of a ReLU": (
         jax.grad(lambda x: jnp.maximum(x, 0.0).sum()),
         jax.grad(lambda x: relu(x).sum()),
+    ),
+    "a maximum of a ReLU": (
+        jax.grad(lambda x: jnp.maximum(relu(x), 0.0).sum()),
+        jax.grad(lambda x: relu(relu(x)).sum()),
     ),
     "a mask by log": (lambda w: softmax(w + jnp.log(jnp.asarray(1 - ROW))), lambda w: softmax(where(MASK, -INF, w))),
     "gradients through a mask": (
