@@ -154,7 +154,7 @@ def test_a_difference_is_located_at_the_point_that_shows_it() -> None:
         return weights, weights
 
     own = {name: generator.standard_normal(2) for name in "uv"}
-    found = decide(Task(candidate, reference, draw), own=(own, own))
+    found = decide(Task(candidate, reference, draw, own=(own, own)))
     assert found.verdict == "refuted"
     assert found.difference is not None
     assert found.difference.candidate is not None
