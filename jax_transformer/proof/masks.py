@@ -84,8 +84,10 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
     """
     if x is None:
         return None
-    if np.isposinf(x).any() or np.isneginf(x).all(axis=axes).any():
-        raise UnknownOperation("softmax", line, "a row holds +∞, or is masked as a whole by −∞: the result is NaN")
+    if np.isneginf(x).all(axis=axes).any():
+        raise UnknownOperation("softmax", line, "all entries of a row are -inf, which leaves 0/0")
+    if np.isposinf(x).any():
+        raise UnknownOperation("softmax", line, "an entry of a row is inf, which leaves NaN")
     is_zero = np.isneginf(x) | ((x <= FILL) & ~(x <= FILL).all(axis=axes, keepdims=True))
     return None if not is_zero.any() else ~is_zero
 

@@ -35,6 +35,8 @@ class Signs:
         """The rows of inputs that each operation depends on, as bits."""
         self._smooth: list[bool] = []
         self._memo: dict[tuple[str, int], bool] = {}
+        self._seen: dict[int, np.ndarray] = {}
+        """Values at one point, in float64, of operations that such a point was needed for."""
 
     def always_positive(self, node: int) -> bool:
         """Returns whether a value is positive wherever it is defined."""
@@ -52,9 +54,31 @@ class Signs:
         return self.always_positive(node) or (self.never_negative(node) and self.nonzero(node))
 
     def has_one_zero_set(self, node: int) -> bool:
-        """Returns whether every element is zero for all weights, or nonzero for almost all."""
+        """Returns whether every element is nonzero for almost all weights, or zero as a formula is.
+
+        An analytic function that isn't zero at one point is nonzero almost everywhere. sin² + cos² − 1 is zero at all,
+        and no formula here says so.
+        """
         self._extend()
-        return self._smooth[node] or self.nonzero(node)
+        return self.nonzero(node) or (self._smooth[node] and self._is_nonzero_somewhere(node))
+
+    def _is_nonzero_somewhere(self, node: int) -> bool:
+        """Returns whether all elements are nonzero at random weights, in float64."""
+        from jax_transformer.proof.domains import Reals
+        from jax_transformer.proof.evaluating import compute
+
+        needed, waiting = set[int](), [node]
+        while waiting:
+            each = waiting.pop()
+            if each not in needed and each not in self._seen:
+                needed.add(each)
+                waiting += self.operations[each].inputs
+        domain, key = Reals(), np.random.default_rng(node)
+        for each in sorted(needed):
+            one = self.operations[each]
+            drawn = {one.attributes["name"]: key.uniform(0.5, 2.0, one.shape)} if one.name == "input" else {}
+            self._seen[each] = compute(one, [self._seen[read] for read in one.inputs], domain, drawn)
+        return bool((np.abs(self._seen[node]) > TINY).all())
 
     # --- within
 
