@@ -12,7 +12,6 @@ import numpy as np
 
 from jax_transformer.proof import masks
 from jax_transformer.proof.constants import is_root
-from jax_transformer.proof.evaluating import moved
 from jax_transformer.proof.programs import MOVES, Kind, Operation, Program, UnknownOperation, Value, key_of
 from jax_transformer.proof.scales import root_scale
 from jax_transformer.proof.signs import Signs
@@ -732,8 +731,6 @@ class Builder:
 
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
-        if self.rows_of_minus_infinity(x, axis) is not None:
-            raise UnknownOperation("softmax", self.line, "all entries of a row are -inf, which leaves 0/0")
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         own = masks.counting(x.fills, (axis,), self.line)
         if counts is None or own is None:
@@ -746,25 +743,6 @@ class Builder:
         mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
         return self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
-
-    def rows_of_minus_infinity(self, x: Value, axis: int) -> np.ndarray | None:
-        """Returns the rows whose entries are -inf throughout, the axis of size 1; None if none is."""
-        if x.fills is None or not x.fills.all(axis=axis).any():
-            return None
-        assert x.node is not None
-        rows = np.asarray(self._is_minus_infinity(x.node).all(axis=axis, keepdims=True))
-        return rows if rows.any() else None
-
-    def _is_minus_infinity(self, node: int) -> np.ndarray:
-        """Returns which entries are -inf, whatever the weights are."""
-        one, known = self.operations[node], self._values[node].known
-        if known is not None:
-            return np.asarray(np.isneginf(known))
-        if one.name in ("add", "subtract", "multiply"):
-            return self._is_minus_infinity(one.inputs[0]) | self._is_minus_infinity(one.inputs[1])
-        if one.name in ("where", "reshape", "transpose", "broadcast", "take", "concatenate"):
-            return moved(one, [self._is_minus_infinity(each) for each in one.inputs], np.bool_)
-        return np.zeros(one.shape, bool)
 
     def _row_axis(self, x: Value) -> int | None:
         """Returns the axis along which one number was subtracted from each row of x; None if none was."""

@@ -330,11 +330,10 @@ def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Valu
 @rule("_safe_softmax")
 def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
     """Returns zeros for rows of -inf."""
-    rows = b.rows_of_minus_infinity(x, dim % len(x.shape))
-    if rows is None:
+    if x.fills is None or not (rows := np.isneginf(x.fills).all(axis=dim, keepdims=True)).any():
         return b.softmax(x, dim)
-    zero = b.constant(0.0)
-    return b.where(b.constant(rows), zero, b.softmax(b.where(b.constant(rows), zero, x), dim))
+    zero, is_row = b.constant(0.0), b.constant(rows)
+    return b.where(is_row, zero, b.softmax(b.where(is_row, zero, x), dim))
 
 
 @rule("_log_softmax")
