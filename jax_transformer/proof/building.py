@@ -12,8 +12,8 @@ import numpy as np
 
 from jax_transformer.proof import masks
 from jax_transformer.proof.constants import is_root
-from jax_transformer.proof.programs import MOVES, Kind, Operation, Program, UnknownOperation, Value, key_of
-from jax_transformer.proof.scales import root_scale
+from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, key_of
+from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
 
 
@@ -31,6 +31,7 @@ class Builder:
         self._nodes: dict[Any, int] = {}
         self._values: list[Value] = []
         self._rewritten: dict[int, Value] = {}
+        self._scales = Scales(self.operations, self._values)
         self._signs = Signs(self.operations, self._values)
         self._negated: dict[int, Value] = {}
         """1 − s → s, for steps s."""
@@ -41,6 +42,9 @@ class Builder:
 
     def program(self, outputs: Mapping[str, Value]) -> Program:
         """Returns the operations that these outputs need."""
+        for name, value in outputs.items():
+            if _has_nan(value):
+                raise UnknownOperation(name, "", "the output is NaN")
         needed, waiting = set[int](), [value.node for value in outputs.values() if value.node is not None]
         while waiting:
             node = waiting.pop()
@@ -180,6 +184,11 @@ class Builder:
 
     def where(self, condition: Value, x: Value, y: Value) -> Value:
         """Returns x where the condition holds, else y."""
+        if condition.known is not None and condition.size and (condition.known.all() or not condition.known.any()):
+            shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+            chosen_one = x if condition.known.all() else y
+            found = self.as_float(chosen_one) if "float" in (x.kind, y.kind) else chosen_one
+            return self.broadcast(found, shape)
         x, y = self._alike([x, y])
         shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
         condition, x, y = (self.broadcast(one, shape) for one in (condition, x, y))
@@ -191,8 +200,8 @@ class Builder:
         known = _shadow(lambda left, right: np.where(chosen, left, right), x, y)
         if x.kind in ("int", "bool"):
             return Value(shape, x.kind, known)
-        if chosen.size and (chosen.all() or not chosen.any()):
-            return x if chosen.all() else y
+        if known is None and any(_has_nan(each, of) for each, of in ((x, chosen), (y, ~chosen))):
+            raise UnknownOperation("where", self.line, "a constant is NaN")
         fills = None if x.fills is None and y.fills is None else np.where(chosen, _fills(x), _fills(y))
         return self._emit("where", [x, y], shape, {"condition": chosen}, kind=x.kind, known=known, fills=fills)
 
@@ -288,7 +297,7 @@ class Builder:
         if found is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
             return self.broadcast(found, x.shape)
-        scale = root_scale(self.operations, self._values, inner.node)
+        scale = self._scales.of_radicand(inner.node)
         attributes = {} if scale == 1 else {"scale": scale}
         known = _shadow(np.sqrt, inner)
         if x.known is None and masks.infinite(x.fills):
@@ -821,11 +830,9 @@ class Builder:
             return x
         return self.logical_not(self.equal(x, self.constant(np.zeros(x.shape))))
 
-    def narrowed(self, x: Value, dtype: str) -> Value:
-        """Notes a cast to a narrower float type, and leaves the value as it is."""
-        if x.kind == "float" and x.known is None:
-            self.narrowing[f"{dtype}{f' ({self.line})' if self.line else ''}"] = None
-        return x
+    def narrow(self, dtype: str) -> None:
+        """Notes an operation that rounds to a narrower float type. It is left out of the function."""
+        self.narrowing[f"{dtype}{f' ({self.line})' if self.line else ''}"] = None
 
     # --- within
 
@@ -899,9 +906,9 @@ class Builder:
         if name in ("add", "multiply"):
             nodes.sort()
         if known is not None and known.dtype.kind == "f":
-            if name not in MOVES and np.isnan(known).any():
-                raise UnknownOperation(name, self.line, "a constant is NaN")
             fills = masks.of_constant(known)
+        elif name != "where" and any(map(_has_nan, inputs)):
+            raise UnknownOperation(name, self.line, "a constant is NaN")
         fills = masks.tidy(fills)
         key = name, tuple(nodes), shape, key_of(attributes)
         if key not in self._nodes:
@@ -913,6 +920,10 @@ class Builder:
 
 def _fills(x: Value) -> np.ndarray:
     return np.zeros(x.shape) if x.fills is None else x.fills
+
+
+def _has_nan(x: Value, where: Any = True) -> bool:
+    return x.known is not None and x.known.dtype.kind == "f" and bool((np.isnan(x.known) & where).any())
 
 
 def _whole_rows(counts: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

@@ -92,7 +92,9 @@ def _highest(program: Program) -> tuple[int, int]:
         inputs = [degrees[each] for each in one.inputs]
         if one.name in FUNCTIONS:
             highest = max(highest, total(_combined(one, inputs, whole)))
-            values += program.size(one.inputs[0]) + 2 * program.size(node)  # `exp` looks for logarithms, as for sums
+            values += program.size(one.inputs[0]) + 2 * program.size(
+                node
+            )  # results are arguments where tables hold them
             degrees.append(Degree(1))
         elif one.name == "inverse":
             sizes[node] = max(total(inputs[0]), 1) * program.size(node)

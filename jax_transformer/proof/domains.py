@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np

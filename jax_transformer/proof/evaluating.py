@@ -20,7 +20,7 @@ def evaluate(
     """Returns the program's outputs by name; those that depend on no weight and are no floats as they are.
 
     Args:
-      inputs: the weights by name.
+      inputs: the weights by name, in any dtype that holds them.
       watch: called with each operation's number and result.
 
     Raises:
@@ -45,7 +45,7 @@ def evaluate(
 def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
     attributes = one.attributes
     if one.name == "input":
-        return np.asarray(weights[attributes["name"]])
+        return np.asarray(weights[attributes["name"]], domain.dtype)
     if one.name == "constant":
         return domain.constant(attributes["array"], attributes.get("exactly"))
     if one.name in ARITHMETIC or one.name in FUNCTIONS:

@@ -8,6 +8,7 @@ split residues into limbs so that sums of products stay below 2⁵³. Large matr
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,10 +25,11 @@ SHORT_SUM = 2**5
 """Terms that two limbs of 25 bits allow: 2²⁴ · 2²⁴ · 2⁵ = 2⁵³."""
 LONG_SUM = 2**10
 """Terms of a block whose limbs have 25 and 17 bits; they would allow 2¹³."""
-BLOCK = 2**16
-"""Elements that are computed on at a time: 512 KiB stay in a core's cache."""
-ROWS = 2**8
-"""Rows of the smaller factor that a block multiplies."""
+BLOCK = 2**14
+"""Elements that are computed on at a time: 128 KiB stay in a core's cache."""
+ROWS = 10
+"""Rows of the smaller factor that a block multiplies: few enough for BLAS to start no threads. Where threads waited for
+each other on a busy machine, products took ten times as long."""
 SMALL_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
 """Odd primes that are squares in every field here, and so is 2."""
 
@@ -46,7 +48,8 @@ class PrimeField:
         """Returns the residues of any int64."""
         x = np.asarray(x, np.int64)
         quotient = np.floor(x * (1.0 / self.p)).astype(np.int64)  # off by one at most
-        return self._below_p(self._below_p(x - quotient * self.p) - self.p)
+        remainder = np.subtract(x, np.multiply(quotient, self.p))
+        return self._below_p(self._below_p(remainder) - self.p)
 
     def integer(self, value: int) -> int:
         return value % self.p
@@ -66,8 +69,9 @@ class PrimeField:
     def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Multiplies elements, large arrays block by block."""
         x, y = np.asarray(x), np.asarray(y)
-        shape = np.broadcast_shapes(x.shape, y.shape)
-        if not shape or (size := int(np.prod(shape, dtype=np.int64))) <= BLOCK:
+        shape = x.shape if x.shape == y.shape else np.broadcast_shapes(x.shape, y.shape)
+        size = math.prod(shape)
+        if size <= BLOCK:
             return self._product(x, y)
         x, y = np.broadcast_to(x, shape), np.broadcast_to(y, shape)
         if shape[0] == 1:
@@ -84,7 +88,7 @@ class PrimeField:
         from it, since x · y/p < 2⁵⁰; so the quotient is right, or one less."""
         estimate = np.multiply(x, y, dtype=np.float64)
         quotient = np.asarray(estimate * (1.0 / self.p) - 0.5).astype(np.int64)
-        remainder = np.multiply(x, y) - np.multiply(quotient, self.p)
+        remainder = np.subtract(np.multiply(x, y), np.multiply(quotient, self.p))  # scalars would warn
         return self._below_p(remainder - self.p)
 
     def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
@@ -123,7 +127,7 @@ class PrimeField:
 
     def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         """Returns sums over axes of up to 2¹³ elements each; longer ones are summed in parts."""
-        count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+        count = math.prod(x.shape[axis] for axis in axes)
         if count <= 2**13:
             return self.reduce(x.sum(axis=axes))
         high, low = x >> LIMB, x & (2**LIMB - 1)
@@ -208,7 +212,7 @@ class PrimeField:
 def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], slice]]:
     """Yields which matrices, rows of x and columns of y are multiplied at a time."""
     (count, m, k), n = x.shape, y.shape[2]
-    if max(y.size, count * m * n) <= BLOCK:
+    if max(y.size, count * m * n) <= BLOCK and m * k * n <= ROWS * BLOCK:
         yield slice(None), [slice(None)], slice(None)
         return
     rows = [slice(start, start + ROWS) for start in range(0, m, ROWS)]
@@ -221,15 +225,14 @@ def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], 
 def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) -> PrimeField:
     """Draws one of the primes near 2⁵⁰, some 2³³, in whose fields the small primes are squares, and the given integers.
 
-    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if p is one modulo q, or −p for q ≡ 3
-    (mod 4).
+    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if −p is a square modulo q.
 
     Args:
       squares: positive integers whose roots a program uses.
     """
     while True:
         p = 8 * int(key.integers(2 ** (BITS - 4), 2 ** (BITS - 3))) - 1
-        if all(pow(-p if q % 4 == 3 else p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
+        if all(pow(-p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
             field = PrimeField(p)
             if all(field.is_square(n) for n in squares):
                 return field

@@ -21,6 +21,10 @@ CALLS = {
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
 }  # fmt: skip
 """Primitives that call a jaxpr → the parameter that holds it."""
+CONTROL = frozenset((*CALLS, "scan", "while", "cond"))
+"""Primitives whose narrowing is that of the operations inside them."""
+RANDOM = ("random_", "rng_", "threefry")
+"""Begin the names of primitives that draw random numbers."""
 
 
 def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any], *args: Any) -> Program:
@@ -35,6 +39,9 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
       UnknownOperation: the function needs a primitive without a rule, or its control flow depends on weights.
     """
     names, keys = list(weights), list[str]()
+    for name, array in weights.items():
+        if not jax.dtypes.issubdtype(getattr(array, "dtype", np.asarray(array).dtype), np.floating):
+            raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
 
     def flat(*leaves: Any) -> list[Any]:
         outputs = program(dict(zip(names, leaves, strict=True)), *args)
@@ -81,10 +88,37 @@ class Lowering:
             outer = self._line
             self._line = _line(equation) or outer  # a library's own functions have no line of the user's
             self.builder.line = f"{name}, {self._line}"
-            outputs = self._apply(name, equation, [value(each) for each in equation.invars])
+            inputs = [value(each) for each in equation.invars]
+            outputs = self._apply(name, equation, inputs)
+            self._note_narrowing(name, equation)
             self._line = outer
-            held |= dict(zip(equation.outvars, outputs, strict=True))
+            for variable, output in zip(equation.outvars, outputs, strict=True):
+                held[variable] = self._checked(name, output, variable.aval)
         return [value(each) for each in jaxpr.outvars]
+
+    def _checked(self, name: str, found: Value, aval: Any) -> Value:
+        """Returns a result that has the shape and the kind of number that the primitive's has."""
+        if found.shape != tuple(aval.shape):
+            raise UnknownOperation(name, self._line, f"its rule returns {list(found.shape)} for {list(aval.shape)}")
+        if jax.dtypes.issubdtype(aval.dtype, np.floating):
+            return self.builder.as_float(found)
+        if jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
+            raise UnknownOperation(name, self._line, "complex numbers")
+        if found.kind == "indicator" and aval.dtype == np.bool_:
+            return found
+        if found.known is None or found.kind == "float":
+            raise UnknownOperation(name, self._line, f"{aval.dtype} that depend on weights")
+        return found
+
+    def _note_narrowing(self, name: str, equation: Any) -> None:
+        """Notes an operation whose floats are narrower than those that it reads."""
+        bits = [_bits(each.aval) for each in equation.invars]
+        for result in equation.outvars:
+            if name not in CONTROL and 0 < _bits(result.aval) < max(bits, default=0):
+                self.builder.narrow(str(result.aval.dtype))
+        precision = equation.params.get("precision") if name == "dot_general" else None
+        if isinstance(precision, jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset):
+            self.builder.narrow(str(precision))
 
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params
@@ -96,19 +130,28 @@ class Lowering:
             return self._cond(params, inputs)
         if name == "while":
             return self._while(params, inputs)
+        if name.startswith(RANDOM):
+            raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
+        if "callback" in name or name == "infeed":
+            raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
         if all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
             return [self._move(equation, inputs)]
         if name not in RULES:
+            if all(each.known is not None for each in inputs):
+                return self._computed(equation, inputs)  # of constants: as the program computes it
             raise UnknownOperation(name, self._line)
         found = RULES[name](self.builder, *inputs, **params)
         return found if isinstance(found, list | tuple) else [found]
 
     def _computed(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Computes what follows from integers and booleans alone."""
-        found = equation.primitive.bind(*[each.known for each in inputs], **equation.params)
+        """Computes what follows from no weight."""
+        arrays = [
+            np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
+        ]
+        found = equation.primitive.bind(*arrays, **equation.params)
         found = found if equation.primitive.multiple_results else [found]
         return [self.builder.constant(_array(each)) for each in found]
 
@@ -122,6 +165,9 @@ class Lowering:
         if "fill_value" in params:
             params["fill_value"] = -1
         places = np.arange(source.size, dtype=np.int64).reshape(source.shape)
+        if params.get("mode") == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+            params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP  # so that a promise that isn't kept is seen
+            params["fill_value"], fill = -1, None
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
         if (moved < 0).any() and fill != 0:
@@ -177,6 +223,13 @@ def _without_dead_code(closed: Any) -> Any:
     """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     return jex_core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def _bits(aval: Any) -> int:
+    """Returns how wide the floats of an array are; 0 for other numbers."""
+    dtype = getattr(aval, "dtype", None)
+    is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.floating)
+    return int(jax.dtypes.finfo(dtype).nmant) if is_float else 0
 
 
 def _slice(b: Builder, x: Value, step: int) -> Value:

@@ -40,12 +40,7 @@ def _register() -> None:
         "or": "logical_or", "eq": "equal",
     }.items():  # fmt: skip
         RULES[name] = lambda b, *inputs, method=method, **params: getattr(b, method)(*inputs)
-    for name in (
-        "stop_gradient",
-        "copy",
-        "copy_p",
-        "optimization_barrier",
-    ):
+    for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier"):
         RULES[name] = lambda b, *inputs, **params: list(inputs)
 
 
@@ -148,18 +143,29 @@ def select_n(b: Builder, condition: Value, *cases: Value, **params: Any) -> Valu
 @rule("convert_element_type")
 def convert_element_type(b: Builder, x: Value, *, new_dtype: Any, **params: Any) -> Value:
     if jax.dtypes.issubdtype(new_dtype, np.floating):
-        x = b.as_float(x)
-        return x if new_dtype == np.float64 else b.narrowed(x, str(new_dtype))
+        return b.as_float(x)
     if x.kind == "float" and x.known is not None:
-        return b.constant(x.known.astype(new_dtype))
+        return b.constant(_cast(b, x.known, new_dtype))
     if x.kind == "indicator" and np.dtype(new_dtype) == np.bool_:
         return x
     raise UnknownOperation("convert_element_type", b.line, f"{new_dtype} of numbers that depend on weights")
 
 
+def _cast(b: Builder, known: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns constants as integers or booleans. NumPy and XLA agree on those that are in range."""
+    if np.dtype(dtype) == np.bool_:
+        return known != 0
+    limits = np.iinfo(dtype)
+    if not ((known > float(limits.min) - 1) & (known < float(limits.max) + 1)).all():
+        raise UnknownOperation("convert_element_type", b.line, f"a constant is out of the range of {dtype}")
+    return known.astype(dtype)
+
+
 @rule("reduce_precision")
 def reduce_precision(b: Builder, x: Value, *, exponent_bits: int, mantissa_bits: int, **params: Any) -> Value:
-    return b.narrowed(x, f"{mantissa_bits} bits") if mantissa_bits < 52 else x
+    if mantissa_bits < 52:
+        b.narrow(f"{mantissa_bits} bits")
+    return x
 
 
 # --- products and sums
@@ -215,14 +221,6 @@ def reshape(b: Builder, x: Value, *, new_sizes: Any, dimensions: Any = None, **p
 @rule("squeeze")
 def squeeze(b: Builder, x: Value, *, dimensions: Any, **params: Any) -> Value:
     return b.reshape(x, [size for axis, size in enumerate(x.shape) if axis not in dimensions])
-
-
-@rule("expand_dims")
-def expand_dims(b: Builder, x: Value, *, dimensions: Any, **params: Any) -> Value:
-    sizes = list(x.shape)
-    for axis in sorted(dimensions):
-        sizes.insert(axis, 1)
-    return b.reshape(x, sizes)
 
 
 @rule("transpose")
@@ -302,14 +300,24 @@ def _scattered(b: Builder, x: Value, indices: Value, updates: Value, params: Any
         where[axis] = where[axis] + lookup[of_indices]
     for axis, of_updates in zip(free, window, strict=True):
         where[axis] = where[axis] + grid[of_updates]
-    inside = np.ones(updates.shape, bool)
-    for axis, coordinate in enumerate(where):
-        inside &= (coordinate >= 0) & (coordinate < x.shape[axis])
+    inside = _inside(b, x, where, window, params["mode"])
     flat = np.ravel_multi_index(
         [np.where(inside, coordinate, 0) for coordinate in where] or [np.zeros(updates.shape, np.int64)],
         x.shape or (1,),
     )
     return np.where(inside, flat, -1)
+
+
+def _inside(b: Builder, x: Value, where: list[np.ndarray], window: Any, mode: Any) -> np.ndarray:
+    """Returns which updates are written. A window that isn't inside as a whole is dropped as a whole."""
+    inside = np.ones(where[0].shape if where else (), bool)
+    for axis, coordinate in enumerate(where):
+        inside &= (coordinate >= 0) & (coordinate < x.shape[axis])
+    if inside.all():
+        return inside
+    if mode != jax.lax.GatherScatterMode.FILL_OR_DROP:
+        raise UnknownOperation("scatter", b.line, f"an index is out of bounds in mode {mode}")
+    return np.broadcast_to(inside.all(axis=tuple(window), keepdims=True), inside.shape)
 
 
 def _known(b: Builder, x: Value) -> np.ndarray:

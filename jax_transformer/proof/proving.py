@@ -14,16 +14,13 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.fields import BITS, NoInverse, draw_field
+from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
 SECURITY = 80
 """A proof is wrong with a probability below 2⁻⁸⁰."""
-
-LEAST = 8
-"""Degrees have to be 2⁸ times smaller than primes, or each point would prove little."""
 
 Arrays = Mapping[str, np.ndarray]
 Draw = Callable[[Callable[[tuple[int, ...]], np.ndarray]], tuple[Arrays, Arrays]]
@@ -82,6 +79,8 @@ class Result:
     bounds: Bounds | None = None
     axioms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Those that were used → on which constants, or at which lines."""
+    narrowing: tuple[str, ...] = ()
+    """Where the programs round to a narrower type. The functions that are compared don't."""
 
     @property
     def log2_error(self) -> float:
@@ -100,9 +99,8 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
         return Result("unknown", reason="the programs have no output in common: nothing was compared")
     programs = task.candidate, task.reference
     bounds = bound(programs)
-    if math.log2(bounds.degree) > BITS - LEAST:
-        return Result("unknown", reason=f"the degrees are too high for a proof: 2^{math.log2(bounds.degree):.0f}")
     axioms: dict[str, dict[str, None]] = {}
+    narrowing = tuple(dict.fromkeys(line for program in programs for line in program.narrowing))
     for program in programs:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
@@ -119,7 +117,16 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
                 patterns.add(found.pattern)
                 if found.different:
                     difference = _difference(task, named, found, own)
-                    outcome = found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
+                    outcome = (
+                        found.equal,
+                        found.different,
+                        difference,
+                        "",
+                        tuple(points),
+                        bounds,
+                        _listed(axioms),
+                        narrowing,
+                    )
                     return Result("refuted", *outcome)
         except NoInverse as zero:
             reason = str(zero)
@@ -127,13 +134,13 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1:
-            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
+            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms), narrowing)
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
 
 
 def _digests(programs: Sequence[Program]) -> list[int]:
-    """Returns seeds that depend on both programs, so that no program can be written for the points it is compared at."""
+    """Returns seeds that depend on both programs: none can be written for the points at which it is compared."""
     return [int(program.sha256()[:16], 16) for program in programs]
 
 
@@ -149,9 +156,12 @@ class _Comparison:
 
 def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict[str, dict[str, None]]) -> _Comparison:
     """Evaluates both programs at one point."""
-    domains, weights = _drawn(task, seeds)
-    ours = evaluate(task.candidate, domains[0], weights[0])
-    theirs = dict(task.align(evaluate(task.reference, domains[1], weights[1])))
+    domains, (left, right) = _drawn(task, seeds)
+    ours = evaluate(task.candidate, domains[0], left)
+    del left  # weights are as large as their gradients
+    theirs = evaluate(task.reference, domains[1], right)
+    del right
+    theirs = dict(task.align(theirs))
     for domain in domains:
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
@@ -234,7 +244,7 @@ def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
 
 def _shared(task: Task) -> list[str]:
     """Returns the outputs that both programs have, in the candidate's order."""
-    shapes = {name: np.zeros(value.shape) for name, value in task.reference.outputs.items()}
+    shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.reference.outputs.items()}
     theirs = task.align(shapes)
     return [name for name in task.candidate.outputs if name in theirs]
 

@@ -2,56 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+
+import numpy as np
 
 from jax_transformer.proof.constants import MOST_RADICAND_OF_RATIO, few_numbers, read
 from jax_transformer.proof.programs import Operation, Value
 
 ONE = Fraction(1)
+MOST_EXPONENT = 64
+LONGEST = 2**256
+"""A fraction of larger terms isn't followed."""
 THROUGH = frozenset(("reshape", "broadcast", "transpose", "take", "sum", "cumulative_sum", "row_mean"))
 """Operations that keep a factor of all elements."""
 
-
-def root_scale(operations: Sequence[Operation], values: Sequence[Value], node: int) -> Fraction:
-    """Returns a positive c of a value that is written c · x; of a sum, that of the part with the largest c."""
-    scale = scale_of(operations, values, node)
-    return scale if scale.numerator * scale.denominator <= MOST_RADICAND_OF_RATIO else ONE
-
-
-def scale_of(operations: Sequence[Operation], values: Sequence[Value], node: int) -> Fraction:
-    one = operations[node]
-    if one.name in THROUGH:
-        return scale_of(operations, values, one.inputs[0])
-    if one.name in ("multiply", "matmul"):
-        left, right = (constant_of(operations, each) for each in one.inputs)
-        factors = [
-            scale_of(operations, values, each) if constant is None else abs(constant)
-            for each, constant in zip(one.inputs, (left, right), strict=True)
-        ]
-        return factors[0] * factors[1]
-    if one.name == "power":
-        return Fraction(scale_of(operations, values, one.inputs[0]) ** one.attributes["exponent"])
-    if one.name in ("add", "subtract"):
-        parts = [each for each in one.inputs if values[each].known is None]
-        return max((scale_of(operations, values, each) for each in parts), default=ONE)
-    return ONE
+COMPUTED: dict[str, Callable[..., Fraction]] = {
+    "add": lambda x, y: x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x * y,
+    "negate": lambda x: -x,
+    "inverse": lambda x: 1 / x,
+    "power": lambda x, exponent: x**exponent,
+}
+"""Operations on constants."""
 
 
-def constant_of(operations: Sequence[Operation], node: int) -> Fraction | None:
-    """Returns the fraction that a constant stands for, all of whose elements are one; None for anything else."""
-    one = operations[node]
-    if one.name in ("reshape", "broadcast", "transpose"):
-        return constant_of(operations, one.inputs[0])
-    if one.name == "inverse":
-        inner = constant_of(operations, one.inputs[0])
-        return None if not inner else 1 / inner
-    if one.name != "constant":
-        return None
-    if "exactly" in one.attributes:
-        return Fraction(one.attributes["exactly"])
-    numbers = few_numbers(one.attributes["array"])
-    if numbers is None or numbers.size != 1 or not abs(float(numbers[0])) < float("inf") or numbers[0] == 0:
-        return None
-    number = read(float(numbers[0]))
-    return number.fraction if (number.radicand, number.half_pis) == (1, 0) else None
+class Scales:
+    """Answers for the operations of a builder, which may grow."""
+
+    def __init__(self, operations: Sequence[Operation], values: Sequence[Value]) -> None:
+        self.operations, self.values = operations, values
+        self._scales: list[Fraction] = []
+        self._constants: list[Fraction | None] = []
+
+    def of_radicand(self, node: int) -> Fraction:
+        """Returns a positive c of a value that is written c · x; of a sum, that of the part with the largest c."""
+        self._extend()
+        return self._scales[node] if _is_short(self._scales[node], MOST_RADICAND_OF_RATIO) else ONE
+
+    def _extend(self) -> None:
+        for node in range(len(self._scales), len(self.operations)):
+            one = self.operations[node]
+            self._constants.append(self._found_constant(one, self.values[node].known))
+            scale = self._found_scale(one)
+            self._scales.append(scale if _is_short(scale, LONGEST) else ONE)
+
+    def _found_scale(self, one: Operation) -> Fraction:
+        if one.name in THROUGH:
+            return self._scales[one.inputs[0]]
+        if one.name in ("multiply", "matmul"):
+            constants = [self._constants[each] for each in one.inputs]
+            left, right = (
+                self._scales[each] if constant is None else abs(constant)
+                for each, constant in zip(one.inputs, constants, strict=True)
+            )
+            return left * right
+        if one.name == "power":
+            exponent = one.attributes["exponent"]
+            return Fraction(self._scales[one.inputs[0]] ** exponent) if exponent <= MOST_EXPONENT else ONE
+        if one.name in ("add", "subtract"):
+            parts = [each for each in one.inputs if self.values[each].known is None]
+            return max((self._scales[each] for each in parts), default=ONE)
+        return ONE
+
+    def _found_constant(self, one: Operation, known: np.ndarray | None) -> Fraction | None:
+        """Returns the fraction that a constant stands for, all of whose elements are one; None for anything else."""
+        if known is None:
+            return None
+        if one.name in COMPUTED:
+            found = [constant for each in one.inputs if (constant := self._constants[each]) is not None]
+            if len(found) < len(one.inputs) or (one.name == "inverse" and not found[0]):
+                return None
+            if one.attributes.get("exponent", 0) > MOST_EXPONENT:
+                return None
+            number = Fraction(COMPUTED[one.name](*found, **one.attributes))
+            return number if _is_short(number, LONGEST) else None
+        if one.name in ("reshape", "broadcast"):
+            return self._constants[one.inputs[0]]
+        while one.name in ("reshape", "broadcast", "transpose", "take"):
+            one = self.operations[one.inputs[0]]
+        if one.name != "constant":
+            return None
+        if "exactly" in one.attributes:
+            return Fraction(one.attributes["exactly"])
+        numbers = few_numbers(known)
+        if few_numbers(one.attributes["array"]) is None or numbers is None or numbers.size != 1:
+            return None
+        number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
+        return number.fraction if number and (number.radicand, number.half_pis) == (1, 0) else None
+
+
+def _is_short(number: Fraction, most: int) -> bool:
+    return abs(number.numerator) * number.denominator <= most

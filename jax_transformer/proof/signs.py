@@ -6,7 +6,7 @@ are zero, or equal another value, for many weights; a sum with a bias that is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,8 @@ PIECEWISE = frozenset(("step", "equal", "largest"))
 SHAPING = frozenset(("reshape", "transpose", "broadcast", "take", "concatenate", "put", "where"))
 KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "cumulative_sum", "matmul", "row_mean"))
 """Operations whose results aren't negative if nothing that they read is."""
+MOST_ROWS = 64
+"""An input with more rows counts as one."""
 TINY = 1e-9
 """A coefficient below this may be a rounding error of zero."""
 
@@ -26,7 +28,11 @@ class Signs:
 
     def __init__(self, operations: list[Operation], values: list[Value]) -> None:
         self.operations, self.values = operations, values
+        self._rows: dict[int, tuple[int, int]] = {}
+        """Inputs → their first bit in `_leaves`, and how many: one for each row of a stacked weight."""
+        self._bits = 0
         self._leaves: list[int] = []
+        """The rows of inputs that each operation depends on, as bits."""
         self._smooth: list[bool] = []
         self._memo: dict[tuple[str, int], bool] = {}
 
@@ -55,21 +61,39 @@ class Signs:
     def _once(self, question: str, node: int, answer: Callable[[Operation, int], bool]) -> bool:
         key = question, node
         if key not in self._memo:
-            self._memo[key] = answer(self.operations[node], node)
+            try:
+                self._memo[key] = answer(self.operations[node], node)
+            except RecursionError:  # a deep program: nobody knows
+                self._memo[key] = False
         return self._memo[key]
 
     def _extend(self) -> None:
         """Notes which inputs each operation depends on, and whether it is analytic."""
         for node in range(len(self._leaves), len(self.operations)):
             one = self.operations[node]
-            leaves, smooth = 1 << node if one.name == "input" else 0, one.name not in PIECEWISE
+            leaves, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
             for each in one.inputs:
-                leaves |= self._leaves[each]
+                leaves |= 0 if leaves else self._leaves[each]
                 smooth = smooth and self._smooth[each]
             if one.name in ("root", "log"):  # √x² is |x|, which isn't analytic
                 smooth = smooth and self.always_positive(one.inputs[0])
             self._leaves.append(leaves)
             self._smooth.append(smooth)
+
+    def _own_leaves(self, one: Operation, node: int) -> int:
+        """Returns the rows of an input, or those that are taken of one."""
+        if one.name == "input":
+            count = one.shape[0] if one.shape and 1 < one.shape[0] <= MOST_ROWS else 1
+            self._rows[node] = self._bits, count
+            self._bits += count
+            return ((1 << count) - 1) << self._rows[node][0]
+        if one.name != "take" or one.inputs[0] not in self._rows:
+            return 0
+        first, count = self._rows[one.inputs[0]]
+        places = one.attributes["places"]
+        size = max(1, int(np.prod(self.operations[one.inputs[0]].shape, dtype=np.int64)) // count)
+        rows = np.unique(places[places >= 0] // size)
+        return sum(1 << (first + int(row)) for row in rows)
 
     def _always_positive(self, one: Operation, node: int) -> bool:
         known, inputs = self.values[node].known, one.inputs
@@ -127,13 +151,13 @@ class Signs:
             found = 0 not in self.operations[inputs[0]].shape and self.never_negative(inputs[0])
             return (found and self.nonzero(inputs[0])) or self._moves_with_a_leaf(node)
         if one.name == "matmul":
-            return self._meets_a_fresh_leaf(one) and any(map(self.nonzero, inputs))
+            return self._meets_a_fresh_leaf(one) and all(map(self.nonzero, inputs))
         if one.name == "add" and all(map(self.never_negative, inputs)):
             return any(map(self.nonzero, inputs))
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
             return self._spreads(*variance)
         if one.name in ("add", "subtract", "input"):
-            return self._moves_with_a_leaf(node) or self._adds_a_fresh_leaf(one)
+            return self._moves_with_a_leaf(node)
         return False
 
     def _moves_with_a_leaf(self, node: int) -> bool:
@@ -148,32 +172,60 @@ class Signs:
     def _linear_part(self, node: int) -> np.ndarray | None:
         """Returns Σ c · w at random w, if a value is that plus what doesn't depend on these w; None if there are none.
 
-        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w.
+        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w. Products with
+        a weight that is read nowhere else are left out: they are zero where that weight is.
         """
         self._extend()
-        nodes, inputs, others = set[int](), set[int](), 0
+        nodes, inputs, others = set[int](), set[int](), set[int]()
         waiting = [node]
         while waiting:
             each = waiting.pop()
-            if each in nodes:
+            if each in nodes or each in others:
                 continue
             one = self.operations[each]
             if one.name == "input":
                 inputs.add(each)
             elif not self._is_linear(one):
-                others |= self._leaves[each]
+                others.add(each)
                 continue
             nodes.add(each)
             waiting += one.inputs
-        free = {each for each in inputs if not others >> each & 1}
-        return self._value_of_part(sorted(nodes), free, node) if free else None
+        leaves = self._leaves_of_inputs(nodes)
+        for each in sorted(others, reverse=True):
+            rest = leaves | self._leaves_of(others - {each})
+            if self._meets_a_fresh_leaf(self.operations[each], rest):
+                others.remove(each)
+        free = {each: self._free_rows(each, self._leaves_of(others)) for each in inputs}
+        is_free = any(rows.any() for rows in free.values())
+        return self._value_of_part(sorted(nodes), free, node) if is_free else None
+
+    def _leaves_of(self, nodes: set[int]) -> int:
+        found = 0
+        for each in nodes:
+            found |= self._leaves[each]
+        return found
+
+    def _leaves_of_inputs(self, nodes: set[int]) -> int:
+        """Returns the rows of inputs that linear operations read."""
+        taken = {each for each in nodes if self.operations[each].name == "take"}
+        whole = {each for node in nodes - taken for each in self.operations[node].inputs if each in self._rows}
+        return self._leaves_of({each for each in taken if self.operations[each].inputs[0] in self._rows} | whole)
+
+    def _free_rows(self, node: int, others: int) -> np.ndarray:
+        """Returns 1 for elements in rows that nothing else reads, 0 for the others."""
+        first, count = self._rows[node]
+        shape = self.operations[node].shape
+        rows = np.array([not others >> (first + row) & 1 for row in range(count)], np.float64)
+        if count == 1:
+            return np.broadcast_to(rows[0], shape)
+        return np.broadcast_to(rows.reshape(-1, *[1] * (len(shape) - 1)), shape)
 
     def _is_linear(self, one: Operation) -> bool:
         if one.name in ("multiply", "matmul"):
             return any(self.values[each].known is not None for each in one.inputs)
         return one.name in (*SHAPING, "add", "subtract", "negate", "sum", "cumulative_sum", "row_mean")
 
-    def _value_of_part(self, nodes: Sequence[int], free: set[int], wanted: int) -> np.ndarray:
+    def _value_of_part(self, nodes: Sequence[int], free: Mapping[int, np.ndarray], wanted: int) -> np.ndarray:
         from jax_transformer.proof.domains import Reals
         from jax_transformer.proof.evaluating import compute
 
@@ -189,28 +241,21 @@ class Signs:
         for node in nodes:
             one = self.operations[node]
             if one.name == "input":
-                part[node] = key.standard_normal(one.shape) if node in free else np.zeros(one.shape)
+                part[node] = key.standard_normal(one.shape) * free[node]
             elif self.values[node].known is None:
                 part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
         return part.get(wanted, np.zeros(self.operations[wanted].shape))
 
-    def _adds_a_fresh_leaf(self, one: Operation) -> bool:
-        """Returns whether x + c · w is computed, with x nonzero for almost all weights and w read nowhere else there.
-
-        It is x for w = 0.
-        """
-        for x, other in (one.inputs, one.inputs[::-1]):
-            product = self.operations[self._unshaped(other)]
-            if product.name == "matmul" and self._meets_a_fresh_leaf(product, self._leaves[x]) and self.nonzero(x):
-                return True
-        return False
-
     def _meets_a_fresh_leaf(self, product: Operation, also: int = 0) -> bool:
         """Returns whether one factor is a weight, which the other and what `also` names don't read."""
         self._extend()
+        if product.name not in ("multiply", "matmul"):
+            return False
         for factor, other in (product.inputs, product.inputs[::-1]):
             node = self._unshaped(factor)
-            if self.operations[node].name == "input" and not (self._leaves[other] | also) >> node & 1:
+            one = self.operations[node]
+            is_weight = one.name == "input" or (one.name == "take" and one.inputs[0] in self._rows)
+            if is_weight and not (self._leaves[other] | also) & self._leaves[node]:
                 return True
         return False
 

@@ -6,6 +6,7 @@ modelled as in PyTorch: tensors are views of storages, so views, expansions and 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,17 +14,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
-READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose", "is_same_size")
+READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
 """Operations whose results a program can branch on."""
 EACH = "_foreach_"
 """Precedes the names of operations on lists of tensors."""
+ABOUT_SHAPES = ("is_same_size", "_has_same_storage_numel")
+COPIES = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+"""Functions that read the numbers of tensors in lists."""
+OVERWRITES = ("copy_", "fill_", "zero_")
+"""Operations that don't read what they write to."""
+EXITS = (
+    *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
+    *(torch.Tensor.storage, torch.Tensor.untyped_storage, torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__),
+)
+"""Functions that hand a tensor's numbers to what isn't PyTorch's."""
 
 
 class Layout(NamedTuple):
@@ -59,6 +71,9 @@ class _Memory(NamedTuple):
     reference: StorageWeakRef
     value: Value
     layout: Layout
+    dtype: torch.dtype
+    unset: np.ndarray | None = None
+    """Which elements of the storage nothing was written to; None: there are none."""
 
 
 class Lowering(TorchDispatchMode):
@@ -77,15 +92,26 @@ class Lowering(TorchDispatchMode):
 
     def name(self, tensor: torch.Tensor, name: str) -> None:
         """Declares a tensor to be an input of the program."""
-        self.assign(tensor, self.builder.input(name, tensor.shape))
+        if not tensor.is_floating_point():
+            raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
+        self.write(tensor, self.builder.input(name, tensor.shape))
 
     def read(self, tensor: torch.Tensor) -> Value:
         """Returns the value of a tensor now."""
         memory = self._memory(tensor)
         if memory is None:
-            return self.builder.constant(tensor.detach().cpu().numpy().copy())
+            return self.builder.constant(_as_array(tensor, self.builder.line))
         layout = _layout(tensor)
+        if tensor.dtype != memory.dtype:
+            raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is read as {tensor.dtype}")
+        if memory.unset is not None and memory.unset[layout.places()].any():
+            raise UnknownOperation(
+                "empty", self.builder.line, "memory is read that no operation known here has written"
+            )
         return memory.value if layout == memory.layout else self._view(memory, layout)
+
+    def depends_on_weights(self, tensor: torch.Tensor) -> bool:
+        return self._memory(tensor) is not None and self.read(tensor).known is None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -93,6 +119,8 @@ class Lowering(TorchDispatchMode):
         if not func._schema.name.startswith("aten::"):
             return self._foreign(func, args, kwargs)
         self.builder.line = f"{name}, {self._line()}"
+        if name in ABOUT_SHAPES:
+            return func(*args, **kwargs)
         rule_name = name.removesuffix("_") if func._schema.is_mutable else name
         if name in READS:
             self._check_known(name, args)
@@ -103,55 +131,112 @@ class Lowering(TorchDispatchMode):
                 result = decomposition(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        before = None
-        if func._schema.is_mutable or _has_rule(rule_name):
-            before = self._arguments(args, kwargs)
+        written = _written(func, args, kwargs)
+        inputs = [each for each in _flat(args, kwargs) if _is_tensor(each)]
+        self._check_memory(name, func, written, inputs)
+        before, depends = None, False
+        unread = written if name in OVERWRITES or "out" in func._overloadname else []
+        if _has_rule(rule_name) and not _is_view(func):
+            before = self._arguments(args, kwargs, unread)
+        if not self._runs_alone(inputs) and not _is_view(func):
+            depends = any(self.depends_on_weights(each) for each in inputs if not _among(each, unread))
         result = func(*args, **kwargs)
-        self._follow(func, rule_name, args, kwargs, before, result)
+        self._follow(func, rule_name, written, inputs, before, depends, result)
         return result
 
     # --- operations
 
-    def _follow(self, func: Any, name: str, args: Any, kwargs: Any, before: Any, result: Any) -> None:
+    def _check_memory(self, name: str, func: Any, written: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Refuses what isn't modelled: random numbers, tensors that aren't strided arrays, and memory that is read and
+        written in an order that isn't defined."""
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise UnknownOperation(name, self._line(), "random numbers are no function of weights and ids")
+        for each in inputs:
+            if is_traceable_wrapper_subclass(each) or each.layout is not torch.strided or each.is_quantized:
+                raise UnknownOperation(name, self._line(), f"a tensor of type {type(each).__name__}, {each.layout}")
+        for target in written:
+            for each in inputs:
+                is_same = each is target or (_layout(each) == _layout(target) and "out" not in func._overloadname)
+                if is_same or _storage(each) != _storage(target):
+                    continue
+                if np.intersect1d(_layout(each).places(), _layout(target).places()).size:
+                    raise UnknownOperation(name, self._line(), "it reads and writes the same memory in another order")
+
+    def _follow(
+        self,
+        func: Any,
+        name: str,
+        written: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        before: Any,
+        depends: bool,
+        result: Any,
+    ) -> None:
         """Gives the results of an operation their values."""
-        written = _written(func, args, kwargs)
+        strange = [each for each in _flat(result, {}) if _is_tensor(each) and each.layout is not torch.strided]
+        if strange:
+            raise UnknownOperation(name, self._line(), f"it returns a tensor of {strange[0].layout}")
         tensors = [each for each in (result if isinstance(result, tuple | list) else [result]) if _is_tensor(each)]
-        inputs = [each for each in _flat(args, kwargs) if _is_tensor(each)]
+        if name.startswith(("empty", "new_empty")) and not written:
+            for each in tensors:
+                self._forget(each)
+            return
         if not written:
             storages = {_storage(each) for each in inputs}
             if tensors and all(_storage(each) in storages for each in tensors):
                 return  # views
-        if not any(self._memory(each) is not None for each in inputs) and self._needs_no_rule(
-            inputs, written or tensors
-        ):
+        targets = written or tensors
+        if self._runs_alone(inputs) and self._needs_no_rule(inputs, targets):
             return  # computed from ids and masks alone
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
-        if not _has_rule(name):
-            raise UnknownOperation(name, self._line())
-        values_args, values_kwargs = before
-        values = self._apply(func, name, values_args, values_kwargs)
-        targets = written or tensors
-        values = values if isinstance(values, tuple | list) else (values,)
-        for target, value in zip(targets, values, strict=False):
-            if value is not None:
-                self._write(target, value)
+        try:
+            values = self._values(func, name, before)
+        except UnknownOperation:
+            if depends:
+                raise
+            values = [self.builder.constant(_as_array(each, self.builder.line)) for each in targets]  # as it ran
+        if len(values) != len(targets):
+            raise UnknownOperation(name, self._line(), f"its rule returns {len(values)} values for {len(targets)}")
+        floats = [each.dtype for each in inputs if each.is_floating_point() and not _among(each, written)]
+        for target, value in zip(targets, values, strict=True):
+            if value.shape != tuple(target.shape) and not written:
+                raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
+            self._note_narrowing(target, floats)
+            self.write(target, value)
+
+    def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Returns whether an operation reads nothing that a rule has computed."""
+        return not any(self._memory(each) is not None for each in inputs)
 
     def _needs_no_rule(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether results can be read from the run: integers, booleans, and floats made from none."""
         floats = any(each.is_floating_point() for each in outputs)
         return not floats or not inputs
 
-    def _apply(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name in MOVES:
-            return self._move(func, name, args, kwargs)
-        if name.startswith(EACH):
-            lists = [each for each in args if isinstance(each, list | tuple)]
-            single = RULES[name.removeprefix(EACH)]
-            rows = [
-                [each[i] if isinstance(each, list | tuple) else each for each in args] for i in range(len(lists[0]))
-            ]
-            return [single(self.builder, *row, **kwargs) for row in rows]
-        return RULES[name](self.builder, *args, **kwargs)
+    def _note_narrowing(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> None:
+        """Notes an operation whose floats are narrower than those that it reads."""
+        if target.is_floating_point() and any(_digits(each) > _digits(target.dtype) for each in floats):
+            self.builder.narrow(str(target.dtype).removeprefix("torch."))
+
+    def _values(self, func: Any, name: str, before: Any) -> list[Value]:
+        if before is None:
+            raise UnknownOperation(name, self._line())
+        args, kwargs = before
+        try:
+            if name.startswith(EACH):
+                return self._of_each(name, args, kwargs)
+            found = (
+                self._move(func, name, args, kwargs) if name in MOVES else RULES[name](self.builder, *args, **kwargs)
+            )
+        except TypeError as error:  # an overload with other arguments
+            raise UnknownOperation(name, self._line(), f"no rule covers this overload: {error}") from None
+        return list(found) if isinstance(found, tuple | list) else [found]
+
+    def _of_each(self, name: str, args: Any, kwargs: Any) -> list[Value]:
+        """Applies a rule to each tensor of a list, with its partners in other lists."""
+        rule, count = RULES[name.removeprefix(EACH)], len(args[0])
+        rows = [[each[i] if isinstance(each, list | tuple) else each for each in args] for i in range(count)]
+        return [rule(self.builder, *row, **kwargs) for row in rows]
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any) -> Value:
         """Lowers a move of elements: the operation moves the places of its first argument's elements, plus one where it
@@ -177,8 +262,10 @@ class Lowering(TorchDispatchMode):
                     name, self._line(), "the program branches on, or reads, numbers that depend on weights"
                 )
 
-    def _arguments(self, args: Any, kwargs: Any) -> Any:
+    def _arguments(self, args: Any, kwargs: Any, overwritten: Sequence[torch.Tensor]) -> Any:
         def value(each: Any) -> Any:
+            if _is_tensor(each) and _among(each, overwritten):
+                return Value(tuple(each.shape), "float")  # isn't read
             return self.read(each) if _is_tensor(each) else each
 
         kept = {
@@ -194,32 +281,55 @@ class Lowering(TorchDispatchMode):
         memory = self._memories.get(_storage(tensor))
         return None if memory is None or memory.reference.expired() else memory
 
-    def assign(self, tensor: torch.Tensor, value: Value) -> None:
-        """Gives all elements of a tensor, which fill its storage, other values."""
-        storage = tensor.untyped_storage()
-        self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), value, _layout(tensor))
+    def _assign(self, tensor: torch.Tensor, value: Value, layout: Layout, unset: np.ndarray | None = None) -> None:
+        with torch._C.DisableTorchFunction():
+            storage = tensor.untyped_storage()
+        self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), value, layout, tensor.dtype, unset)
 
-    def _write(self, tensor: torch.Tensor, value: Value) -> None:
+    def _forget(self, tensor: torch.Tensor) -> None:
+        """Notes that nothing was written to a new tensor. Numbers that aren't floats are read as the run has them."""
+        size = _size(tensor)
+        if tensor.is_floating_point() and size:
+            zeros = self.builder.constant(np.zeros(size))
+            self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool))
+
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
         """Changes the storage's elements that are the tensor's."""
-        value = self.builder.broadcast(value, tuple(tensor.shape))
-        if value.kind in ("float", "indicator") and tensor.is_floating_point():
-            value = self.builder.as_float(value)
-        layout, size = _layout(tensor), tensor.untyped_storage().nbytes() // tensor.itemsize
-        if value.node is None and self._memory(tensor) is None:
+        value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
+        layout, size, memory = _layout(tensor), _size(tensor), self._memory(tensor)
+        if value.node is None and memory is None:
             return  # known, as the run has it
         if layout.dense_order() is not None and tensor.numel() == size:
-            self.assign(tensor, value)
+            if value.node is None:
+                del self._memories[_storage(tensor)]  # as the run has it
+            else:
+                self._assign(tensor, value, layout)
             return
-        memory = self._memory(tensor)
+        unset = None
         if memory is None:
-            whole = tensor.detach().as_strided((size,), (1,), 0)
-            flat = self.builder.constant(whole.cpu().numpy().copy())
+            flat = self.builder.constant(_as_array(tensor.detach().as_strided((size,), (1,), 0), self.builder.line))
         else:
-            flat = self._flattened(memory, size)
-        changed = self.builder.put(flat, layout.places(), value, adds=False)
-        whole_layout = Layout((size,), (1,), 0)
-        storage = tensor.untyped_storage()
-        self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), changed, whole_layout)
+            if memory.dtype != tensor.dtype:
+                raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is written as {tensor.dtype}")
+            flat, unset = self._flattened(memory, size), memory.unset
+        places = layout.places()
+        changed = self.builder.put(flat, places, value, adds=False)
+        if unset is not None:
+            unset = unset.copy()
+            unset[places] = False
+        self._assign(tensor, changed, Layout((size,), (1,), 0), unset if unset is not None and unset.any() else None)
+
+    def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""
+        if value.node is None and value.known is None:
+            raise UnknownOperation("read", self.builder.line, "it reads what it was to write")
+        if tensor.is_floating_point():
+            return self.builder.as_float(value)
+        if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):
+            return value
+        if value.known is None or tensor.is_complex():
+            raise UnknownOperation("cast", self.builder.line, f"{tensor.dtype} that depend on weights")
+        return self.builder.constant(_as_array(tensor, self.builder.line))
 
     def _view(self, memory: _Memory, layout: Layout) -> Value:
         kept = [axis for axis, stride in enumerate(layout.strides) if stride != 0 and layout.shape[axis] != 1]
@@ -281,10 +391,28 @@ def lower(
     lowering = Lowering(builder)
     for name, tensor in weights.items():
         lowering.name(tensor, name)
-    with defined(), lowering:
+    with defined(), _Exits(lowering), lowering:
         found = program(*args)
     outputs = {name: lowering.read(tensor) for name, tensor in found.items()}
     return builder.program(outputs)
+
+
+class _Exits(TorchFunctionMode):
+    """Refuses to hand numbers that depend on weights to NumPy, or to anything else that isn't seen."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        super().__init__()
+        self._lowering = lowering
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        read = args[:1] if func in EXITS else []
+        if func in COPIES and not _is_tensor(args[-1]):
+            read = _flat(args[-1], {})
+        if any(_is_tensor(each) and self._lowering.depends_on_weights(each) for each in read):
+            raise UnknownOperation(
+                func.__name__, self._lowering._line(), "the program reads numbers that depend on weights"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 def cut(tensors: Iterable[torch.Tensor]) -> None:
@@ -293,17 +421,18 @@ def cut(tensors: Iterable[torch.Tensor]) -> None:
     for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         if isinstance(lowering, Lowering):
             for tensor in tensors:
-                lowering.assign(tensor, lowering.builder.cut(lowering.read(tensor)))
+                lowering.write(tensor, lowering.builder.cut(lowering.read(tensor)))
 
 
 def defined() -> Any:
-    """Returns a context in which attention is computed by its definition, not by a kernel."""
+    """Returns a context in which attention is computed by its definition, not by a kernel, and nothing is compiled."""
     from contextlib import ExitStack
 
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     stack = ExitStack()
     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+    stack.enter_context(torch.compiler.set_stance("force_eager"))
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     stack.callback(torch.backends.mha.set_fastpath_enabled, before)
@@ -325,7 +454,31 @@ def _layout(tensor: torch.Tensor) -> Layout:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata)
+
+
+def _size(tensor: torch.Tensor) -> int:
+    """Returns how many elements the storage has room for."""
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
+
+
+def _as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
+    """Returns a copy of what the run has."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
+        raise UnknownOperation("constant", line, f"a tensor of {tensor.dtype}, {tensor.layout}")
+    with torch._C.DisableTorchFunction():
+        tensor = tensor.detach().cpu().resolve_neg()
+        return np.array((tensor.double() if tensor.is_floating_point() else tensor).numpy())
+
+
+def _digits(dtype: torch.dtype) -> float:
+    return -math.log2(torch.finfo(dtype).eps)
+
+
+def _among(tensor: Any, tensors: Sequence[Any]) -> bool:
+    return any(each is tensor for each in tensors)
 
 
 def _is_tensor(each: Any) -> bool:
@@ -353,6 +506,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
         given = args[place] if place < len(args) else kwargs.get(argument.name)
         written += given if isinstance(given, list | tuple) else [given]
     return [each for each in written if each is not None]
+
+
+def _is_view(func: Any) -> bool:
+    """Returns whether an operation returns a view of what it reads."""
+    found = [each.alias_info for each in func._schema.returns]
+    return any(each is not None and not each.is_write for each in found)
 
 
 def _is_library(filename: str) -> bool:

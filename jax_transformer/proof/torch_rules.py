@@ -18,7 +18,7 @@ Rule = Callable[..., Any]
 MOVES = frozenset(
     (
         *("gather", "index_select", "index", "flip", "roll", "repeat", "tril", "triu", "slice", "select"),
-        *("diagonal", "unfold", "take", "constant_pad_nd"),
+        *("diagonal", "unfold", "take"),
     )
 )
 """Operations that move elements of their first argument, and fill with zeros."""
@@ -93,11 +93,6 @@ def sqrt(b: Builder, x: Value) -> Value:
 @rule("rsqrt")
 def rsqrt(b: Builder, x: Value) -> Value:
     return b.inverse(b.root(x))
-
-
-@rule("square")
-def square(b: Builder, x: Value) -> Value:
-    return b.power(x, 2)
 
 
 @rule("pow")
@@ -312,6 +307,11 @@ def clamp(b: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
     return x if high is None else b.minimum(x, value_of(b, high))
 
 
+@rule("hardtanh")
+def hardtanh(b: Builder, x: Value, low: Any = -1.0, high: Any = 1.0) -> Value:
+    return clamp(b, x, low, high)
+
+
 @rule("clamp_min")
 def clamp_min(b: Builder, x: Value, low: Any) -> Value:
     return clamp(b, x, low)
@@ -329,11 +329,12 @@ def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Valu
 
 @rule("_safe_softmax")
 def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
-    """Returns zeros for rows of -inf."""
-    if x.fills is None or not (rows := np.isneginf(x.fills).all(axis=dim, keepdims=True)).any():
+    """Returns 0 for rows of −∞."""
+    if x.fills is None:
         return b.softmax(x, dim)
-    zero, is_row = b.constant(0.0), b.constant(rows)
-    return b.where(is_row, zero, b.softmax(b.where(is_row, zero, x), dim))
+    empty = b.constant(np.broadcast_to(np.isneginf(x.fills).all(axis=dim, keepdims=True), x.shape))
+    zeros = b.constant(np.zeros(x.shape))
+    return b.where(empty, zeros, b.softmax(b.where(empty, zeros, x), dim))
 
 
 @rule("_log_softmax")
@@ -342,10 +343,9 @@ def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 
 
 @rule("logsumexp")
-def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
-    axis = dim[0] % len(x.shape)
-    found = b.log(b.kept_sum(b.exp(b.subtract(x, b.broadcast(_zero(b, x, axis), x.shape))), axis))
-    return found if keepdim else b.reshape(found, x.shape[:axis] + x.shape[axis + 1 :])
+def logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    axes = _axes(x, dim)
+    return _keep(b, x, b.log(b.sum(b.exp(x), axes)), axes, keepdim)
 
 
 @rule("_softmax_backward_data")
@@ -436,7 +436,7 @@ def logical_or(b: Builder, x: Any, y: Any) -> Value:
 # --- moves with more than one source, and copies
 
 
-@rule("clone", "detach", "lift_fresh_copy", "alias", "contiguous", "_unsafe_view_copy", "positive")
+@rule("clone", "detach", "lift_fresh_copy", "alias", "contiguous")
 def same(b: Builder, x: Value, **rest: Any) -> Value:
     return x
 
@@ -456,7 +456,7 @@ def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **rest: A
         return x
     if dtype.is_floating_point:
         x = b.as_float(x)
-        return x if dtype is torch.float64 else b.narrowed(x, str(dtype).removeprefix("torch."))
+        return x
     if x.kind == "float" and x.known is not None:
         with np.errstate(invalid="ignore"):  # infinities, which a program leaves out later
             return b.constant(x.known.astype(bool if dtype is torch.bool else np.int64))
@@ -503,6 +503,14 @@ def new_ones(b: Builder, x: Value, shape: Sequence[int], **rest: Any) -> Value:
 @rule("new_full")
 def new_full(b: Builder, x: Value, shape: Sequence[int], value: Any, **rest: Any) -> Value:
     return b.broadcast(b.as_float(value_of(b, value)), tuple(shape))
+
+
+@rule("constant_pad_nd")
+def constant_pad_nd(b: Builder, x: Value, pad: Sequence[int], value: Any = 0) -> Value:
+    places = np.arange(1, x.size + 1).reshape(x.shape)
+    places = torch.constant_pad_nd(torch.from_numpy(places), list(pad), 0).numpy() - 1
+    inside = b.take(x, places)
+    return inside if value == 0 else b.where(b.constant(places < 0), value_of(b, value), inside)
 
 
 @rule("cat")
@@ -587,10 +595,6 @@ def _known(b: Builder, x: Value) -> np.ndarray:
     if x.known is None:
         raise UnknownOperation("index", b.line, "it depends on weights")
     return x.known
-
-
-def _zero(b: Builder, x: Value, axis: int) -> Value:
-    return b.constant(np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :])))
 
 
 def _axes(x: Value, dim: Any) -> tuple[int, ...]:

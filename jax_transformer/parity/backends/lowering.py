@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +24,14 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 STEPS = (1, 3)
 """After how many optimizer steps parameters are compared."""
+
+
+class _Given(NamedTuple):
+    """Describes a tensor that the porting table fills."""
+
+    shape: tuple[int, ...]
+    first: str
+    """The first of the names of a tied tensor."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +75,9 @@ class Lowered:
         return self._task(ours, theirs, {RATES: rates}, {RATES: tensor}, tuple(map(after, STEPS)))
 
     def own_weights(self) -> tuple[Arrays, Arrays]:
-        """Returns the problem's weights in float64, as both programs read them."""
-        theirs = {name: np.asarray(array, np.float64) for name, array in self._given.items()}
-        return {path: self._leaves[path] for path in self._drawn_paths}, theirs
+        """Returns the problem's weights, as both programs read them."""
+        ours = {path: leaf for path, leaf in flatten(self.problem.params).items() if path in self._drawn_paths}
+        return ours, self._tensors()
 
     # --- within
 
@@ -89,7 +98,9 @@ class Lowered:
         from jax_transformer.proof import jax_programs, torch_programs
 
         with in_precision("float64"):
-            candidate = jax_programs.lower(ours, {path: self._leaves[path] for path in self._drawn_paths} | dict(more))
+            leaves = {path: np.shape(leaf) for path, leaf in flatten(self.problem.params).items()}
+            drawn = {path: jax.ShapeDtypeStruct(leaves[path], np.float64) for path in self._drawn_paths}
+            candidate = jax_programs.lower(ours, drawn | dict(more))
         held = self._module.state_dict(keep_vars=True)
         reference = torch_programs.lower(theirs, {name: held[name] for name in self._given} | dict(more_tensors))
 
@@ -105,14 +116,11 @@ class Lowered:
 
         The table moves elements only. It takes floats, which hold residues below 2⁵³ exactly.
         """
-        drawn: dict[int, np.ndarray] = {}
         theirs: dict[str, np.ndarray] = {}
-        for name, array in self._given.items():
-            if id(array) not in drawn:
-                drawn[id(array)] = draw(array.shape)
-            theirs[name] = drawn[id(array)]
-        leaves = self._ported({name: array.astype(np.float64) for name, array in theirs.items()})
-        return {path: np.asarray(leaves[path]).astype(np.int64) for path in self._drawn_paths}, theirs
+        for name, given in self._given.items():
+            theirs[name] = draw(given.shape).astype(np.float64) if given.first == name else theirs[given.first]
+        leaves = self._ported(theirs)
+        return {path: leaves[path] for path in self._drawn_paths}, theirs
 
     def _aligned(self, outputs: Arrays, prefixes: tuple[str, ...]) -> Arrays:
         """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves."""
@@ -121,13 +129,12 @@ class Lowered:
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             of_tensors = {
-                name: np.asarray(outputs.get(prefix + name, np.zeros(array.shape)), np.float64)
-                for name, array in self._given.items()
+                name: np.asarray(outputs.get(prefix + name, np.zeros(given.shape)), np.float64)
+                for name, given in self._given.items()
             }
             leaves = self._ported(of_tensors)
             trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
-            residues = layer_by_layer(trained)
-            found |= {prefix + path: leaf.astype(np.int64) for path, leaf in residues.items()}
+            found |= {prefix + path: leaf for path, leaf in layer_by_layer(trained).items()}
         return found
 
     def _ported(self, tensors: Arrays) -> Arrays:
@@ -139,26 +146,33 @@ class Lowered:
     def _params(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the candidate's parameters: those that are inputs, and constants."""
         given = {path: jnp.asarray(drawn[path]) for path in self._drawn_paths}
-        return unflatten({**self._leaves, **given})
+        return unflatten({**self._kept, **given})
 
     @cached_property
-    def _leaves(self) -> dict[str, np.ndarray]:
-        return {path: np.asarray(leaf, np.float64) for path, leaf in flatten(self.problem.params).items()}
+    def _kept(self) -> dict[str, np.ndarray]:
+        """Returns the leaves that are constants of both sides."""
+        leaves = flatten(self.problem.params)
+        return {path: np.asarray(leaf, np.float64) for path, leaf in leaves.items() if path not in self._drawn_paths}
 
     @property
     def _module(self) -> Any:
         return self.reference._given(self.problem.params, "float64")
 
-    @cached_property
-    def _given(self) -> dict[str, np.ndarray]:
+    def _tensors(self) -> dict[str, np.ndarray]:
         """Returns the reference's tensors that the porting table fills, by name; tied ones are one array."""
         return dict(self.reference.reference.state_dict(self.problem.params, self._module.state_dict().keys()))
 
     @cached_property
+    def _given(self) -> dict[str, _Given]:
+        """Describes these tensors."""
+        tensors, first = self._tensors(), dict[int, str]()
+        return {name: _Given(array.shape, first.setdefault(id(array), name)) for name, array in tensors.items()}
+
+    @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:
         """Returns the leaves that follow from the reference's tensors; the others are constants of both sides."""
-        leaves = self._ported({name: np.full(array.shape, np.pi) for name, array in self._given.items()})
-        return tuple(path for path in self._leaves if np.all(np.asarray(leaves[path]) == np.pi))
+        leaves = self._ported({name: np.broadcast_to(np.pi, given.shape) for name, given in self._given.items()})
+        return tuple(path for path in flatten(self.problem.params) if np.all(np.asarray(leaves[path]) == np.pi))
 
 
 def lowered(candidate: Any, reference: Any, problem: Problem) -> Lowered:
