@@ -110,12 +110,13 @@ def _candidates(value: float) -> Iterator[Number]:
                 numerator = round(without_pi * denominator)
                 if 1 <= numerator <= 16:
                     yield root_of(Fraction(numerator, denominator), halves)
-        fourth = square * square
-        if 1 <= fourth <= MOST_RADICAND:
-            yield Number(Fraction(1), round(fourth), 0, "roots", True)
-        elif 1 <= 1 / fourth <= MOST_RADICAND:  # PyTorch scales queries and keys by √(1/√H) each
-            n = round(1 / fourth)
-            yield Number(Fraction(1, n), n**3, 0, "roots", True)
+        n = round(1 / square**2) if square < 1 else round(square**2)
+        if 1 <= n <= MOST_RADICAND and math.isqrt(n) ** 2 != n:  # PyTorch scales queries and keys by √(1/√H) each
+            yield (
+                Number(Fraction(1, n), n**3, 0, "roots", True)
+                if square < 1
+                else Number(Fraction(1), n, 0, "roots", True)
+            )
         yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
