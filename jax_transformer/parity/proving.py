@@ -146,9 +146,7 @@ def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable
     collected = Collected()
     for name in stages:
         progress(f"proof: {name}")
-        of_gradients = name == "gradients"
-        own = None if of_gradients else two.own_weights
-        collected.prove((name,), partial(two.task, gradients=of_gradients), seed, own)
+        collected.prove((name,), partial(two.task, gradients=name == "gradients"), seed)
     shown = {name: array.tolist() for name, array in two.candidate.inputs.items() if array.dtype.kind != "f"}
     shapes = {name: {"shape": array.shape} for name, array in two.candidate.inputs.items() if array.dtype.kind == "f"}
     return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes}, seed)

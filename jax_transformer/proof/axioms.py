@@ -25,7 +25,9 @@ AXIOMS = {
     "positive": (
         "a sum of squares, or of exponentials, is positive almost everywhere. So a test of its sign is decided."
     ),
-    "activations": "erf, tanh and sin are odd, cos is even, σ(x) = (1 + tanh(x/2))/2, and [x > 0] + [−x > 0] = 1.",
-    "exp of log": "exp(log x) = x.",
+    "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
+    "activations": (
+        "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), and σ(x) = (1 + tanh(x/2))/2. erf and sin are odd, and cos is even."
+    ),
 }
 """Name → what is taken for granted, and why."""

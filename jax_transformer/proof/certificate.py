@@ -241,6 +241,8 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
     if found["witness"] is not None:
         yield f"  float64    differs by a relative RMS of {found['witness']:.2e} on the model's own weights"
+    if found["digits"] is not None:
+        yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
 
 
 def _used(where: tuple[str, ...]) -> str:

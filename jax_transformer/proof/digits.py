@@ -7,6 +7,7 @@ weights, an axiom is missing, and nothing is known; where they show one, the pro
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -17,8 +18,9 @@ from jax_transformer.proof.constants import PI, Number, few_numbers, read
 from jax_transformer.proof.programs import Program
 
 PRECISION = 60
-SAME = Decimal(10) ** -40
+SAME = 1e-40
 """A relative difference below this is rounding: 20 digits are left for what programs lose."""
+ZERO, LOWEST = (np.array(number, object) for number in (Decimal(0), Decimal("-Infinity")))
 MOST_WORK = 3 * 10**7
 """The multiplications up to which programs are evaluated: some ten seconds."""
 
@@ -60,7 +62,7 @@ class Digits:
     def power(self, x: np.ndarray, exponent: int) -> np.ndarray:
         return _each(lambda value: value**exponent, x)
 
-    def root(self, x: np.ndarray) -> np.ndarray:
+    def root(self, x: np.ndarray, scale: Any = 1) -> np.ndarray:
         return _each(Decimal.sqrt, x)
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -74,12 +76,12 @@ class Digits:
 
     def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         counts = np.ones(x.shape, bool) if counts is None else np.broadcast_to(counts, x.shape)
-        total = np.where(counts, x, Decimal(0)).sum(axis=axis, keepdims=True)
+        total = np.where(counts, x, ZERO).sum(axis=axis, keepdims=True)
         return total / _each(lambda count: Decimal(int(count)), counts.sum(axis=axis, keepdims=True))
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         of_row = _each(Decimal.exp, x - mean)
-        return of_row if counts is None else np.where(counts, of_row, Decimal(0))
+        return of_row if counts is None else np.where(counts, of_row, ZERO)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return _each(Decimal.exp, x)
@@ -99,15 +101,15 @@ class Digits:
     def cos(self, x: np.ndarray) -> np.ndarray:
         return _each(lambda value: _sine(value, first=0), x)
 
-    def step(self, x: np.ndarray) -> np.ndarray:
+    def step(self, x: np.ndarray, reflects: bool) -> np.ndarray:
         return _each(lambda value: Decimal(int(value > 0)), x)
 
-    def equal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        near = np.frompyfunc(lambda a, b: Decimal(int(abs(a - b) <= SAME * max(abs(a), abs(b)))), 2, 1)
+    def equal(self, x: np.ndarray, y: np.ndarray, is_exact: bool) -> np.ndarray:
+        near = np.frompyfunc(lambda a, b: Decimal(int(abs(a - b) <= Decimal(SAME) * max(abs(a), abs(b)))), 2, 1)
         return np.asarray(near(x, y), object)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
-        return np.asarray(np.max(x if counts is None else np.where(counts, x, Decimal("-Infinity")), axis=axes), object)
+        return np.asarray(np.max(x if counts is None else np.where(counts, x, LOWEST), axis=axes), object)
 
     def cut(self, x: np.ndarray) -> np.ndarray:
         return x
@@ -124,11 +126,20 @@ def work(program: Program) -> int:
     return total
 
 
-def distance(x: np.ndarray, y: np.ndarray) -> Decimal:
-    """Returns the largest difference, relative to the largest number; 0 for two arrays of zeros."""
-    differences = [abs(a - b) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
-    size = max((max(abs(a), abs(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)), default=Decimal(0))
-    return max(differences, default=Decimal(0)) / size if size else Decimal(0)
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the largest difference, relative to the largest number; 0 for two arrays of zeros, infinity for arrays of
+    different shapes.
+
+    Raises:
+      ValueError: a number isn't finite.
+    """
+    if np.shape(x) != np.shape(y):
+        return math.inf
+    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
+    if not all(a.is_finite() and b.is_finite() for a, b in pairs):
+        raise ValueError("not finite")
+    size = max((max(abs(a), abs(b)) for a, b in pairs), default=Decimal(0))
+    return float(max(abs(a - b) for a, b in pairs) / size) if size else 0.0
 
 
 def as_decimals(array: np.ndarray) -> np.ndarray:
@@ -143,7 +154,8 @@ def _each(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
 def _number(number: Number) -> Decimal:
     with decimal.localcontext() as context:
         context.prec = PRECISION
-        value = _fraction(number.fraction) * Decimal(number.radicand).sqrt()
+        root = Decimal(number.radicand).sqrt()
+        value = _fraction(number.fraction) * (root.sqrt() if number.is_fourth_root else root)
         root_of_pi = (Decimal(PI.numerator) / Decimal(PI.denominator)).sqrt()
         return value * root_of_pi**number.half_pis
 

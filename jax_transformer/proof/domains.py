@@ -206,7 +206,7 @@ class Residues:
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""
-        self.axioms.setdefault("exp of −x", {})
+        self.axioms.setdefault("exponentials", {})
         is_low = x <= self.field.half
         result = self._hash("exp", np.where(is_low, x, self.field.negate(x)))
         result = np.where(is_low, result, self.field.invert(np.where(is_low, 1, result)))
@@ -217,14 +217,14 @@ class Residues:
                 places = np.searchsorted(wanted, x, sorter=order).clip(max=wanted.size - 1)
                 found = wanted[order][places] == x
                 if found.any():
-                    self.axioms.setdefault("exp of log", {})
+                    self.axioms.setdefault("exponentials", {})
                     values = argument if sign == 1 else self.field.invert(argument)
                     result = np.where(found, values[order][places], result)
         return np.where(x == 0, 1, result)
 
     def log(self, x: np.ndarray) -> np.ndarray:
         """Hashes x or 1/x, whichever is lower. log(1/x) is −log(x)."""
-        self.axioms.setdefault("log of 1/x", {})
+        self.axioms.setdefault("exponentials", {})
         inverse = np.where(x == 0, 0, self.field.invert(np.where(x == 0, 1, x)))
         hashed = self._hash("log", np.minimum(x, inverse))
         result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))
@@ -237,7 +237,7 @@ class Residues:
 
     def tanh(self, x: np.ndarray) -> np.ndarray:
         """Returns (exp(2 x) − 1)/(exp(2 x) + 1)."""
-        self.axioms.setdefault("tanh by exp", {})
+        self.axioms.setdefault("activations", {})
         exp, one = self.exp(self.field.add(x, x)), np.asarray(1)
         return self.field.multiply(self.field.subtract(exp, one), self.field.invert(self.field.add(exp, one)))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
+from jax_transformer.proof.digits import MOST_WORK, SAME, Digits, as_decimals, distance, work
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
@@ -19,6 +20,9 @@ from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program, Value
 
+MISSING = "{} differs in a field, and not in 40 digits at random weights: an axiom is missing"
+DRAWN = 2**40
+"""Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
 SECURITY = 80
 """A proof is wrong with a probability below 2⁻⁸⁰."""
 
@@ -39,6 +43,8 @@ class Task:
     is_masked: Callable[[str], bool] = lambda name: name.endswith("attention.logits")
     """Whether an output of this name has rows that a softmax reads, so that how their masked entries are filled doesn't
     matter."""
+    own: tuple[Arrays, Arrays] | None = None
+    """Weights in float64 for both programs, on which a difference is measured."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ class Difference:
     reference: Place | None
     point: Point
     witness: float | None = None
-    """The relative RMS of the difference in float64, on the model's own weights."""
+    """The relative RMS of the difference in float64, on the model's own weights; None: not measured."""
+    digits: float | None = None
+    """The largest relative difference of any output in 60 digits, at random weights; None: not measured."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,11 @@ class Result:
         return -math.inf if self.bounds is None else _log2_error(self.bounds, self.points)
 
 
-def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = None) -> Result:
+def decide(task: Task, *, seed: int = 0) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
-    Args:
-      own: weights in float64 for both programs, on which a difference is measured.
+    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none, an
+    axiom is missing, and nothing is known.
     """
     named = _shared(task)
     if not named:
@@ -116,7 +124,9 @@ def decide(task: Task, *, seed: int = 0, own: tuple[Arrays, Arrays] | None = Non
                 points.append(found.point)
                 patterns.add(found.pattern)
                 if found.different:
-                    difference = _difference(task, named, found, own)
+                    difference = _difference(task, found)
+                    if difference.digits is not None and difference.digits < SAME:
+                        return Result("unknown", found.equal, (), difference, MISSING.format(difference.name))
                     outcome = (
                         found.equal,
                         found.different,
@@ -195,7 +205,7 @@ def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: 
         return False
     fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
     infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
-    if not np.array_equal(*infinite):
+    if not np.array_equal(infinite[0], infinite[1]):
         return False
     same = (ours == theirs) | (infinite[0] != 0)
     if same.all():
@@ -215,13 +225,12 @@ def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
     return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
 
 
-def _difference(task: Task, named: Sequence[str], found: _Comparison, own: tuple[Arrays, Arrays] | None) -> Difference:
+def _difference(task: Task, found: _Comparison) -> Difference:
     name = found.different[0]
     outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
     different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
     places = locate(_seen(task, found.seeds), outputs, different)
-    witness = None if own is None else _witness(task, name, own)
-    return Difference(name, places[0], places[1], found.point, witness)
+    return Difference(name, *places, found.point, _witness(task, name), _in_digits(task, found))
 
 
 def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
@@ -230,16 +239,35 @@ def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
     return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
-def _witness(task: Task, name: str, own: tuple[Arrays, Arrays]) -> float | None:
-    ours, theirs = (
-        evaluate(program, Reals(), weights)
-        for program, weights in zip((task.candidate, task.reference), own, strict=True)
-    )
-    left, right = ours[name].astype(np.float64), np.asarray(task.align(theirs)[name], np.float64)
-    if left.shape != right.shape:
+def _witness(task: Task, name: str) -> float | None:
+    if task.own is None:
+        return None
+    ours = evaluate(task.candidate, Reals(), task.own[0])[name].astype(np.float64)
+    theirs = np.asarray(task.align(evaluate(task.reference, Reals(), task.own[1]))[name], np.float64)
+    if ours.shape != theirs.shape:
         return None
     with np.errstate(all="ignore"):
-        return float(np.sqrt(np.mean(np.square(left - right)) / np.mean(np.square(right))))
+        return float(np.sqrt(np.mean(np.square(ours - theirs)) / np.mean(np.square(theirs))))
+
+
+def _in_digits(task: Task, found: _Comparison) -> float | None:
+    """Returns how far outputs that differ are apart in 60 digits at random weights; None if that would take long, or
+    isn't defined."""
+    if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
+        return None
+    generator = np.random.default_rng(found.seeds)
+    left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice([-1, 1], shape))
+    try:
+        ours = evaluate(task.candidate, Digits(), _scaled(left))
+        theirs = task.align(evaluate(task.reference, Digits(), _scaled(right)))
+        return max(distance(ours[name], theirs[name]) for name in found.different)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _scaled(weights: Arrays) -> dict[str, np.ndarray]:
+    """Returns drawn integers as decimals in (−1, 1)."""
+    return {name: as_decimals(array) / DRAWN for name, array in weights.items()}
 
 
 def _shared(task: Task) -> list[str]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Result, Task, UnknownOperation, jax_programs, prove
+from jax_transformer.proof import Result, Task, UnknownOperation, decide, jax_programs
 
 W = (3, 4)
 ROW = np.array([0, 0, 1.0, 0])
@@ -34,7 +34,7 @@ def compared(ours: Function, theirs: Function, name: str = "output", shape: tupl
         drawn = {"w": one(shape)}
         return drawn, drawn
 
-    return prove(Task(*programs, draw))
+    return decide(Task(*programs, draw))
 
 
 def centred(x: Any) -> Any:

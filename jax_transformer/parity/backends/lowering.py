@@ -109,7 +109,9 @@ class Lowered:
             left, right = self._draw(draw)
             return {**left, **shared}, {**right, **shared}
 
-        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes))
+        ours_own, theirs_own = self.own_weights()
+        own = {**ours_own, **more}, {**theirs_own, **more}
+        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), own=own)
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.

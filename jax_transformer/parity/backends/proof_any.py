@@ -166,7 +166,7 @@ class AnyTwo:
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
 
-        return Task(ours, theirs, draw, self._aligned)
+        return Task(ours, theirs, draw, self._aligned, own=None if gradients else self.own_weights())
 
     def own_weights(self) -> tuple[Arrays, Arrays]:
         both = []

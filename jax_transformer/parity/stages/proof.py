@@ -83,14 +83,14 @@ def _prove_forward(
     lowered."""
     if "gradients" in names:
         progress("proof: forward, loss and gradients")
-        collected.prove(names, lambda: both.forward(gradients=True), seed, both.own_weights)
+        collected.prove(names, lambda: both.forward(gradients=True), seed)
         if collected.tasks or names == ("gradients",):
             return
     progress("proof: forward and loss")
     of_gradients = [stage for stage in collected.stages if stage.name == "gradients"]
     collected.stages.clear()
     rest = tuple(name for name in names if name != "gradients")
-    collected.prove(rest, lambda: both.forward(gradients=False), seed, both.own_weights)
+    collected.prove(rest, lambda: both.forward(gradients=False), seed)
     collected.stages += of_gradients
 
 
@@ -102,16 +102,14 @@ class Collected:
         self.tasks: list[TaskProof] = []
         self.difference: dict[str, Any] | None = None
 
-    def prove(
-        self, names: tuple[str, ...], lower: Callable[[], Task], seed: int, own: Callable[[], Any] | None = None
-    ) -> None:
+    def prove(self, names: tuple[str, ...], lower: Callable[[], Task], seed: int) -> None:
         """Proves the outputs of a pair of programs, each of which belongs to one of the stages."""
         try:
             task = lower()
         except (UnknownOperation, CannotRun) as error:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
-        result = decide(task, seed=seed, own=None if own is None else own())
+        result = decide(task, seed=seed)
         for name in names:
             equal, different = _of_stage(result.equal, name), _of_stage(result.different, name)
             if result.verdict == "unknown":
