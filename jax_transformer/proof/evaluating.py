@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -51,13 +50,10 @@ def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: M
         return domain.constant(attributes["array"], attributes.get("exactly"))
     if one.name in ARITHMETIC or one.name in FUNCTIONS:
         return domain.apply(one.name, inputs, attributes)
-    if one.name == "put":
-        return _put(inputs[0], inputs[1], attributes["places"], attributes["adds"], domain)
-    return moved(one, inputs, domain.dtype)
+    return _move(one, inputs, domain)
 
 
-def moved(one: Operation, inputs: list[np.ndarray], dtype: type[Any]) -> np.ndarray:
-    """Moves elements as an operation does."""
+def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarray:
     x, attributes = inputs[0], one.attributes
     if one.name == "reshape":
         return x.reshape(one.shape)
@@ -68,11 +64,13 @@ def moved(one: Operation, inputs: list[np.ndarray], dtype: type[Any]) -> np.ndar
     if one.name == "take":
         places = attributes["places"]
         taken = np.ravel(x)[places] if x.size else np.zeros(places.shape, x.dtype)
-        return np.where(places < 0, dtype(0), taken) if (places < 0).any() else taken
+        return np.where(places < 0, domain.dtype(0), taken) if (places < 0).any() else taken
     if one.name == "concatenate":
         return np.concatenate(inputs, attributes["axis"])
-    assert one.name == "where"
-    return np.where(attributes["condition"], x, inputs[1])
+    if one.name == "where":
+        return np.where(attributes["condition"], x, inputs[1])
+    assert one.name == "put"
+    return _put(x, inputs[1], attributes["places"], attributes["adds"], domain)
 
 
 def _put(x: np.ndarray, updates: np.ndarray, places: np.ndarray, adds: bool, domain: Domain) -> np.ndarray:
