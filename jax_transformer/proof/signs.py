@@ -214,7 +214,7 @@ class Signs:
                 inputs.add(each)
                 nodes.add(each)
                 continue
-            elif not self._is_linear(one):
+            if not self._is_linear(one):
                 others.add(each)
                 continue
             nodes.add(each)
