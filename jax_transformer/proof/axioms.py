@@ -23,11 +23,13 @@ AXIOMS = {
         "1 − 0.9 in float64 is 1/10, too."
     ),
     "positive": (
-        "a sum of squares, or of exponentials, is positive almost everywhere. So a test of its sign is decided."
+        "a sum of squares, or of exponentials, isn't negative. It is positive almost everywhere if it follows from how "
+        "it is computed that it isn't zero. So a test of its sign is decided."
     ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (
-        "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), and σ(x) = (1 + tanh(x/2))/2. erf and sin are odd, and cos is even."
+        "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), σ(x) = (1 + tanh(x/2))/2, erf and sin are odd, cos is even, and "
+        "[x > 0] + [−x > 0] = 1 unless x is zero for many weights."
     ),
 }
 """Name → what is taken for granted, and why."""

@@ -89,6 +89,11 @@ class Builder:
         shape = tuple(shape)
         if shape == x.shape:
             return x
+        if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
+            array = x.known.reshape(shape)
+            return self._emit(
+                "constant", (), shape, {**self.operations[x.node].attributes, "array": array}, known=array
+            )
         if x.node is not None and self.operations[x.node].name == "reshape":
             x = self._as(x.kind, self.operations[x.node].inputs[0])
             if shape == x.shape:
@@ -208,7 +213,8 @@ class Builder:
     def _choose(self, condition: Value, x: Value, y: Value) -> Value:
         """Returns y + s (x − y)."""
         found = self.add(y, self.multiply(self.as_float(condition), self.subtract(x, y)))
-        assert condition.node is not None and found.node is not None
+        assert condition.node is not None
+        assert found.node is not None
         flag = self._negated.get(condition.node)
         if flag is not None and flag.node is not None:
             self._chosen.setdefault(found.node, (flag.node, y, x))
@@ -263,7 +269,8 @@ class Builder:
         for one, other in ((x, y), (y, x)):
             if other.known is not None:
                 return masks.scaled(one.fills, other.known, self.line)
-        assert x.node is not None and y.node is not None
+        assert x.node is not None
+        assert y.node is not None
         for one, other in ((x, y), (y, x)):
             if masks.infinite(one.fills) and other.fills is None and self._signs.always_positive(other.node or 0):
                 assert one.fills is not None
@@ -369,10 +376,10 @@ class Builder:
             return None
         left, right = self.operations[x.node], self.operations[y.node]
         if left.name == "inverse" and self.operations[left.inputs[0]].name == "root":
-            radicand = self.operations[left.inputs[0]].inputs[0]
-            if right.name == "inverse" and right.inputs[0] == radicand:
+            read = self.operations[left.inputs[0]].inputs[0]
+            if right.name == "inverse" and right.inputs[0] == read:
                 return self.power(x, 3)
-            if y.node == radicand:
+            if y.node == read:
                 return self._values[left.inputs[0]]
         if left.name == "root" and right.name == "inverse" and right.inputs[0] == left.inputs[0]:
             return self.inverse(x)
@@ -381,7 +388,8 @@ class Builder:
     def _stepped(self, x: Value, y: Value) -> tuple[Value, Value] | None:
         """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
         and s · y is s · a if y is a wherever s is 1."""
-        assert x.node is not None and y.node is not None
+        assert x.node is not None
+        assert y.node is not None
         one, negated = self.operations[y.node], self._negated.get(y.node)
         if one.name == "step" and one.inputs[0] == x.node and not one.attributes["reflects"]:
             return x, self.as_float(self._loose_step(x))
@@ -531,10 +539,14 @@ class Builder:
     def cos(self, x: Value) -> Value:
         return self._elementwise("cos", x, np.cos)
 
-    def cut(self, x: Value) -> Value:
-        """Returns x as the value of an unknown function of it, which begins degrees anew."""
+    def cut(self, x: Value, *, is_weight: bool) -> Value:
+        """Returns x as the value of an unknown function of it, which begins degrees anew.
+
+        Args:
+          is_weight: whether x is a weight after an optimizer step, and takes all values as the weight before it does.
+        """
         x = self.as_float(x)
-        return self._emit("cut", [x], x.shape, fills=x.fills)
+        return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""
@@ -554,6 +566,7 @@ class Builder:
     def _below_largest(self, x: Value, axis: int) -> Value:
         """Subtracts each row's largest entry, which float64 needs."""
         x, axis = self.as_float(x), axis % len(x.shape)
+        masks.counting(x.fills, (axis,), self.line)  # names rows of -inf before ∞ − ∞ is met
         largest = self.reshape(self.largest(x, (axis,)), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
         return self.subtract(x, self.broadcast(largest, x.shape))
 
@@ -706,7 +719,9 @@ class Builder:
                 return self.where(self.constant(low), one, inside)
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
-        assert x.node is not None and y.node is not None and found.node is not None
+        assert x.node is not None
+        assert y.node is not None
+        assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
         return found
 
@@ -747,7 +762,7 @@ class Builder:
         else:
             counts = _whole_rows(counts & own, (axis,))
             if (counts & np.isneginf(_fills(x))).any():
-                raise UnknownOperation("softmax", self.line, "a row is masked as a whole: the result is NaN")
+                raise UnknownOperation("softmax", self.line, "all entries of a row are -inf or left out: it leaves 0/0")
         attributes = {"axis": axis, **({} if counts is None else {"counts": counts})}
         mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)

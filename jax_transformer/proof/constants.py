@@ -21,6 +21,8 @@ MOST_RADICAND = 2**16
 """The largest n whose √n is looked for."""
 MOST_DENOMINATOR_OF_SQUARE, MOST_RADICAND_OF_RATIO = 2**12, 2**24
 """√(a/b) is looked for with b up to the first and a · b up to the second."""
+MOST_FACTOR = 2**12
+"""The largest factor whose square is looked for under a root."""
 MOST_TERM, MOST_DENOMINATOR = 1000, 10**6
 """Fractions a/b with a and b up to these are looked for, and decimals of up to four digits."""
 MOST_DIGITS = 6
@@ -110,24 +112,23 @@ def _candidates(value: float) -> Iterator[Number]:
                 numerator = round(without_pi * denominator)
                 if 1 <= numerator <= 16:
                     yield root_of(Fraction(numerator, denominator), halves)
-        n = round(1 / square**2) if square < 1 else round(square**2)
-        if 1 <= n <= MOST_RADICAND and math.isqrt(n) ** 2 != n:  # PyTorch scales queries and keys by √(1/√H) each
-            yield (
-                Number(Fraction(1, n), n**3, 0, "roots", True)
-                if square < 1
-                else Number(Fraction(1), n, 0, "roots", True)
-            )
+        fourth = square * square
+        n = round(fourth if fourth >= 1 else 1 / fourth)
+        if n <= MOST_RADICAND and math.isqrt(n) ** 2 != n:  # PyTorch scales queries and keys by √(1/√H) each
+            is_large = fourth >= 1
+            yield Number(Fraction(1) if is_large else Fraction(1, n), n if is_large else n**3, 0, "roots", True)
         yield Number(Fraction(value).limit_denominator(MOST_DENOMINATOR), axiom="fractions")
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
         yield Number(1 - Fraction(str(decimal)), axiom="fractions")
 
 
+@lru_cache(4096)
 def root_of(square: Fraction, half_pis: int = 0) -> Number:
-    """Returns √square · √π to a power."""
+    """Returns √square · √π to a power, square factors up to MOST_FACTOR² written out."""
     radicand = square.numerator * square.denominator
     factor = Fraction(1, square.denominator)
-    for n in range(math.isqrt(radicand), 1, -1):
+    for n in range(min(math.isqrt(radicand), MOST_FACTOR), 1, -1):
         if radicand % (n * n) == 0:
             return Number(factor * n, radicand // (n * n), half_pis, "roots")
     return Number(factor, radicand, half_pis, "roots")

@@ -10,18 +10,21 @@ values are read by functions:
 1. Call two arguments of a function *alike* if they are one rational function of weights and earlier values, where alike
    arguments have one value. Programs that differ have different outputs in this sense.
 2. Functions are hashes. As long as no arguments are equal that aren't alike, values of arguments that aren't alike are
-   independent random variables, each any one number with a probability of at most c/p. A difference that isn't zero as
-   a function is then zero with a probability of at most c · d/p (Schwartz 1980, Zippel 1979); at all R points, with the
-   R-th power of it.
+   independent random variables. A difference that isn't zero as a function is then zero with a probability of at most
+   c · d/p, by the induction of Schwartz (1980) and Zippel (1979), one variable after the other; at all R points, with
+   the R-th power of it. c is 3 since a hash h is read as h, as 1/h (exp of the opposite number) and as
+   (h − 1)/(h + 1) (tanh): with poles up to e at three places, a difference is zero for 3e values of h at most, unless
+   the coefficient of the highest pole is, whose degree is less by e.
 3. Points of a series have to agree in which arguments are equal (`domains.pattern`). So if two that aren't alike are
    equal at one point, they are equal at all. For the first such two in the order of evaluation, (2) gives the same
    power. There are fewer than N²/2 such pairs, and twice as many where signs don't count. The numbers 0 and 1 are
    arguments as well: some functions are known there.
 
+exp of a logarithm is the logarithm's argument, and may be any that was read before.
+
 A series in which a divisor is zero, or whose points disagree, is given up. There are SERIES at most, and the
-probability is at most their sum. Two assumptions are not counted: hashes, and roots, which are known by their squares,
-are taken to be random; and a coefficient that isn't zero is taken not to be a multiple of the prime, which is drawn
-from some 2³³.
+probability is at most their sum. Two assumptions are not counted: hashes are taken to be random, and a coefficient that
+isn't zero is taken not to be a multiple of the prime, which is drawn from some 2³³.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ from jax_transformer.proof.programs import FUNCTIONS, Operation, Program
 
 SERIES = 8
 """How many series of points are tried."""
-LIKELIEST = 1.001
-"""c: hashes are 64 bits modulo p."""
+LIKELIEST = 3.001
+"""c: hashes, 64 bits modulo p, are read with poles at three places."""
+READ_AGAIN = {"log": 1, "largest": 1}
+"""How often results are arguments: exp compares its own with logarithms, and largest hashes sums of hashed entries."""
 
 Powers = Mapping[int, int]
-"""Divisors, by the operation that inverts them → exponents."""
+"""Divisors, by the operation that has them → exponents."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Bounds:
     @property
     def can_decide(self) -> bool:
         """Returns whether each point makes the error smaller, by 2⁻⁸ at least."""
-        return LIKELIEST * self.degree < 2 ** (BITS - 9)
+        return math.log2(LIKELIEST) + math.log2(self.degree) < BITS - 9
 
     def log2_error(self, primes: Sequence[int]) -> float:
         """Returns the logarithm of a bound on the probability that a series of points, one in each field, shows no
@@ -87,15 +92,19 @@ def _highest(program: Program) -> tuple[int, int]:
     def total(degree: Degree) -> int:
         return max(degree.numerator, whole(degree.divisors))
 
-    highest, values = 1, 0
+    highest, values, of_logarithm = 1, 0, 0
     for node, one in enumerate(program.operations):
         inputs = [degrees[each] for each in one.inputs]
         if one.name in FUNCTIONS:
             highest = max(highest, total(_combined(one, inputs, whole)))
-            values += program.size(one.inputs[0]) + 2 * program.size(
-                node
-            )  # results are arguments where tables hold them
-            degrees.append(Degree(1))
+            values += program.size(one.inputs[0]) + READ_AGAIN.get(one.name, 0) * program.size(node)
+            if one.name == "log":
+                of_logarithm = max(of_logarithm, total(inputs[0]))
+            if one.name in ("exp", "tanh") and of_logarithm:
+                sizes[node] = 3 * of_logarithm * program.size(node)
+                degrees.append(Degree(1 + sizes[node], {node: 1}))
+            else:
+                degrees.append(Degree(1))
         elif one.name == "inverse":
             sizes[node] = max(total(inputs[0]), 1) * program.size(node)
             degrees.append(Degree(whole(inputs[0].divisors) + sizes[node], {node: 1}))

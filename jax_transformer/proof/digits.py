@@ -111,7 +111,7 @@ class Digits:
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(np.max(x if counts is None else np.where(counts, x, LOWEST), axis=axes), object)
 
-    def cut(self, x: np.ndarray) -> np.ndarray:
+    def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return x
 
 

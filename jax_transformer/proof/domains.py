@@ -79,7 +79,7 @@ class Reals:
         of_row = np.exp(x - mean)
         return of_row if counts is None else np.where(counts, of_row, 0.0)
 
-    def cut(self, x: np.ndarray) -> np.ndarray:
+    def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return x
 
     def exp(self, x: np.ndarray) -> np.ndarray:
@@ -201,7 +201,7 @@ class Residues:
         of_row = self._hash("exp of a row", self.field.subtract(x, mean))
         return of_row if counts is None else np.where(counts, of_row, 0)
 
-    def cut(self, x: np.ndarray) -> np.ndarray:
+    def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return self._hash("cut", x)
 
     def exp(self, x: np.ndarray) -> np.ndarray:

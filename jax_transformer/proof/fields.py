@@ -146,8 +146,7 @@ class PrimeField:
         terms = x.shape[2]
         if terms > LONG_SUM:
             parts = [slice(start, start + LONG_SUM) for start in range(0, terms, LONG_SUM)]
-            products = (self.matmul(x[:, :, part], y[:, part]) for part in parts)
-            return functools.reduce(self.add, products)
+            return functools.reduce(self.add, (self.matmul(x[:, :, part], y[:, part]) for part in parts))
         product = np.zeros((x.shape[0], x.shape[1], y.shape[2]), np.int64)
         bits = LIMB if terms <= SHORT_SUM else SHORT_LIMB
         x_limbs = self._limbs(x, bits)

@@ -12,7 +12,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_rules import CUT, MOVES, RULES
+from jax_transformer.proof.jax_rules import CUTS, MOVES, RULES
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 
 CALLS = {
@@ -55,13 +55,17 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
     return builder.program(dict(zip(keys, found, strict=True)))
 
 
-def cut(tree: Any) -> Any:
+def cut(tree: Any, *, is_weight: bool) -> Any:
     """Marks arrays as values of an unknown function of them; the other program has to do so with its own.
 
     Programs of many steps need it: the degrees of what they compute, and with them the number of points, would grow
     from step to step.
+
+    Args:
+      is_weight: whether the arrays are weights after an optimizer step.
     """
-    return jax.tree.map(lambda leaf: checkpoint_name(leaf, CUT), tree)
+    name = next(name for name, of_weights in CUTS.items() if of_weights is is_weight)
+    return jax.tree.map(lambda leaf: checkpoint_name(leaf, name), tree)
 
 
 class Lowering:

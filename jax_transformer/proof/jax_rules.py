@@ -47,12 +47,13 @@ def _register() -> None:
 _register()
 
 
-CUT = "proof.cut"
+CUTS = {"proof.cut": False, "proof.cut of a weight": True}
+"""Names of values that are cut → whether they are weights."""
 
 
 @rule("name")
 def named(b: Builder, x: Value, *, name: str, **params: Any) -> Value:
-    return b.cut(x) if name == CUT else x
+    return b.cut(x, is_weight=CUTS[name]) if name in CUTS else x
 
 
 @rule("rsqrt")

@@ -286,4 +286,4 @@ def _number(program: Program, node: int) -> float | None:
     while one.name in ("broadcast", "reshape", "inverse"):
         one = program.operations[one.inputs[0]]
     array = one.attributes.get("array")
-    return float(array) if array is not None and array.size == 1 else None
+    return float(array.ravel()[0]) if array is not None and array.size == 1 else None

@@ -7,6 +7,8 @@ fill that is scaled down, or subtracted again, masks nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -82,8 +84,10 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
     """
     if x is None:
         return None
-    if np.isposinf(x).any() or np.isneginf(x).all(axis=axes).any():
-        raise UnknownOperation("softmax", line, "a row holds +∞, or is masked as a whole by −∞: the result is NaN")
+    if np.isneginf(x).all(axis=axes).any():
+        raise UnknownOperation("softmax", line, "all entries of a row are -inf, which leaves 0/0")
+    if np.isposinf(x).any():
+        raise UnknownOperation("softmax", line, "an entry of a row is inf, which leaves NaN")
     is_zero = np.isneginf(x) | ((x <= FILL) & ~(x <= FILL).all(axis=axes, keepdims=True))
     return None if not is_zero.any() else ~is_zero
 
@@ -107,7 +111,7 @@ def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
     return np.asarray(np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True))
 
 
-def _defined(total: np.ndarray, has_infinity: np.ndarray, line: str) -> np.ndarray:
+def _defined(total: np.ndarray, has_infinity: Any, line: str) -> np.ndarray:
     if (np.isnan(total) & has_infinity).any():
         raise UnknownOperation("add", line, "∞ − ∞ is NaN")
     return total

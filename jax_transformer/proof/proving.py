@@ -19,7 +19,7 @@ from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
-from jax_transformer.proof.programs import Program, Value
+from jax_transformer.proof.programs import Program
 
 SCALES = (0, 1, 2, 3, -6)
 """Powers of ten by which random weights are multiplied until a difference shows in 60 digits."""
@@ -30,6 +30,8 @@ SECURITY = 80
 """A proof is wrong with a probability below 2⁻⁸⁰."""
 
 Arrays = Mapping[str, np.ndarray]
+Both = tuple[np.ndarray, np.ndarray]
+Fills = Mapping[str, Both]
 Draw = Callable[[Callable[[tuple[int, ...]], np.ndarray]], tuple[Arrays, Arrays]]
 """(draw an array of a shape) → the weights of both programs, by the names of their inputs."""
 
@@ -90,8 +92,6 @@ class Result:
     bounds: Bounds | None = None
     axioms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Those that were used → on which constants, or at which lines."""
-    narrowing: tuple[str, ...] = ()
-    """Where the programs round to a narrower type. The functions that are compared don't."""
 
     @property
     def log2_error(self) -> float:
@@ -111,35 +111,25 @@ def decide(task: Task, *, seed: int = 0) -> Result:
     programs = task.candidate, task.reference
     bounds = bound(programs)
     axioms: dict[str, dict[str, None]] = {}
-    narrowing = tuple(dict.fromkeys(line for program in programs for line in program.narrowing))
     for program in programs:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
-        return Result("unknown", reason=f"a degree of {bounds.degree:.1e} is too high for fields of 2⁵⁰ elements")
-    seeds = [seed, *_digests(programs)]
+        return Result("unknown", reason=f"the degrees are too high for a proof: 2^{math.log2(bounds.degree):.0f}")
+    seeds, fills = [seed, *_digests(programs)], _fills(task, named)
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
         patterns = set[str]()
         try:
             while len(patterns) < 2 and _log2_error(bounds, points) > -SECURITY:
-                found = _compare_at(task, named, [*seeds, series, len(points)], axioms)
+                found = _compare_at(task, named, fills, [*seeds, series, len(points)], axioms)
                 points.append(found.point)
                 patterns.add(found.pattern)
                 if found.different:
                     difference = _difference(task, found)
                     if difference.digits is not None and difference.digits < SAME:
                         return Result("unknown", found.equal, (), difference, MISSING.format(difference.name))
-                    outcome = (
-                        found.equal,
-                        found.different,
-                        difference,
-                        "",
-                        tuple(points),
-                        bounds,
-                        _listed(axioms),
-                        narrowing,
-                    )
+                    outcome = found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
                     return Result("refuted", *outcome)
         except NoInverse as zero:
             reason = str(zero)
@@ -147,7 +137,7 @@ def decide(task: Task, *, seed: int = 0) -> Result:
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1:
-            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms), narrowing)
+            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
 
@@ -167,7 +157,9 @@ class _Comparison:
     """Which arguments of functions are equal."""
 
 
-def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict[str, dict[str, None]]) -> _Comparison:
+def _compare_at(
+    task: Task, named: Sequence[str], fills: Fills, seeds: list[int], axioms: dict[str, dict[str, None]]
+) -> _Comparison:
     """Evaluates both programs at one point."""
     domains, (left, right) = _drawn(task, seeds)
     ours = evaluate(task.candidate, domains[0], left)
@@ -177,7 +169,7 @@ def _compare_at(task: Task, named: Sequence[str], seeds: list[int], axioms: dict
     theirs = dict(task.align(theirs))
     for domain in domains:
         _merge(axioms, domain.axioms)
-    equal = [name for name in named if _agree(task, name, ours[name], theirs[name], axioms)]
+    equal = [name for name in named if _agree(task, name, (ours[name], theirs[name]), fills.get(name), axioms)]
     different = [name for name in named if name not in equal]
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
@@ -201,16 +193,19 @@ def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
     return both
 
 
-def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: dict[str, dict[str, None]]) -> bool:
+def _agree(task: Task, name: str, both: Both, fills: Both | None, axioms: dict[str, dict[str, None]]) -> bool:
     """Returns whether two outputs are equal. Entries that both sides mask by a constant are, in rows that a softmax
     reads (axiom "masks")."""
+    ours, theirs = both
     if ours.shape != theirs.shape:
         return False
-    fills = [_fills(task.candidate.outputs)[name], task.align(_fills(task.reference.outputs))[name]]
+    same = ours == theirs
+    if fills is None:
+        return bool(same.all())
     infinite = [np.where(np.isinf(each), each, 0.0) for each in fills]
     if not np.array_equal(infinite[0], infinite[1]):
         return False
-    same = (ours == theirs) | (infinite[0] != 0)
+    same |= infinite[0] != 0
     if same.all():
         return True
     if not task.is_masked(name):
@@ -223,9 +218,20 @@ def _agree(task: Task, name: str, ours: np.ndarray, theirs: np.ndarray, axioms: 
     return True
 
 
-def _fills(outputs: Mapping[str, Value]) -> dict[str, np.ndarray]:
-    """Returns the constants that mask entries of outputs, 0 elsewhere, as arrays that a table can move."""
-    return {name: np.zeros(value.shape) if value.fills is None else value.fills for name, value in outputs.items()}
+def _fills(task: Task, named: Sequence[str]) -> Fills:
+    """Returns the constants that mask entries of outputs on both sides, 0 elsewhere, for outputs that have any."""
+    ours, theirs = (
+        {
+            name: np.broadcast_to(0.0, value.shape)
+            if value.fills is None
+            else np.where(np.isnan(value.fills), 0.0, value.fills)
+            for name, value in program.outputs.items()
+        }
+        for program in (task.candidate, task.reference)
+    )
+    aligned = task.align(theirs)
+    both = ((name, (ours[name], np.asarray(aligned[name]))) for name in named)
+    return {name: pair for name, pair in both if any(each.any() for each in pair)}
 
 
 def _difference(task: Task, found: _Comparison) -> Difference:

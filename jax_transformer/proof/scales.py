@@ -7,11 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from jax_transformer.proof.constants import MOST_RADICAND_OF_RATIO, few_numbers, read
+from jax_transformer.proof.constants import few_numbers, read
 from jax_transformer.proof.programs import Operation, Value
 
 ONE = Fraction(1)
 MOST_EXPONENT = 64
+MOST_RADICAND_OF_SCALE = 2**96
+"""√(a/b) is √a/√b for a · b up to this: Adam's 1 − β₂ᵗ has long terms."""
 LONGEST = 2**256
 """A fraction of larger terms isn't followed."""
 THROUGH = frozenset(("reshape", "broadcast", "transpose", "take", "sum", "cumulative_sum", "row_mean"))
@@ -37,15 +39,16 @@ class Scales:
         self._constants: list[Fraction | None] = []
 
     def of_radicand(self, node: int) -> Fraction:
-        """Returns a positive c of a value that is written c · x; of a sum, that of the part with the largest c."""
+        """Returns a positive c of a value that is written c · x; of a sum, what all parts share."""
         self._extend()
-        return self._scales[node] if _is_short(self._scales[node], MOST_RADICAND_OF_RATIO) else ONE
+        return self._scales[node] if _is_short(self._scales[node], MOST_RADICAND_OF_SCALE) else ONE
 
     def _extend(self) -> None:
         for node in range(len(self._scales), len(self.operations)):
             one = self.operations[node]
-            self._constants.append(self._found_constant(one, self.values[node].known))
-            scale = self._found_scale(one)
+            constant = self._found_constant(one, self.values[node].known)
+            self._constants.append(constant)
+            scale = abs(constant) if constant else self._found_scale(one)
             self._scales.append(scale if _is_short(scale, LONGEST) else ONE)
 
     def _found_scale(self, one: Operation) -> Fraction:
@@ -63,7 +66,8 @@ class Scales:
             return Fraction(self._scales[one.inputs[0]] ** exponent) if exponent <= MOST_EXPONENT else ONE
         if one.name in ("add", "subtract"):
             parts = [each for each in one.inputs if self.values[each].known is None]
-            return max((self._scales[each] for each in parts), default=ONE)
+            scales = {self._scales[each] for each in parts}
+            return scales.pop() if len(scales) == 1 else ONE
         return ONE
 
     def _found_constant(self, one: Operation, known: np.ndarray | None) -> Fraction | None:
@@ -89,8 +93,9 @@ class Scales:
         numbers = few_numbers(known)
         if few_numbers(one.attributes["array"]) is None or numbers is None or numbers.size != 1:
             return None
-        number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
-        return number.fraction if number and (number.radicand, number.half_pis) == (1, 0) else None
+        found_number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
+        is_fraction = found_number is not None and (found_number.radicand, found_number.half_pis) == (1, 0)
+        return found_number.fraction if found_number is not None and is_fraction else None
 
 
 def _is_short(number: Fraction, most: int) -> bool:

@@ -6,7 +6,7 @@ are zero, or equal another value, for many weights; a sum with a bias that is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Signs:
         """The rows of inputs that each operation depends on, as bits."""
         self._smooth: list[bool] = []
         self._memo: dict[tuple[str, int], bool] = {}
+        self._seen: dict[int, np.ndarray] = {}
+        """Values at one point, in float64, of operations that such a point was needed for."""
 
     def always_positive(self, node: int) -> bool:
         """Returns whether a value is positive wherever it is defined."""
@@ -52,9 +54,31 @@ class Signs:
         return self.always_positive(node) or (self.never_negative(node) and self.nonzero(node))
 
     def has_one_zero_set(self, node: int) -> bool:
-        """Returns whether every element is zero for all weights, or nonzero for almost all."""
+        """Returns whether every element is nonzero for almost all weights, or zero as a formula is.
+
+        An analytic function that isn't zero at one point is nonzero almost everywhere. sin² + cos² − 1 is zero at all,
+        and no formula here says so.
+        """
         self._extend()
-        return self._smooth[node] or self.nonzero(node)
+        return self.nonzero(node) or (self._smooth[node] and self._is_nonzero_somewhere(node))
+
+    def _is_nonzero_somewhere(self, node: int) -> bool:
+        """Returns whether all elements are nonzero at random weights, in float64."""
+        from jax_transformer.proof.domains import Reals
+        from jax_transformer.proof.evaluating import compute
+
+        needed, waiting = set[int](), [node]
+        while waiting:
+            each = waiting.pop()
+            if each not in needed and each not in self._seen:
+                needed.add(each)
+                waiting += self.operations[each].inputs
+        domain, key = Reals(), np.random.default_rng(node)
+        for each in sorted(needed):
+            one = self.operations[each]
+            drawn = {one.attributes["name"]: key.uniform(0.5, 2.0, one.shape)} if one.name == "input" else {}
+            self._seen[each] = compute(one, [self._seen[read] for read in one.inputs], domain, drawn)
+        return bool((np.abs(self._seen[node]) > TINY).all())
 
     # --- within
 
@@ -71,18 +95,17 @@ class Signs:
         """Notes which inputs each operation depends on, and whether it is analytic."""
         for node in range(len(self._leaves), len(self.operations)):
             one = self.operations[node]
-            leaves, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
+            own, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
             for each in one.inputs:
-                leaves |= 0 if leaves else self._leaves[each]
                 smooth = smooth and self._smooth[each]
             if one.name in ("root", "log"):  # √x² is |x|, which isn't analytic
                 smooth = smooth and self.always_positive(one.inputs[0])
-            self._leaves.append(leaves)
+            self._leaves.append(own or self._leaves_of(one.inputs))
             self._smooth.append(smooth)
 
     def _own_leaves(self, one: Operation, node: int) -> int:
         """Returns the rows of an input, or those that are taken of one."""
-        if one.name == "input":
+        if self._is_leaf(one):
             count = one.shape[0] if one.shape and 1 < one.shape[0] <= MOST_ROWS else 1
             self._rows[node] = self._bits, count
             self._bits += count
@@ -156,9 +179,13 @@ class Signs:
             return any(map(self.nonzero, inputs))
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
             return self._spreads(*variance)
-        if one.name in ("add", "subtract", "input"):
+        if one.name in ("add", "subtract") or self._is_leaf(one):
             return self._moves_with_a_leaf(node)
         return False
+
+    def _is_leaf(self, one: Operation) -> bool:
+        """Returns whether a value is a weight, or one after an optimizer step, which moves with the one before it."""
+        return one.name == "input" or (one.name == "cut" and one.attributes["is_weight"])
 
     def _moves_with_a_leaf(self, node: int) -> bool:
         part = self._linear_part(node)
@@ -183,8 +210,10 @@ class Signs:
             if each in nodes or each in others:
                 continue
             one = self.operations[each]
-            if one.name == "input":
+            if self._is_leaf(one):
                 inputs.add(each)
+                nodes.add(each)
+                continue
             elif not self._is_linear(one):
                 others.add(each)
                 continue
@@ -199,7 +228,7 @@ class Signs:
         is_free = any(rows.any() for rows in free.values())
         return self._value_of_part(sorted(nodes), free, node) if is_free else None
 
-    def _leaves_of(self, nodes: set[int]) -> int:
+    def _leaves_of(self, nodes: Iterable[int]) -> int:
         found = 0
         for each in nodes:
             found |= self._leaves[each]
@@ -240,7 +269,7 @@ class Signs:
 
         for node in nodes:
             one = self.operations[node]
-            if one.name == "input":
+            if self._is_leaf(one):
                 part[node] = key.standard_normal(one.shape) * free[node]
             elif self.values[node].known is None:
                 part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
@@ -254,7 +283,7 @@ class Signs:
         for factor, other in (product.inputs, product.inputs[::-1]):
             node = self._unshaped(factor)
             one = self.operations[node]
-            is_weight = one.name == "input" or (one.name == "take" and one.inputs[0] in self._rows)
+            is_weight = self._is_leaf(one) or (one.name == "take" and one.inputs[0] in self._rows)
             if is_weight and not (self._leaves[other] | also) & self._leaves[node]:
                 return True
         return False

@@ -415,13 +415,13 @@ class _Exits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def cut(tensors: Iterable[torch.Tensor]) -> None:
+def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
     """Marks tensors as values of an unknown function of them, as `jax_programs.cut` does; nothing while no program is
     lowered."""
     for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         if isinstance(lowering, Lowering):
             for tensor in tensors:
-                lowering.write(tensor, lowering.builder.cut(lowering.read(tensor)))
+                lowering.write(tensor, lowering.builder.cut(lowering.read(tensor), is_weight=is_weight))
 
 
 def defined() -> Any:

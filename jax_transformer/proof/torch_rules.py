@@ -185,7 +185,7 @@ def var_mean(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keep
     return var(b, x, dim, correction=correction, keepdim=keepdim), mean(b, x, _axes(x, dim), keepdim)
 
 
-@rule("linalg_vector_norm")
+@rule("linalg_vector_norm", "norm")
 def vector_norm(
     b: Builder, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Value:

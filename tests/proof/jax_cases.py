@@ -28,7 +28,9 @@ BOTH = (2, 3), (2, 3)
 UNARY: dict[str, Callable[..., Any]] = {
     "neg": lax.neg, "exp": lax.exp, "tanh": lax.tanh, "erf": lax.erf, "sin": lax.sin, "cos": lax.cos,
     "logistic": lax.logistic, "sign": lax.sign, "abs": lax.abs, "square": lax.square, "expm1": lax.expm1,
-    "erfc": lax.erfc, "stop_gradient": lax.stop_gradient, "copy": lax.copy_p.bind,     "optimization_barrier": lax.optimization_barrier, "name": partial(checkpoint_name, name="x"),
+    "erfc": lax.erfc,
+    "stop_gradient": lax.stop_gradient, "copy": lax.copy_p.bind,
+    "optimization_barrier": lax.optimization_barrier, "name": partial(checkpoint_name, name="x"),
 }  # fmt: skip
 POSITIVE: dict[str, Callable[..., Any]] = {
     "sqrt": lax.sqrt, "rsqrt": lax.rsqrt, "log": lax.log, "log1p": lax.log1p,

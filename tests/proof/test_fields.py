@@ -64,7 +64,7 @@ def test_any_int64_is_reduced() -> None:
     ends = [-(2**63), 2**63 - 1, -1, 0, P, -P, 2 * P, 8191 * P, -8191 * P, P - 1, 1 - P]
     x = np.concatenate([np.array(ends, np.int64), np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 5000)])
     np.testing.assert_array_equal(FIELD.reduce(x), python(x) % P)
-    assert FIELD.reduce(np.int64(-(2**63))) == -(2**63) % P
+    assert FIELD.reduce(np.asarray(-(2**63))) == -(2**63) % P
 
 
 SHAPES = [

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Result, Task, UnknownOperation, decide, jax_programs
+from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, jax_programs
 
 W = (3, 4)
 ROW = np.array([0, 0, 1.0, 0])
@@ -27,14 +27,16 @@ def float64() -> Iterator[None]:
         yield
 
 
-def compared(ours: Function, theirs: Function, name: str = "output", shape: tuple[int, ...] = W) -> Result:
-    programs = [jax_programs.lower(lambda w: {name: f(w["w"])}, {"w": np.ones(shape)}) for f in (ours, theirs)]
+def lowered(function: Function, name: str = "output") -> Program:
+    return jax_programs.lower(lambda w: {name: function(w["w"])}, {"w": np.ones(W)})
 
+
+def compared(ours: Function, theirs: Function, name: str = "output") -> Result:
     def draw(one: Any) -> Any:
-        drawn = {"w": one(shape)}
+        drawn = {"w": one(W)}
         return drawn, drawn
 
-    return decide(Task(*programs, draw))
+    return decide(Task(lowered(ours, name), lowered(theirs, name), draw))
 
 
 def centred(x: Any) -> Any:
@@ -80,19 +82,33 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
     "a ReLU's square": (lambda w: where(relu(w) ** 2 > 0, w, 2 * w), lambda w: w),
     "the sum of ReLUs' squares": (lambda w: where((relu(w) ** 2).sum(-1, keepdims=True) > 0, w, 2 * w), lambda w: w),
     "dead units without biases": (
-        lambda w: where(relu(w[:2]) @ w >= 0, 1.0, 2.0),
-        lambda w: where(relu(w[:2]) @ w > 0, 1.0, 2.0),
+        lambda w: where(relu(w[:2]) @ w[2:].T >= 0, 1.0, 2.0),
+        lambda w: where(relu(w[:2]) @ w[2:].T > 0, 1.0, 2.0),
     ),
     "the gradient of a maximum": (lambda w: jax.grad(lambda x: jnp.maximum(x, 0.0).sum())(w), lambda w: 0 * w),
     "ties of a maximum": (
-        lambda w: jax.grad(lambda x: jnp.maximum(relu(x), 0.0).sum())(w),
-        lambda w: jax.grad(lambda x: relu(relu(x)).sum())(w),
+        lambda w: jax.grad(lambda x: jnp.maximum(x, 0.0).sum())(relu(w)),
+        lambda w: jax.grad(lambda x: relu(x).sum())(relu(w)),
     ),
     "√x² and x": (lambda w: jnp.sqrt(w[0, 0] ** 2), lambda w: w[0, 0]),
     "√x² and −x": (lambda w: jnp.sqrt(w[0, 0] ** 2), lambda w: -w[0, 0]),
     "√(x² + 2 x y + y²) and x + y": (
         lambda w: jnp.sqrt(w[0, 0] ** 2 + 2 * w[0, 0] * w[0, 1] + w[0, 1] ** 2),
         lambda w: w[0, 0] + w[0, 1],
+    ),
+    "a zero that no formula shows": (
+        lambda w: where(jnp.sin(w) ** 2 + jnp.cos(w) ** 2 - 1 >= 0, w, 2 * w),
+        lambda w: where(jnp.sin(w) ** 2 + jnp.cos(w) ** 2 - 1 > 0, w, 2 * w),
+    ),
+    "an equality that no formula shows": (
+        lambda w: where(jnp.sin(w) ** 2 + jnp.cos(w) ** 2 == 1, w, 2 * w),
+        lambda w: 2 * w,
+    ),
+    "a variance of one element": (lambda w: where(w[:, :1].var(-1, keepdims=True) > 0, w, 2 * w), lambda w: w),
+    "a ReLU that is zero": (lambda w: where(relu(w) == 0, 1.0, 0.0), lambda w: 0 * w),
+    "a count that is reached": (
+        lambda w: where((w > 0).astype(w.dtype).sum() >= 2, w, 0),
+        lambda w: where((w > 0).astype(w.dtype).sum() > 2, w, 0),
     ),
     "the sign of a zero": (lambda w: w * jnp.sign(jnp.asarray(ROW)), lambda w: w * (2.0 * (jnp.asarray(ROW) > 0) - 1)),
     "which entries are −∞": (
@@ -149,7 +165,7 @@ def test_different_functions_are_refuted(name: str) -> None:
 
 
 UNKNOWN: dict[str, Function] = {
-    "0 · ∞": lambda w: w + ROW * -INF,
+    "0 · ∞": lambda w: w + jnp.asarray(ROW) * -INF,
     "∞ − ∞": lambda w: (w - INF) + INF,
     "rows that are masked by −∞ as a whole": lambda w: softmax(where(np.ones(4, bool), -INF, w)),
     "∞ times weights": lambda w: where(MASK, -INF, w) * w,
@@ -186,7 +202,8 @@ def test_what_isnt_known_is_named(name: str) -> None:
 
 def test_a_degree_beyond_the_fields_is_unknown() -> None:
     result = compared(lambda w: w ** (2.0**60), lambda w: w ** (2.0**60))
-    assert result.verdict == "unknown" and "degree" in result.reason
+    assert result.verdict == "unknown"
+    assert "degree" in result.reason
 
 
 def test_masked_entries_of_named_logits_are_equal() -> None:
@@ -200,16 +217,63 @@ def test_masked_entries_of_named_logits_are_equal() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn])
 def test_rounding_casts_are_reported(dtype: Any) -> None:
-    result = compared(lambda w: w.astype(dtype).astype(w.dtype), lambda w: w)
-    assert result.verdict == "proven" and str(np.dtype(dtype)) in result.narrowing[0]
-    table = jax_programs.lower(
-        lambda w: {"output": w["w"] * jnp.asarray(ROW / 3).astype(dtype).astype(jnp.float64)}, {"w": np.ones(W)}
-    )
-    assert table.narrowing
-    assert not compared(lambda w: w, lambda w: w + 0).narrowing
+    assert str(np.dtype(dtype)) in lowered(lambda w: w.astype(dtype).astype(w.dtype)).narrowing[0]
+    assert lowered(lambda w: w * jnp.asarray(ROW / 3).astype(dtype).astype(jnp.float64)).narrowing
+    assert not lowered(lambda w: w + 0).narrowing
 
 
 def test_seeds_depend_on_the_programs() -> None:
     points = [compared(f, f).points[0].prime for f in (lambda w: w * 2, lambda w: w * 3)]
     assert points[0] != points[1]
     assert compared(lambda w: w * 2, lambda w: w * 2).points[0].prime == points[0]
+
+
+SAME: dict[str, tuple[Function, Function]] = {
+    "the gradient of a maximum, and of a ReLU": (
+        jax.grad(lambda x: jnp.maximum(x, 0.0).sum()),
+        jax.grad(lambda x: relu(x).sum()),
+    ),
+    "a maximum of a ReLU": (
+        jax.grad(lambda x: jnp.maximum(relu(x), 0.0).sum()),
+        jax.grad(lambda x: relu(relu(x)).sum()),
+    ),
+    "a mask by log": (lambda w: softmax(w + jnp.log(jnp.asarray(1 - ROW))), lambda w: softmax(where(MASK, -INF, w))),
+    "gradients through a mask": (
+        jax.grad(lambda x: (softmax(where(MASK, -INF, x)) ** 2).sum()),
+        jax.grad(lambda x: (softmax(x - 1e9 * ROW) ** 2).sum()),
+    ),
+    "a mask that is scaled": (
+        lambda w: softmax((w - 1e9 * ROW) * 0.125),
+        lambda w: softmax(where(MASK, -INF, w * 0.125)),
+    ),
+    "a maximum and a minimum": (
+        lambda w: jnp.maximum(w, w[::-1]) + jnp.minimum(w, w[::-1]),
+        lambda w: w + w[::-1],
+    ),
+    "lengths": (
+        lambda w: w * jax.lax.rsqrt((w**2).mean(-1, keepdims=True)),
+        lambda w: 2.0 * w / jnp.linalg.norm(w, axis=-1, keepdims=True),
+    ),
+    "the root of a product": (
+        lambda w: jnp.linalg.norm(w, axis=-1) * jnp.linalg.norm(w[::-1], axis=-1),
+        lambda w: jnp.sqrt((w**2).sum(-1) * (w[::-1] ** 2).sum(-1)),
+    ),
+    "the derivative of |x|": (jax.grad(lambda x: jnp.abs(x).sum()), jnp.sign),
+    "the largest, said in two ways": (
+        lambda w: where(w.max(-1, keepdims=True) - w <= 0, w, 0),
+        lambda w: where(w >= w.max(-1, keepdims=True), w, 0),
+    ),
+    "scan, reversed twice": (
+        lambda w: jax.lax.scan(lambda c, x: (c * 2 + x, c), w[0], w)[1],
+        lambda w: jax.lax.scan(lambda c, x: (c * 2 + x, c), w[0], w[::-1], reverse=True)[1][::-1],
+    ),
+    "a loop without inputs": (
+        lambda w: jax.lax.scan(lambda c, _: (c * 2, None), w, None, length=3)[0],
+        lambda w: jax.lax.fori_loop(0, 3, lambda _, c: c + c, w),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(SAME))
+def test_the_same_function_is_proven(name: str) -> None:
+    assert compared(*SAME[name]).verdict == "proven"

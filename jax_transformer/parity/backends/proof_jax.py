@@ -75,10 +75,10 @@ def steps(
     for number in range(1, max(shown) + 1):
         tokens = step.count(batch)
         mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
-        state, _ = step.update(state, mean, tokens, cut(gradients))
+        state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
         if number in shown:
             found |= _named(after(number), state.params)
-        state = state._replace(params=cut(state.params))
+        state = state._replace(params=cut(state.params, is_weight=True))
     return found
 
 

@@ -50,11 +50,11 @@ def steps(
             optimizer.zero_grad()
             logits, _ = side.reference.outputs(module, *_tensors(problem))
             side._loss(logits, problem).backward()
-            cut(one.grad for one in module.parameters() if one.grad is not None)
+            cut([one.grad for one in module.parameters() if one.grad is not None], is_weight=False)
             optimizer.step()
             if number in shown:
                 found |= {after(number) + name: one.clone() for name, one in module.state_dict().items()}
-            cut(module.parameters())
+            cut(module.parameters(), is_weight=True)
     return found
 
 

@@ -1,0 +1,220 @@
+"""Different PyTorch programs that look alike are never proven equal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, torch_programs
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.compile imports it
+
+W = (3, 4)
+VALUE = 0.7
+FIRST = torch.tensor([[True], [False], [False]])
+ALL = torch.ones(W, dtype=torch.bool)
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def lower(function: Function) -> Program:
+    weight = torch.full(W, VALUE, dtype=torch.float64)
+    return torch_programs.lower(lambda: {"output": function(weight)}, {"w": weight})
+
+
+def compared(ours: Function, theirs: Function) -> Result:
+    def draw(one: Any) -> Any:
+        drawn = {"w": one(W)}
+        return drawn, drawn
+
+    return decide(Task(lower(ours), lower(theirs), draw))
+
+
+def changed(x: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+    """Returns a copy of a tensor after a change in place."""
+    copy = x.clone()
+    change(copy)
+    return copy
+
+
+class Doubled(torch.autograd.Function):
+    """Computes 2 x, with another derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def gradient(function: Function) -> Function:
+    def of(w: torch.Tensor) -> torch.Tensor:
+        leaf = w.clone().requires_grad_()
+        return torch.autograd.grad(function(leaf).sum(), leaf)[0]
+
+    return of
+
+
+DIFFERENT: dict[str, tuple[Function, Function]] = {
+    "what fills a pad": (
+        lambda w: functional.pad(w, (1, 1), value=2.0),
+        lambda w: functional.pad(w, (1, 1), value=0.0),
+    ),
+    "a ReLU that is at least 0": (
+        lambda w: torch.where(torch.relu(w) >= 0, w, 2 * w),
+        lambda w: torch.where(torch.relu(w) > 0, w, 2 * w),
+    ),
+    "both not zero, and their product": (
+        lambda w: torch.logical_and(w, w + 1).double(),
+        lambda w: w * (w + 1),
+    ),
+    "zero or not": (lambda w: torch.logical_not(w).double(), lambda w: 1 - w),
+    "logsumexp over two axes": (lambda w: w.logsumexp((0, 1)), lambda w: w.logsumexp(1)[0]),
+    "a safe softmax of rows of −∞": (
+        lambda w: torch.ops.aten._safe_softmax(w.masked_fill(ALL, -torch.inf), -1),
+        lambda w: 0 * w + 0.25,
+    ),
+    "the order of bounds": (lambda w: w.clamp(2, 1), lambda w: w.clamp(1, 2)),
+    "a window of another stride": (lambda w: w.as_strided((3, 2), (4, 2)), lambda w: w[:, :2]),
+    "an own derivative": (gradient(Doubled.apply), gradient(lambda x: 2 * x)),
+    "a change through a view": (lambda w: changed(w, lambda x: x[0].mul_(2)), lambda w: w),
+    "a change through an alias": (lambda w: changed(w, lambda x: x.data.t()[0].add_(1)), lambda w: w),
+    "a compiled function, and what it returned": (
+        lambda w: torch.compile(lambda x: x * 2)(w),
+        lambda w: torch.full(W, 2 * VALUE, dtype=torch.float64),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(DIFFERENT))
+def test_different_programs_are_refuted(name: str) -> None:
+    assert compared(*DIFFERENT[name]).verdict == "refuted"
+
+
+SAME: dict[str, tuple[Function, Function]] = {
+    "a compiled function": (lambda w: torch.compile(lambda x: x * 2)(w), lambda w: 2 * w),
+    "vmap": (lambda w: torch.func.vmap(lambda x: x.sum() * x)(w), lambda w: w.sum(1, keepdim=True) * w),
+    "grad": (lambda w: torch.func.grad(lambda x: (x**2).sum())(w), lambda w: 2 * w),
+    "changes through .data": (lambda w: changed(w, lambda x: x.data.mul_(2)), lambda w: w * 2),
+    "bounds": (lambda w: functional.hardtanh(w), lambda w: w.clamp(-1, 1)),
+    "numbers that aren't finite": (torch.nan_to_num, lambda w: w),
+    "a buffer that is filled": (
+        lambda w: torch.cat([torch.empty_like(w[:, :2]).copy_(w[:, :2]), torch.empty(3, 2).fill_(1.0)], 1),
+        lambda w: torch.cat([w[:, :2], torch.ones(3, 2)], 1),
+    ),
+    "out": (lambda w: torch.mul(w, 2, out=torch.empty(W, dtype=torch.float64)), lambda w: w * 2),
+    "constants without a rule": (
+        lambda w: w * torch.floor(torch.tensor([1.5, 2.5, 3.5, 4.5])),
+        lambda w: w * torch.tensor([1.0, 2, 3, 4]),
+    ),
+    "integers that follow from ones": (
+        lambda w: w[:, (torch.ones_like(w[0]) * 2).long()],
+        lambda w: w[:, [2, 2, 2, 2]],
+    ),
+    "integers changed in place": (
+        lambda w: w[:, torch.tensor([0, 1, 3]).clamp_(min=2)],
+        lambda w: w[:, [2, 2, 3]],
+    ),
+    "another overload": (lambda w: torch.var(w, 1, True), lambda w: w.var(1)),
+}
+
+
+@pytest.mark.parametrize("name", list(SAME))
+def test_the_same_program_is_proven(name: str) -> None:
+    assert compared(*SAME[name]).verdict == "proven"
+
+
+def _saved(w: torch.Tensor) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(w, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def _overlapping(x: torch.Tensor) -> Any:
+    return x.as_strided((2, 3), (2, 1)).add_(1.0)
+
+
+UNKNOWN: dict[str, Function] = {
+    "NumPy reads weights": lambda w: w + torch.from_numpy(w.numpy().copy()),
+    "np.asarray reads weights": lambda w: w + torch.tensor(np.asarray(w)),
+    "np.array reads a list of weights": lambda w: w + torch.from_numpy(np.array([w[0, 0], w[0, 1]])).sum(),
+    "a list of numbers": lambda w: w + torch.tensor(w.tolist()),
+    "a tensor of a list of weights": lambda w: w + torch.tensor([w[0, 0], w[0, 1], 1.0, 2.0]),
+    "new_tensor": lambda w: w + w.new_tensor([w[0, 0], w[0, 1], 1.0, 2.0]),
+    "DLPack": lambda w: w + torch.from_numpy(np.from_dlpack(w).copy()),
+    "item": lambda w: w + w[0, 0].item(),
+    "float": lambda w: w + float(w[0, 0]),
+    "a branch": lambda w: w if w.sum() > 0 else -w,
+    "full of a weight": lambda w: w + torch.full((4,), w[0, 0]),
+    "a file": lambda w: w + _saved(w),
+    "random numbers": lambda w: w * (torch.rand(4) < 0.999),
+    "dropout": lambda w: functional.dropout(w, 1e-6, training=True),
+    "numbers drawn in place": lambda w: w + torch.zeros(4).uniform_(),
+    "a sum of booleans": lambda w: ((w > 0) + (w > 1)).double(),
+    "a count of booleans": lambda w: (w > 0).sum() * w,
+    "weights copied to integers": lambda w: torch.zeros(W, dtype=torch.long).copy_(w).double(),
+    "small integers": lambda w: (w > 0).to(torch.uint8) * 200 * w,
+    "bits read as another type": lambda w: w.view(torch.int64).double(),
+    "complex numbers": lambda w: torch.view_as_real(torch.view_as_complex(w.view(3, 2, 2)) * 1j),
+    "memory that nothing wrote": lambda w: w + torch.empty_like(w),
+    "memory that is written in part": lambda w: changed(torch.empty_like(w), lambda x: x[:, :2].copy_(w[:, :2])),
+    "two writes to one place": lambda w: torch.zeros(4).double().index_put((torch.tensor([1, 1]),), w[0, :2]),
+    "writes that overlap": lambda w: changed(w, _overlapping),
+    "a copy onto itself": lambda w: changed(w, lambda x: x[:, ::2].copy_(x[:, 1:3])),
+    "another size of memory": lambda w: w.clone().resize_(2, 2),
+    "a sparse tensor": lambda w: (w.to_sparse() * 2).to_dense(),
+    "a quantised tensor": lambda w: torch.quantize_per_tensor(w.float(), 0.1, 0, torch.qint8).dequantize(),
+    "quantised values": lambda w: torch.fake_quantize_per_tensor_affine(w.float(), 0.1, 0, 0, 255),
+    "rounding": torch.round,
+    "floor division": lambda w: w // 1,
+    "the place of the largest": lambda w: w.argmax(-1).double(),
+    "the largest and its place": lambda w: w.max(-1)[0],
+    "sorting": lambda w: w.sort(-1)[0],
+    "the top two": lambda w: w.topk(2)[0],
+    "a row of −∞": lambda w: torch.softmax(w.masked_fill(FIRST, -torch.inf), -1),
+}
+
+
+@pytest.mark.parametrize("name", list(UNKNOWN))
+def test_what_isnt_known_is_named(name: str) -> None:
+    with pytest.raises(UnknownOperation) as error:
+        lower(UNKNOWN[name])
+    assert __file__ in str(error.value)
+
+
+def test_weights_may_share_memory() -> None:
+    flat = torch.arange(8.0, dtype=torch.float64)
+    first, second = flat[:4], flat[4:]
+    weights = {"first": first, "second": second}
+    programs = [torch_programs.lower(lambda of=of: {"output": of * 2}, weights) for of in (first, second)]
+
+    def draw(one: Any) -> Any:
+        drawn = {name: one((4,)) for name in weights}
+        return drawn, drawn
+
+    assert decide(Task(*programs, draw)).verdict == "refuted"
+    assert decide(Task(programs[0], programs[0], draw)).verdict == "proven"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("how", ["to", "copy_"])
+def test_rounding_casts_are_reported(dtype: torch.dtype, how: str) -> None:
+    def rounded(w: torch.Tensor) -> torch.Tensor:
+        narrow = w.to(dtype) if how == "to" else torch.zeros(W, dtype=dtype).copy_(w)
+        return narrow.double()
+
+    assert str(dtype).removeprefix("torch.") in lower(rounded).narrowing[0]
+
+
+def test_weights_are_as_they_were() -> None:
+    weight = torch.full(W, VALUE, dtype=torch.float64)
+    torch_programs.lower(lambda: {"output": weight * 2}, {"w": weight})
+    assert (weight == VALUE).all()
