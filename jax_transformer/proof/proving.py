@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from typing import Literal
 
@@ -20,6 +21,8 @@ from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program
 
+SCALES = (0, 1, 2, 3, -6)
+"""Powers of ten by which random weights are multiplied until a difference shows in 60 digits."""
 MISSING = "{} differs in a field, and not in 40 digits at random weights: an axiom is missing"
 DRAWN = 2**40
 """Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
@@ -258,22 +261,38 @@ def _witness(task: Task, name: str) -> float | None:
 
 def _in_digits(task: Task, found: _Comparison) -> float | None:
     """Returns how far outputs that differ are apart in 60 digits at random weights; None if that would take long, or
-    isn't defined."""
+    isn't defined. Where weights below 1 show nothing, larger and smaller ones may: a clip at 65504 is one."""
     if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
         return None
-    generator = np.random.default_rng(found.seeds)
+    distances = []
+    for exponent in SCALES if _masking(task.candidate) == _masking(task.reference) else SCALES[:1]:
+        distances.append(_apart(task, found, exponent))
+        if distances[-1] is not None and distances[-1] >= SAME:
+            break
+    return max((each for each in distances if each is not None), default=None)
+
+
+def _apart(task: Task, found: _Comparison, exponent: int) -> float | None:
+    """Returns how far outputs that differ are apart at random weights in (−1, 1), times a power of ten."""
+    generator = np.random.default_rng([*found.seeds, SCALES.index(exponent)])
     left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice([-1, 1], shape))
     try:
-        ours = evaluate(task.candidate, Digits(), _scaled(left))
-        theirs = task.align(evaluate(task.reference, Digits(), _scaled(right)))
+        ours = evaluate(task.candidate, Digits(), _scaled(left, exponent))
+        theirs = task.align(evaluate(task.reference, Digits(), _scaled(right, exponent)))
         return max(distance(ours[name], theirs[name]) for name in found.different)
     except (ArithmeticError, ValueError):
         return None
 
 
-def _scaled(weights: Arrays) -> dict[str, np.ndarray]:
-    """Returns drawn integers as decimals in (−1, 1)."""
-    return {name: as_decimals(array) / DRAWN for name, array in weights.items()}
+def _masking(program: Program) -> set[float]:
+    """Returns the constants that mask entries: other ones are the same while logits are small (axiom "masks")."""
+    constants = [one.attributes["array"] for one in program.operations if one.name == "constant"]
+    return {float(value) for array in constants for value in np.unique(array) if value <= FILL}
+
+
+def _scaled(weights: Arrays, exponent: int) -> dict[str, np.ndarray]:
+    """Returns drawn integers as decimals in (−1, 1), times a power of ten."""
+    return {name: as_decimals(array) / DRAWN * 10 ** Decimal(exponent) for name, array in weights.items()}
 
 
 def _shared(task: Task) -> list[str]:

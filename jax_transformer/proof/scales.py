@@ -66,8 +66,7 @@ class Scales:
             return Fraction(self._scales[one.inputs[0]] ** exponent) if exponent <= MOST_EXPONENT else ONE
         if one.name in ("add", "subtract"):
             parts = [each for each in one.inputs if self.values[each].known is None]
-            scales = {self._scales[each] for each in parts}
-            return scales.pop() if len(scales) == 1 else ONE
+            return max((self._scales[each] for each in parts), default=ONE)  # E[x²] − E[x]² is scaled as E[x²] is
         return ONE
 
     def _found_constant(self, one: Operation, known: np.ndarray | None) -> Fraction | None:

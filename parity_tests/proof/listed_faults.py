@@ -18,4 +18,9 @@ MISPLACED = {
     "keys have no gradient": "all keys' gradients sum to zero, so that a sum that is right leads past the place",
     "the smoothed part has no gradient": "the right side's place is an operation that the other side never needs",
 }
-"""Faults that are refuted at another operation or line than the expected one, and why."""
+"""Faults that are found at another operation or line than the expected one, and why."""
+UNSHOWN = {
+    "the fill is -9999": "e⁻⁹⁹⁹⁹ is less than 10⁻⁴³⁴²",
+    "a fill of -9999.999999999998": "e⁻⁹⁹⁹⁹ is less than 10⁻⁴³⁴²",
+}
+"""Faults that a field shows and 60 digits don't, so that the verdict is unknown, and why."""

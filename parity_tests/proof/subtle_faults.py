@@ -75,12 +75,12 @@ TOO_SMALL = (
         "scaled + positions + 1e-30 * scaled.square()",
         "pow",
     ),
-    Fault("10⁻³⁰⁰ is added to the variance", "norm_alone", "variance + EPS", "variance + EPS + 1e-300", "add"),
+    Fault("10⁻³⁰ is added to the variance", "norm_alone", "variance + EPS", "variance + EPS + 1e-30", "add"),
     Fault(
-        "the mean of all logits is added to each loss, times 10⁻⁴⁰",
+        "the mean of all logits is added to each loss, times 10⁻³⁵",
         "loss",
         "- SMOOTHING * of_all",
-        "- SMOOTHING * of_all + 1e-40 * logits.mean()",
+        "- SMOOTHING * of_all + 1e-35 * logits.mean()",
         "mean",
     ),
     Fault(
