@@ -110,6 +110,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
 def train(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
     call = parse(arguments)
+    os.environ.setdefault("USE_TORCH", "0")  # read by datasets, which else imports an installed PyTorch for each stream
     from jax_transformer.parallel.processes import join_processes
 
     processes = join_processes(call.processes)

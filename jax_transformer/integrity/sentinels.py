@@ -46,12 +46,12 @@ def training_step() -> float:
     )  # fmt: skip
     config = TrainConfig(optimizer="sgd", schedule="constant", learning_rate=1.0, warmup_steps=1)
     batch = make_batch([[4, 5, 6, 3], [7, 3]], [[5, 6], [4, 4, 5]])
+    state = jax.device_get(init_state(model, config))
+    params, optimizer = (jax.tree.map(_widened, part) for part in (state.params, state.optimizer))
+    wide = state._replace(params=params, optimizer=optimizer)
 
     def step() -> list[np.ndarray]:
-        state = init_state(model, config)
-        wide = state._replace(params=jax.tree.map(lambda leaf: leaf.astype(jnp.float64), state.params))
-        wide = wide._replace(optimizer=jax.tree.map(_widened, wide.optimizer))
-        after, metrics = make_train_step(model, config)(wide, batch)
+        after, metrics = make_train_step(model, config)(jax.tree.map(jnp.asarray, wide), batch)
         return [np.asarray(leaf) for leaf in jax.tree.leaves((after.params, metrics["loss"]))]
 
     compiled = step()
@@ -60,8 +60,8 @@ def training_step() -> float:
     return max(map(_apart, compiled, eager))
 
 
-def _widened(leaf: jax.Array) -> jax.Array:
-    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+def _widened(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
 def _apart(received: object, expected: object) -> float:

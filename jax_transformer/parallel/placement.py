@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import jax
@@ -129,9 +130,14 @@ def fetch(tree: Any) -> Any:
 
 def _fetched(array: Any) -> np.ndarray:
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
-        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[attr-defined]
-        array = jax.jit(lambda array: array, out_shardings=everywhere)(array)
+        array = _replicator(array.sharding.mesh)(array)  # type: ignore[attr-defined]
     return np.asarray(array)
+
+
+@cache
+def _replicator(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function that puts an array on every device. A mesh has one, so that each shape is compiled once."""
+    return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _placed(array: Any, sharding: NamedSharding) -> jax.Array:

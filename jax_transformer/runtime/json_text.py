@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
+
+from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -22,6 +25,32 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def read_json_object(file: str | os.PathLike[str], error: type[ValueError] = ValueError) -> dict[str, Any]:
+    """Returns the JSON object in a file.
+
+    Raises:
+      OSError: it can't be read.
+      ValueError: it isn't a JSON object, or is larger than JSON_BYTES; of the class `error`.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from jax_transformer.runtime.json_text import read_json_object
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = Path(folder, "data.json").write_text('{"step": 3}')
+      ...     read_json_object(Path(folder, "data.json"))
+      {'step': 3}
+    """
+    text = read_bytes(file, JSON_BYTES, error)
+    try:
+        content = parse_json(text)
+    except ValueError as problem:
+        raise error(f"{file}: expected a JSON object; received text that isn't JSON ({problem})") from None
+    if not isinstance(content, dict):
+        raise error(f"{file}: expected a JSON object; received {type(content).__name__}")
+    return content
 
 
 def indented_json(content: Mapping[str, Any]) -> str:

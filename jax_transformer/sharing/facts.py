@@ -12,8 +12,7 @@ from typing import Any
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.json_text import read_json_object
 from jax_transformer.storage.hub import hub_name, is_missing_path
 from jax_transformer.storage.model_directory import Model, find_model, load_model
 from jax_transformer.storage.model_files import PARAMS, ModelError, read_manifest
@@ -93,9 +92,8 @@ def read_facts(path: str, repository: str, options: CardOptions) -> Facts:
 
 def _with_records(facts: Facts, folder: Path) -> Facts:
     """Returns the facts with the counts and the environment of the run."""
-    data, parameters = (
-        _object(folder / name) if (folder / name).exists() else {} for name in (RUN_DATA, RUN_PARAMETERS)
-    )
+    files = [folder / name for name in (RUN_DATA, RUN_PARAMETERS)]
+    data, parameters = (read_json_object(file, ModelError) if file.exists() else {} for file in files)
     pairs = {name: split["kept"] for name, split in data.get("splits", {}).items()}
     return dataclasses.replace(facts, pairs=pairs, environment=parameters.get("environment", {}))
 
@@ -134,7 +132,7 @@ def _report_beside(directory: Path) -> str:
 
 def _read_report(path: str, sums: Mapping[str, str]) -> Mapping[str, Any]:
     """Reads a parity report. Raises ModelError unless it is one of these weights."""
-    content = _object(Path(path))
+    content = read_json_object(path, ModelError)
     shape = {"verdict": str, "reference": str, "stages": list, "sha256": dict, "environment": dict}
     if not all(isinstance(content.get(name), kind) for name, kind in shape.items()):
         raise ModelError(f"{path}: expected a report that jax-transformer parity --json wrote; received another object")
@@ -143,14 +141,4 @@ def _read_report(path: str, sums: Mapping[str, str]) -> Mapping[str, Any]:
             f"{path}: expected the report of this model, whose {PARAMS} has the SHA-256 {sums[PARAMS][:12]}…; received "
             "one of others; compare it anew (jax-transformer parity MODEL --json FILE), or leave the report out"
         )
-    return content
-
-
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_text(file, JSON_BYTES))
-    except ValueError as error:
-        raise ModelError(f"{file}: expected a JSON object; received text that isn't JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: expected a JSON object; received {type(content).__name__}")
     return content

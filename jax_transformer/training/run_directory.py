@@ -17,8 +17,7 @@ from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
+from jax_transformer.runtime.json_text import parse_json, read_json_object
 from jax_transformer.runtime.trees import flatten
 
 CONFIG = "config.yaml"
@@ -126,7 +125,7 @@ class RunDirectory:
         """Returns the JSON object in the file `name`, an empty one if there is no such file. Raises RunError for
         another content."""
         file = self.path / name
-        return _object(file) if file.exists() else {}
+        return read_json_object(file, RunError) if file.exists() else {}
 
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
@@ -228,21 +227,6 @@ def _lock(path: Path) -> IO[str]:
 def _write(path: Path, text: str) -> None:
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _object(file: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Raises:
-      RunError: it isn't one.
-    """
-    try:
-        content = parse_json(read_bytes(file, JSON_BYTES))
-    except ValueError as error:
-        raise RunError(f"{file}: expected a JSON object; received text that isn't JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise RunError(f"{file}: expected a JSON object; received {shorten(json.dumps(content))}")
-    return content
 
 
 @dataclass(frozen=True)

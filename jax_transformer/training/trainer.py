@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from jax_transformer.config.run import RunConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.decoding.prepared import prepare
@@ -49,8 +51,8 @@ from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
 from jax_transformer.training.schedules import make_schedule, plateau_scale
-from jax_transformer.training.state import TrainState, evaluation_params, init_state
-from jax_transformer.training.step import make_evaluation_step, make_train_step
+from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
+from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.virtual_shards import VirtualShards
@@ -127,8 +129,7 @@ class Trainer:
         if shards:
             virtual = VirtualShards(model, train, self.mesh, shards)
             return virtual, virtual.evaluate, shards
-        step = Compiled(make_train_step(model, train, mesh=self.mesh))
-        return step, make_evaluation_step(model, self.mesh), row_shards(self.mesh)
+        return Compiled(_train_step(model, train, self.mesh)), _evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self.journal.checkpoint)
@@ -155,23 +156,28 @@ class Trainer:
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step)
         if latest is None:
-            check_initial_models(self.config)
-        initial = (
-            load_initial_params(self.config.init_from, self.model_config, self.corpus, self.config.init_adapters_from)
-            if self.config.init_from and latest is None
-            else None
-        )
-        state = init_state(self.model_config, self.config.train, initial, mesh=self.mesh)
-        if latest is None:
-            self.run_dir.forget_after(0)
-            self.position, self.saved_window = {}, SavedWindow()
-            return self._at_rate_of_records(self._continued(state) if self.config.init_optimizer else state)
-        state = checkpoints.restore(latest, like=state)
+            return self._at_rate_of_records(self._new_state())
+        like = abstract_state(self.model_config, self.config.train, mesh=self.mesh)
+        state = checkpoints.restore(latest, like=like)
         self.position = self.processes.agree("the position in the data", partial(checkpoints.position, latest))
         self.saved_window = self.processes.agree("the metrics under way", partial(checkpoints.window, latest))
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
         return self._at_rate_of_records(state)
+
+    def _new_state(self) -> TrainState:
+        """Returns the state before the first step."""
+        config = self.config
+        check_initial_models(config)
+        initial = (
+            load_initial_params(config.init_from, self.model_config, self.corpus, config.init_adapters_from)
+            if config.init_from
+            else None
+        )
+        state = init_state(self.model_config, config.train, initial, mesh=self.mesh)
+        self.run_dir.forget_after(0)
+        self.position, self.saved_window = {}, SavedWindow()
+        return self._continued(state) if config.init_optimizer else state
 
     def _continued(self, state: TrainState) -> TrainState:
         """Returns the first state with the training state of the initial model."""
@@ -422,6 +428,17 @@ class Trainer:
         return translate_split(
             model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags
         )
+
+
+# A run that goes on in the process that began it, such as in a notebook, finds its programs compiled.
+@lru_cache(maxsize=2)
+def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh) -> TrainStep:
+    return make_train_step(model, config, mesh=mesh)
+
+
+@lru_cache(maxsize=2)
+def _evaluation_step(model: TransformerConfig, mesh: Mesh) -> EvaluationStep:
+    return make_evaluation_step(model, mesh)
 
 
 def _rollbacks(records: Iterable[Mapping[str, Any]]) -> list[int]:

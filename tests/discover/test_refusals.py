@@ -199,10 +199,10 @@ def test_a_shared_table_with_logits_of_other_ids_is_refused() -> None:
 
 
 def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
-    module = built("Distances")
-    module.maps["dsk"] = module.maps["dsq"]
+    module = built("Functional")
+    module.p["d0_o"] = module.p["e0_o"]
     with pytest.raises(
-        DiscoverError, match=r"query/kernel\S* and \S*key/kernel\S* are one tensor \(module.maps.ds[qk]\)"
+        DiscoverError, match=r"encoder\S*/output/kernel and decoder\S*/output/kernel are one tensor \(module.p.d0_o\)"
     ):
         discover(module)
 

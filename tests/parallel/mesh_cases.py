@@ -32,6 +32,7 @@ from jax_transformer.model.functional import Params, abstract_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
 from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
 from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
+from jax_transformer.runtime.garbage import collect_rarely
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
@@ -373,8 +374,8 @@ def virtual_shards() -> dict[str, Any]:
     half, _, _ = trained(4, first, given[:2])
     found["4 to 2"] = same(trained(2, half, given[2:])[0], alone[0])
     state, _ = make_train_step(PLAIN, config)(init_state(PAPER, config, params), given[0])
-    received, _ = VirtualShards(PLAIN, config, meshes[2], 4)(
-        _copies(first, meshes[2]), place_rows(pad_rows(given[0], 8, (0, 0)), meshes[2])
+    received, _ = VirtualShards(PLAIN, config, meshes[1], 4)(
+        _copies(first, meshes[1]), place_rows(pad_rows(given[0], 8, (0, 0)), meshes[1])
     )
     found["of the plain step"] = difference(jax.device_get(received.params), jax.device_get(state.params))
     return found
@@ -425,6 +426,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
 )
 
 if __name__ == "__main__":
+    collect_rarely()
     assert jax.device_count() == 8
     chosen = [name for name in sys.argv[1:] if name != "--all"] or [case.__name__ for case in CASES]
     with jax.enable_x64(True):

@@ -221,9 +221,11 @@ def pairs_from(self, start):
         yield pair
 
 whole, StreamedPairs.pairs_from, streaming.RETRY_SECONDS = StreamedPairs.pairs_from, pairs_from, ()
-sys.exit(main(sys.argv[1:]))
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(code)
 """
-"""Trains with a dataset whose second part breaks off in process 1, which reads it."""
+"""Trains with a dataset whose second part breaks off in process 1, which reads it; without PyTorch."""
 
 
 def test_a_stream_that_breaks_off_in_one_process_is_saved_by_all_and_goes_on_as_in_one(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
-from served_models import random_model
 
 from jax_transformer.cli import main
 from jax_transformer.decoding.translation import translate
-from jax_transformer.storage.model_directory import save_model
+from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -62,9 +61,9 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(served: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "model"
-    save_model(random_model(), path)
+    save_model(served, path)
     return path
 
 
@@ -144,11 +143,11 @@ def test_hostile_bytes(server: Running, status: int, parts: list[bytes]) -> None
     assert server.translate(texts=["eins"]).status_code == 200
 
 
-def test_answers_equal_those_of_translate(server: Running) -> None:
+def test_answers_equal_those_of_translate(server: Running, served: Model) -> None:
     texts = ["eins zwei drei", "zehn", "", "acht neun " * 5]
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda number: server.translate(texts=texts[number % 4 :], beam_size=2), range(16)))
-    wanted = translate(random_model(), texts, beam_size=2)
+    wanted = translate(served, texts, beam_size=2)
     for number, answer in enumerate(answers):
         assert [each["text"] for each in answer.json()["translations"]] == wanted[number % 4 :]
 

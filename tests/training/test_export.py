@@ -8,10 +8,10 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -28,7 +28,7 @@ from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.state import TrainState, all_params, evaluation_params, init_state
+from jax_transformer.training.state import TrainState, abstract_state, all_params, evaluation_params
 from jax_transformer.training.trainer import TrainingResult
 from jax_transformer.training.warm_start import InitialModelError
 
@@ -68,14 +68,12 @@ def params_of(path: Path | str) -> dict[str, np.ndarray]:
     return flatten(load_model(path).params)
 
 
-def saved_state(result: TrainingResult) -> TrainState:
-    """Returns the state of a run's last checkpoint."""
+def saved_states(result: TrainingResult, *steps: int) -> list[TrainState]:
+    """Returns the states of a run's checkpoints of these steps."""
     config = load_config(result.run / "config.yaml", RunConfig())
-    checkpoints = Checkpoints(result.run / "checkpoints", config.train)
-    like = jax.eval_shape(lambda: init_state(load_model(result.run).config, config.train))
-    state = checkpoints.restore(result.step, like=like)
-    checkpoints.close()
-    return state
+    like = abstract_state(load_model(result.run).config, config.train)
+    with closing(Checkpoints(result.run / "checkpoints", config.train)) as checkpoints:
+        return [checkpoints.restore(step, like=like) for step in steps]
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +84,10 @@ def averaged(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
 
 def test_the_model_is_the_mean_of_the_last_checkpoints(averaged: TrainingResult, tmp_path: Path) -> None:
     assert averaged.steps == [6, 9, 12]
-    singles = []
-    for step in averaged.steps:  # the same run, ended there: its model is that checkpoint
-        result = train(small_run(tmp_path / str(step), max_steps=step, accumulate=2, average_checkpoints=1))
-        assert result.steps == [step]
-        singles.append(params_of(result.run))
+    last = train(small_run(tmp_path, accumulate=2, average_checkpoints=1, keep_checkpoints=3))  # the same run
+    assert last.steps == [12]
+    singles = [flatten(all_params(state)) for state in saved_states(last, *averaged.steps)]
+    assert all(np.array_equal(leaf, singles[-1][path]) for path, leaf in params_of(last.run).items())
     for path, leaf in params_of(averaged.run).items():
         np.testing.assert_allclose(
             leaf, np.mean([single[path] for single in singles], axis=0, dtype=np.float64), rtol=1e-6, atol=1e-8
@@ -172,7 +169,7 @@ def test_the_moving_average_is_evaluated_and_saved(tmp_path: Path, stopped_after
     """
     options: dict[str, Any] = {"max_steps": 4, "evaluate_every": 4, "ema_decay": 0.99, "optimizer": "muon"}
     unbroken = train(small_run(tmp_path / "unbroken", **options))
-    saved = saved_state(unbroken)
+    (saved,) = saved_states(unbroken, unbroken.step)
     average, last = (flatten(params(saved)) for params in (evaluation_params, all_params))
     assert all(np.array_equal(leaf, average[path]) for path, leaf in params_of(unbroken.run).items())
     assert any(not np.array_equal(leaf, last[path]) for path, leaf in average.items())

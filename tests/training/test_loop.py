@@ -252,7 +252,7 @@ def test_real_text_trains(tmp_path: Path) -> None:
             valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")),
             num_shapes=1,
             max_length=64,
-            batch_tokens=1024,
+            batch_tokens=512,
         ),
         train=dataclasses.replace(
             preset.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5

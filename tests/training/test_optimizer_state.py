@@ -13,12 +13,11 @@ from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.data.batching import make_batch
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training.optimizer_state import OptimizerStateError, continue_training, training_state
 from jax_transformer.training.state import TrainState, init_state
-from jax_transformer.training.step import make_train_step
+from jax_transformer.training.step import StepFunctions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -26,13 +25,15 @@ MODEL = TransformerConfig(
     source_vocab_size=7, target_vocab_size=9, d_model=8, num_heads=2, d_ff=12, num_encoder_layers=2,
     num_decoder_layers=1, max_length=8,
 )  # fmt: skip
-BATCH = make_batch([[4, 5, 3], [6, 3]], [[5, 6], [4, 4, 5]])
 
 
 def trained(config: TrainConfig, steps: int = 3) -> TrainState:
-    state, step = init_state(MODEL, config), make_train_step(MODEL, config)
+    """Returns the state after steps along drawn gradients: only the optimizer is compiled."""
+    state, rng = init_state(MODEL, config), np.random.default_rng(0)
+    update = jax.jit(StepFunctions.of("trained", MODEL, config).update)
     for _ in range(steps):
-        state, _ = step(state, BATCH)
+        gradients = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), state.params)
+        state, _ = update(state, np.float32(1.0), np.int32(7), gradients)
     return state
 
 

@@ -23,7 +23,7 @@ from jax_transformer.model import functional
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
-from jax_transformer.training.state import all_params, init_state
+from jax_transformer.training.state import abstract_state, all_params, init_state
 from jax_transformer.training.step import make_train_step, summed_loss
 from jax_transformer.training.virtual_shards import VirtualShards
 
@@ -284,7 +284,7 @@ def test_pads_that_count_are_refused(random_params: Any) -> None:
     with pytest.raises(ConfigError, match=r"data\.packing must be false with train\.loss_counts_pads; received true"):
         RunConfig(data=DataConfig(packing=True), train=counting)
     with pytest.raises(ValueError, match="expected one that isn't packed with loss_counts_pads"):
-        make_train_step(PLAIN, counting)(init_state(PLAIN, counting), both_batches(PLAIN)[1])
+        make_train_step(PLAIN, counting)(abstract_state(PLAIN, counting), both_batches(PLAIN)[1])
 
 
 def test_segments_of_one_side_are_refused(random_params: Any) -> None:
@@ -306,7 +306,7 @@ def test_rows_longer_than_the_position_table_are_refused(random_params: Any) -> 
 def test_an_unpacked_step_has_no_segments() -> None:
     """Neither arguments nor operations."""
     alone, packed = both_batches(PLAIN)
-    state, step = init_state(PLAIN, DESCENT), make_train_step(PLAIN, DESCENT)
+    state, step = abstract_state(PLAIN, DESCENT), make_train_step(PLAIN, DESCENT)
     texts = [step.lower(state, batch).as_text() for batch in (alone, packed)]  # type: ignore[attr-defined]
     assert [len(jax.tree.leaves(batch)) for batch in (alone, packed)] == [3, 5]
     assert ["cummax" in text or "_segments" in text for text in texts] == [False, True]

@@ -10,6 +10,8 @@ import pytest
 from tiny_runs import rows, tiny_run
 
 from jax_transformer.config.run import RunConfig
+from jax_transformer.training import step as step_module
+from jax_transformer.training import trainer
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import train
 
@@ -27,6 +29,17 @@ def test_means_go_on_in_the_middle_of_a_window(tmp_path: Path, stopped_after: St
         train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
     assert rows(resumed.run) == rows(whole.run)
+
+
+def test_a_run_that_goes_on_in_the_same_process_draws_no_weights_and_traces_no_step_again(
+    tmp_path: Path, stopped_after: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_run(tmp_path)
+    with stopped_after(3), pytest.raises(Interrupted):
+        train(config)
+    monkeypatch.setattr(trainer, "init_state", None)
+    monkeypatch.setattr(step_module, "summed_loss", None)  # which tracing a step or an evaluation would call
+    assert train(RunConfig(run_dir=config.run_dir), resume=True).step in (2, 4, 6)
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:

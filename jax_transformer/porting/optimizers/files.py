@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from jax_transformer.porting.optimizers.numbering import is_optimizer
 from jax_transformer.porting.optimizers.schedulers import is_scheduler
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.json_text import read_json_object
 from jax_transformer.storage.tensor_files import write_torch
 from jax_transformer.storage.tensor_mappings import is_inner_state_dict, load_torch
 from jax_transformer.storage.tensors import PortingError
@@ -124,14 +123,8 @@ def _read_trainer(path: Path) -> TrainingFiles:
     file = next((path / name for name in OPTIMIZERS if (path / name).is_file()), None)
     if file is None:
         raise PortingError(f"{path}: expected {OPTIMIZERS[0]}, as transformers' Trainer writes it; there is none")
-    others: Any = {}
-    if (path / TRAINER_STATE).is_file():
-        try:
-            others = parse_json(read_text(path / TRAINER_STATE, JSON_BYTES, PortingError))
-        except ValueError as error:
-            raise PortingError(f"{path / TRAINER_STATE}: no JSON ({error})") from None
-    if not isinstance(others, dict):
-        raise PortingError(f"{path / TRAINER_STATE}: expected a JSON object; received {type(others).__name__}")
+    state = path / TRAINER_STATE
+    others = read_json_object(state, PortingError) if state.is_file() else {}
     scheduler = load_torch(path / SCHEDULER) if (path / SCHEDULER).is_file() else None
     if scheduler is not None and not is_scheduler(scheduler):
         raise PortingError(f"{path / SCHEDULER}: expected a scheduler's state; received another")

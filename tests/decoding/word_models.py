@@ -1,6 +1,8 @@
-"""A model for tests of the server: its translations are random words, of which most end."""
+"""Models of ten words that translate into random words."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax
 
@@ -15,10 +17,10 @@ WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"
 LONGEST = 24
 
 
-def random_model() -> Model:
-    """Returns a model of 24 positions with the source tag <2de> and the target tags <de> and <nl>."""
-    source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True, tags=["<2de>"])
-    target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS, tags=["<de>", "<nl>"])
+def word_model(source_tags: Sequence[str] = (), target_tags: Sequence[str] = ()) -> Model:
+    """Returns a random model of 24 positions whose <eos> is likely."""
+    source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True, tags=source_tags)
+    target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS, tags=target_tags)
     config = TransformerConfig(
         source_vocab_size=source.vocab_size,
         target_vocab_size=target.vocab_size,
