@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -292,7 +292,8 @@ def _masking(program: Program) -> set[float]:
 
 def _scaled(weights: Arrays, exponent: int) -> dict[str, np.ndarray]:
     """Returns drawn integers as decimals in (−1, 1), times a power of ten."""
-    return {name: as_decimals(array) / DRAWN * 10 ** Decimal(exponent) for name, array in weights.items()}
+    factor: Any = Decimal(10) ** exponent / DRAWN
+    return {name: as_decimals(array) * factor for name, array in weights.items()}
 
 
 def _shared(task: Task) -> list[str]:

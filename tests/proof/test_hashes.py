@@ -15,7 +15,13 @@ from jax_transformer.proof.fields import draw_field
 from jax_transformer.proof.programs import FUNCTIONS, UnknownOperation
 
 FIELD = draw_field(np.random.default_rng(0))
-OPTIONS = {"step": {"reflects": False}, "equal": {"is_exact": False}, "largest": {"axes": ()}, "row_exp": {"axis": 0}}
+OPTIONS = {
+    "step": {"reflects": False},
+    "equal": {"is_exact": False},
+    "largest": {"axes": ()},
+    "row_exp": {"axis": 0},
+    "cut": {"is_weight": False},
+}
 
 
 def apply(name: str, x: np.ndarray, key: int = 1) -> np.ndarray:
