@@ -54,7 +54,7 @@ def steps(
             optimizer.step()
             if number in shown:
                 found |= {after(number) + name: one.clone() for name, one in module.state_dict().items()}
-            cut(module.parameters(), is_weight=True)
+            cut([one for one in module.parameters() if one.grad is not None], is_weight=True)
     return found
 
 
