@@ -370,7 +370,7 @@ class Lowering(TorchDispatchMode):
             line = self._lines.get(node._sequence_nr())
             return f"backward of {line}" if line else "backward"
         frame: Any = sys._getframe(1)
-        while frame is not None and _is_library(frame.f_code.co_filename):
+        while frame is not None and _is_library(frame.f_code):
             frame = frame.f_back
         line = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self._lines[torch._C._autograd._get_sequence_nr() - 1] = line
@@ -518,5 +518,8 @@ def _is_view(func: Any) -> bool:
     return any(each is not None and not each.is_write for each in found)
 
 
-def _is_library(filename: str) -> bool:
-    return "/torch/" in filename or "/jax_transformer/proof/" in filename or filename.startswith("<")
+def _is_library(code: Any) -> bool:
+    """Returns whether a function is PyTorch's or the prover's, or another mode that watches operations."""
+    filename = code.co_filename
+    is_own = "/torch/" in filename or "/jax_transformer/proof/" in filename or filename.startswith("<")
+    return is_own or code.co_name == "__torch_dispatch__"
