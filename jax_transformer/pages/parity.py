@@ -28,6 +28,7 @@ SCRIPTS = (
     "table.js",
     "arrays.js",
     "faults.js",
+    "proof.js",
     "environment.js",
     "page.js",
 )

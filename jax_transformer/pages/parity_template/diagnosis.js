@@ -28,6 +28,7 @@ function cause(group) {
       ['Residual', residual === null ? null : `${atMost}${formatError(residual)}`],
       ['Margin', closest && closest.margin !== null ? `${atLeast}${formatTimes(closest.margin)}\u00a0×` : null],
       [isNamed ? 'Runner-up' : 'Nearest variant', closest ? `${closest.fault.runner_up.variant}` : null, closest ? element('small', {}, ` leaves ${formatError(closest.fault.runner_up.residual)}`) : null],
+      ['Proof', first.nature || null],
       ['Told apart by', first.told_apart_by],
       ['Changes', first.changes === 'rows masked altogether' ? 'only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that' : null],
     ]),

@@ -1,9 +1,10 @@
 // The head of the page: the verdict and the worst divergence.
 
-const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules'], ['heat', 'Heat map'], ['arrays', 'Arrays'], ['faults', 'Faults'], ['environment', 'Environment']];
+const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules'], ['heat', 'Heat map'], ['arrays', 'Arrays'], ['faults', 'Faults'], ['proof', 'Proof'], ['environment', 'Environment']];
 
 function masthead(data, rows) {
-  const sections = data.discovery ? [['discovery', 'What it computes'], ...SECTIONS] : SECTIONS;
+  const own = SECTIONS.filter(([id]) => id !== 'proof' || data.proof);
+  const sections = data.discovery ? [['discovery', 'What it computes'], ...own] : own;
   const links = sections.map(([id, title]) => element('a', { href: `#${id}` }, title));
   const first = firstDivergence(rows);
   return [
@@ -22,7 +23,7 @@ function masthead(data, rows) {
 function headlineOf(data, first) {
   if (data.verdict === 'passed') return 'The same function';
   if (data.verdict === 'inconclusive') return 'Inconclusive';
-  return ['Diverged at ', nameOf(first.name)];
+  return first ? ['Diverged at ', nameOf(first.name)] : 'Two functions, though no float shows it';
 }
 
 /** Lists the reasons why the report is inconclusive, whatever its stages found. */

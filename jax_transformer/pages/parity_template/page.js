@@ -11,6 +11,6 @@ const funnel = funnelSection(data.stages, (stage) => {
 
 document.getElementById('masthead').replaceChildren(...masthead(data, rows));
 document.getElementById('content').replaceChildren(...(data.discovery ? [discoverySection(data.discovery)] : []), funnel.node, depthSection(data, rows), treeSection(data, rows), heatSection(data.heat_map),
-  arrays.node, faultsSection(data.faults), environmentSection(data));
+  arrays.node, faultsSection(data.faults), ...(data.proof ? [proofSection(data.proof)] : []), environmentSection(data));
 document.getElementById('colophon').replaceChildren(element('p', {}, `Written by jax-transformer ${data.discovery ? 'discover' : 'parity'}; schema ${data.schema}, exit code ${data.exit_code}.`));
 document.documentElement.dataset.ready = 'true';

@@ -106,6 +106,8 @@ def _headline(report: Report) -> str:
         arrays = "1 array within its gate" if compared == 1 else f"{compared:,} arrays within their gates"
         return f"parity: {sides}: {arrays}{_closest(report)}"
     first = _first_divergence(report)
+    if first is None and report.verdict == "diverged":
+        return f"{report.verdict}: {sides}\ntwo functions, though no float shows it: see the proof"
     where = "" if first is None else f"\nfirst at {first[1].name} ({_place(*first)}): {describe(first[1])}"
     return f"{report.verdict}: {sides}{where}"
 
