@@ -202,7 +202,7 @@ class Residues:
         return of_row if counts is None else np.where(counts, of_row, 0)
 
     def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
-        return self._hash("cut", x)
+        return np.where(x == 0, 0, self._hash("cut", x))
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         """Hashes x, unless it is a logarithm that was taken before, or its negative. exp(−x) is 1/exp(x)."""

@@ -23,8 +23,8 @@ ARITHMETIC = (
 )
 FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
 """Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]. cut
-is the identity, of which a proof uses nothing but that it is a function: programs that are equal for any function are
-equal for this one."""
+is the identity, of which a proof uses nothing but that it is a function with 0 at 0: programs that are equal for any
+such function are equal for this one."""
 OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
 
 
