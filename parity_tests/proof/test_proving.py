@@ -19,6 +19,8 @@ from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import prove_pair
 from jax_transformer.proof.certificate import changes
 from parity_tests.systems import make_case
+from torch_reference.pytorch import PytorchTransformer
+from torch_reference.trace import Trace
 
 INPUTS = {"ids": np.array([[1, 2, 3]]), "x": np.ones((1, 3, 5), np.float32)}
 
@@ -161,3 +163,19 @@ def test_a_comparison_tells_functions_from_rounding() -> None:
     assert report.proof is not None
     assert "two functions, first at decoder.layers.0.cross_attention_norm" in str(report)
     assert json.loads(report.to_json())["proof"]["verdict"] == "refuted"
+
+
+def test_nn_transformer_is_what_its_sublayers_compute() -> None:
+    """`forward` is torch.nn.Transformer's own; with a trace, the same parameters are used sublayer by sublayer."""
+
+    class Traced(PytorchTransformer):
+        def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
+            return super().forward(source_ids, decoder_input_ids, trace=Trace())
+
+    sizes = {"source_vocab_size": 11, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 20}
+    depths = {"num_encoder_layers": 2, "num_decoder_layers": 2, "source_pad_id": 1, "target_pad_id": 2}
+    own, traced = (kind(**sizes, **depths, max_length=9).eval() for kind in (PytorchTransformer, Traced))
+    ids = {"source_ids": np.array([[3, 4, 5, 6], [7, 8, 1, 1]]), "decoder_input_ids": np.array([[3, 4, 5], [6, 7, 2]])}
+    certificate = prove(own, traced, inputs=ids)
+    assert certificate.verdict == "proven", str(certificate)
+    assert [stage.name for stage in certificate.stages] == ["forward", "gradients"]
