@@ -92,7 +92,19 @@ class TaskProof:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Holds the verdict on two programs, and all that is needed to compare them again."""
+    """Holds the verdict on two programs, and all that is needed to compare them again.
+
+    `print(certificate)` shows it as text.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import Certificate, prove
+      >>> certificate = prove(lambda p, i: 2 * p["w"] + 0 * i["x"], lambda p, i: p["w"] + p["w"] + 0 * i["x"],
+      ...                     inputs={"x": np.ones(3)}, weights={"w": np.ones(3)}, stages=["forward"])
+      >>> again = Certificate.from_json(certificate.to_json())
+      >>> again.verdict, again.exit_code
+      ('proven', 0)
+    """
 
     candidate: str
     reference: str

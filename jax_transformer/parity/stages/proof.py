@@ -43,15 +43,19 @@ def prove_pair(
     Args:
       stages: a selection of STAGES.
     """
-    problem = proof_problem(pair, seed)
-    both = lowered(pair.candidate, pair.reference, problem)
-    collected = Collected()
+    problem, collected = proof_problem(pair, seed), Collected()
     first = tuple(name for name in ("forward", "loss", "gradients") if name in stages)
-    if first:
-        _prove_forward(both, first, seed, collected, progress)
-    if "steps" in stages:
-        progress("proof: optimizer steps")
-        collected.prove(("step 1", "step 3"), both.steps, seed)
+    after_steps = ("step 1", "step 3") if "steps" in stages else ()
+    try:
+        both = lowered(pair.candidate, pair.reference, problem)
+    except CannotRun as reason:
+        collected.stages = [StageProof(name, "unknown", reason=str(reason)) for name in (*first, *after_steps)]
+    else:
+        if first:
+            _prove_forward(both, first, seed, collected, progress)
+        if after_steps:
+            progress("proof: optimizer steps")
+            collected.prove(after_steps, both.steps, seed)
     ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
     return collected.certificate(pair.candidate.name, pair.reference.name, ids, seed)
 
