@@ -78,11 +78,6 @@ class Builder:
             return self.broadcast(self.constant(array.flat[0]), array.shape)
         return self._emit("constant", (), array.shape, {"array": array}, known=array)
 
-    def rational(self, value: Fraction) -> Value:
-        """Returns a number that no float has to stand for."""
-        array = np.asarray(float(value))
-        return self._emit("constant", (), (), {"array": array, "exactly": value}, known=array)
-
     # --- moves
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:

@@ -31,6 +31,8 @@ class StageProof:
     equal: tuple[str, ...] = ()
     """The arrays that are the same function of the weights."""
     different: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    """The arrays that one side alone shows: they aren't compared."""
     reason: str = ""
     """Why nothing is known."""
 
@@ -185,7 +187,8 @@ class Certificate:
         marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
         for stage in self.stages:
             count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
-            yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}"
+            alone = f", {len(stage.alone)} on one side alone" if stage.alone else ""
+            yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}{alone}"
             if stage.different:
                 more = len(stage.different) - MOST_NAMES
                 yield f"    {', '.join(stage.different[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"

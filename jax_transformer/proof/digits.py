@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.proof.constants import PI, Number, few_numbers, read
+from jax_transformer.proof.domains import Reals
 from jax_transformer.proof.programs import Program
 
 PRECISION = 60
@@ -25,14 +26,12 @@ MOST_WORK = 3 * 10**7
 """The multiplications up to which programs are evaluated: some ten seconds."""
 
 
-class Digits:
+class Digits(Reals):
     """Computes in decimals. Arrays hold Python objects."""
 
     dtype = Decimal
 
-    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
-        if exactly is not None:
-            return np.array(_fraction(exactly), object)
+    def constant(self, array: np.ndarray) -> np.ndarray:
         few = few_numbers(array)
         as_read = {} if few is None else {value: _number(read(float(value))) for value in few if np.isfinite(value)}
         convert = np.frompyfunc(lambda value: as_read.get(value, Decimal(float(value))), 1, 1)
@@ -44,18 +43,6 @@ class Digits:
             context.clear_traps()
             return np.asarray(getattr(self, name)(*inputs, **attributes), object)
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x + y
-
-    def subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x - y
-
-    def multiply(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x * y
-
-    def negate(self, x: np.ndarray) -> np.ndarray:
-        return -x
-
     def inverse(self, x: np.ndarray) -> np.ndarray:
         return _each(lambda value: 1 / value, x)
 
@@ -65,14 +52,8 @@ class Digits:
     def root(self, x: np.ndarray, scale: Any = 1) -> np.ndarray:
         return _each(Decimal.sqrt, x)
 
-    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.matmul(x, y)
-
     def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.asarray(x.sum(axis=axes), object)
-
-    def cumulative_sum(self, x: np.ndarray, axis: int) -> np.ndarray:
-        return np.cumsum(x, axis=axis)
 
     def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         counts = np.ones(x.shape, bool) if counts is None else np.broadcast_to(counts, x.shape)
@@ -110,9 +91,6 @@ class Digits:
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(np.max(x if counts is None else np.where(counts, x, LOWEST), axis=axes), object)
-
-    def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
-        return x
 
 
 def work(program: Program) -> int:

@@ -23,7 +23,7 @@ class Domain(Protocol):
 
     dtype: type[Any]
 
-    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray: ...
+    def constant(self, array: np.ndarray) -> np.ndarray: ...
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray: ...
 
@@ -31,9 +31,9 @@ class Domain(Protocol):
 class Reals:
     """Approximates the real numbers by float64."""
 
-    dtype = np.float64
+    dtype: type[Any] = np.float64
 
-    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
+    def constant(self, array: np.ndarray) -> np.ndarray:
         return np.asarray(array, np.float64)
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
@@ -133,9 +133,7 @@ class Residues:
 
     # --- constants
 
-    def constant(self, array: np.ndarray, exactly: Any = None) -> np.ndarray:
-        if exactly is not None:
-            return np.int64(self.field.rational(exactly)) + np.zeros((), np.int64)
+    def constant(self, array: np.ndarray) -> np.ndarray:
         different = few_numbers(array)
         if different is not None:
             read_as = np.array([self._number(float(value)) for value in different], np.int64)

@@ -45,7 +45,7 @@ class Task:
     draw: Draw
     align: Callable[[Arrays], Arrays] = lambda outputs: outputs
     """Names and shapes the reference's outputs as the candidate's are."""
-    is_masked: Callable[[str], bool] = lambda name: name.endswith("attention.logits")
+    is_masked: Callable[[str], bool] = lambda name: False
     """Whether an output of this name has rows that a softmax reads, so that how their masked entries are filled doesn't
     matter."""
     own: tuple[Arrays, Arrays] | None = None
@@ -85,6 +85,8 @@ class Result:
     equal: tuple[str, ...] = ()
     """The outputs that are the same function, by name."""
     different: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    """Outputs that one program alone has: they aren't compared."""
     difference: Difference | None = None
     reason: str = ""
     """Why nothing is known."""
@@ -105,7 +107,7 @@ def decide(task: Task, *, seed: int = 0) -> Result:
     A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none, an
     axiom is missing, and nothing is known.
     """
-    named = _shared(task)
+    named, alone = _shared(task)
     if not named:
         return Result("unknown", reason="the programs have no output in common: nothing was compared")
     programs = task.candidate, task.reference
@@ -128,16 +130,16 @@ def decide(task: Task, *, seed: int = 0) -> Result:
                 if found.different:
                     difference = _difference(task, found)
                     if difference.digits is not None and difference.digits < SAME:
-                        return Result("unknown", found.equal, (), difference, MISSING.format(difference.name))
-                    outcome = found.equal, found.different, difference, "", tuple(points), bounds, _listed(axioms)
-                    return Result("refuted", *outcome)
+                        return Result("unknown", found.equal, (), alone, difference, MISSING.format(difference.name))
+                    seen = tuple(points), bounds, _listed(axioms)
+                    return Result("refuted", found.equal, found.different, alone, difference, "", *seen)
         except NoInverse as zero:
             reason = str(zero)
             continue
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1:
-            return Result("proven", tuple(named), (), None, "", tuple(points), bounds, _listed(axioms))
+            return Result("proven", tuple(named), (), alone, None, "", tuple(points), bounds, _listed(axioms))
         reason = "functions had equal arguments at one point only"
     return Result("unknown", reason=reason)
 
@@ -296,11 +298,13 @@ def _scaled(weights: Arrays, exponent: int) -> dict[str, np.ndarray]:
     return {name: as_decimals(array) * factor for name, array in weights.items()}
 
 
-def _shared(task: Task) -> list[str]:
-    """Returns the outputs that both programs have, in the candidate's order."""
+def _shared(task: Task) -> tuple[list[str], tuple[str, ...]]:
+    """Returns the outputs that both programs have, in the candidate's order, and those that one has alone."""
     shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.reference.outputs.items()}
     theirs = task.align(shapes)
-    return [name for name in task.candidate.outputs if name in theirs]
+    ours = task.candidate.outputs
+    alone = (*(name for name in ours if name not in theirs), *(name for name in theirs if name not in ours))
+    return [name for name in ours if name in theirs], alone
 
 
 def _log2_error(bounds: Bounds, points: Sequence[Point]) -> float:

@@ -87,8 +87,6 @@ class Scales:
             one = self.operations[one.inputs[0]]
         if one.name != "constant":
             return None
-        if "exactly" in one.attributes:
-            return Fraction(one.attributes["exactly"])
         numbers = few_numbers(known)
         if few_numbers(one.attributes["array"]) is None or numbers is None or numbers.size != 1:
             return None

@@ -15,7 +15,7 @@ from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.precision import in_precision
-from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after
+from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem
@@ -111,7 +111,7 @@ class Lowered:
 
         ours_own, theirs_own = self.own_weights()
         own = {**ours_own, **more}, {**theirs_own, **more}
-        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), own=own)
+        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), is_masked, own)
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.

@@ -14,7 +14,7 @@ import numpy as np
 from jax_transformer.parity.backends.capture import OWN, watch
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.precision import in_precision
-from jax_transformer.parity.backends.proof_jax import GRADIENT
+from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
 from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
@@ -129,8 +129,9 @@ class AnyProgram:
                 output = module(**tensors)
                 trained = {name: one for name, one in held.items() if one.requires_grad}
                 of_trained = torch.autograd.grad((output * cotangent).sum(), list(trained.values()), allow_unused=True)
+            named = zip(trained.items(), of_trained, strict=True)
             gradients_by_name = {
-                GRADIENT + name: one for name, one in zip(trained, of_trained, strict=True) if one is not None
+                GRADIENT + name: torch.zeros_like(weight) if one is None else one for (name, weight), one in named
             }
             return {OWN: output, **gradients_by_name}
 
@@ -166,7 +167,7 @@ class AnyTwo:
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
 
-        return Task(ours, theirs, draw, self._aligned, own=None if gradients else self.own_weights())
+        return Task(ours, theirs, draw, self._aligned, is_masked, None if gradients else self.own_weights())
 
     def own_weights(self) -> tuple[Arrays, Arrays]:
         both = []

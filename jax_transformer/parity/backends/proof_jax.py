@@ -26,6 +26,11 @@ RATES = "learning rates"
 """The input that holds the rate of each step, [steps]: steps are proven for all rates."""
 
 
+def is_masked(name: str) -> bool:
+    """Returns whether a softmax reads an activation, so that another fill of its masked entries changes nothing."""
+    return name.endswith("attention.logits")
+
+
 def after(step: int) -> str:
     """Returns what precedes the paths of parameters after a number of steps."""
     return f"after step {step}: "

@@ -11,7 +11,7 @@ from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import Pair
-from jax_transformer.proof import Certificate, StageProof, Task, TaskProof, UnknownOperation, decide
+from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
 from jax_transformer.proof.certificate import difference_of
 from jax_transformer.runtime.environment import environment
 
@@ -20,6 +20,8 @@ STAGES = ("forward", "loss", "gradients", "steps")
 """What can be proven of models. steps: the parameters after one and after three optimizer steps."""
 ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
 """The sentences, and the tokens of source and target, on which large models are compared."""
+OUTPUTS = frozenset(("logits", "output"))
+"""What models, and any two programs, return."""
 OF_STAGE = {
     "gradient of ": "gradients",
     "after step 1: ": "step 1",
@@ -114,19 +116,7 @@ class Collected:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
         result = decide(task, seed=seed)
-        for name in names:
-            equal, different = _of_stage(result.equal, name), _of_stage(result.different, name)
-            if result.verdict == "unknown":
-                self.stages.append(StageProof(name, "unknown", reason=result.reason))
-            elif different:
-                self.stages.append(StageProof(name, "refuted", equal, different))
-            elif not equal:
-                self.stages.append(StageProof(name, "unknown", reason="nothing was compared: no name is on both sides"))
-            elif result.verdict == "refuted":
-                reason = "the same at one point, where another stage differs"
-                self.stages.append(StageProof(name, "unknown", equal, reason=reason))
-            else:
-                self.stages.append(StageProof(name, "proven", equal))
+        self.stages += [_stage_proof(name, result) for name in names]
         self.tasks.append(TaskProof.of(names, task, result))
         self.difference = self.difference or difference_of(result.difference)
 
@@ -134,6 +124,24 @@ class Collected:
         facts = environment(LIBRARIES)
         parts = tuple(self.stages), tuple(self.tasks), self.difference
         return Certificate(candidate, reference, *parts, inputs, seed, environment=facts)
+
+
+def _stage_proof(name: str, result: Result) -> StageProof:
+    """Returns what is known of a stage. Without a model's outputs, its activations prove nothing of it."""
+    found = (_of_stage(names, name) for names in (result.equal, result.different, result.alone))
+    equal, different, alone = found
+    if result.verdict == "unknown":
+        return StageProof(name, "unknown", alone=alone, reason=result.reason)
+    if different:
+        return StageProof(name, "refuted", equal, different, alone)
+    if not equal:
+        return StageProof(name, "unknown", alone=alone, reason="nothing was compared: no name is on both sides")
+    if name == "forward" and not OUTPUTS & {*equal}:
+        return StageProof(name, "unknown", equal, alone=alone, reason="the outputs weren't compared")
+    if result.verdict == "refuted":
+        reason = "the same at one point, where another stage differs"
+        return StageProof(name, "unknown", equal, alone=alone, reason=reason)
+    return StageProof(name, "proven", equal, alone=alone)
 
 
 def _of_stage(outputs: tuple[str, ...], name: str) -> tuple[str, ...]:
