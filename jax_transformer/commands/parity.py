@@ -236,21 +236,9 @@ def _certificate(options: ParityOptions) -> Certificate:
     """Calls `prove` with what the options name."""
     from jax_transformer.parity.proving import prove
 
-    candidate, reference, model = _sides(options)
-    return prove(
-        candidate,
-        reference,
-        model=model,
-        inputs=options.inputs,
-        names=options.map,
-        stages=None if options.stages is None else _split(options.stages),
-        seed=options.seed,
-        dialect=options.dialect,
-        candidate_name=options.candidate,
-        reference_name=options.reference,
-        progress=_print_progress,
-        **options.checkpoint.hints(),
-    )
+    stages = None if options.stages is None else _split(options.stages)
+    candidate, reference = _sides(options)
+    return prove(candidate, reference, stages=stages, **_what(options))
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -270,28 +258,35 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
 
     if options.diff is not None:
         return compare(*options.diff, truth=options.truth, tolerance=options.tolerance)
-    candidate, reference, model = _sides(options)
+    candidate, reference = _sides(options)
     return compare(
         candidate,
         reference,
-        model=model,
-        inputs=options.inputs,
-        names=options.map,
         stages=_stages(options, proves=proves),
         dtypes=_split(options.dtypes),
         node=options.node,
-        seed=options.seed,
         allow=None if options.allow is None else _split(options.allow),
         truth=options.truth,
         tolerance=options.tolerance,
-        dialect=options.dialect,
-        candidate_name=options.candidate,
-        reference_name=options.reference,
         mesh=_mesh(options.parallel),
-        progress=_print_progress,
         **options.programs.options(),
-        **options.checkpoint.hints(),
+        **_what(options),
     )
+
+
+def _what(options: ParityOptions) -> dict[str, Any]:
+    """Returns what proofs and comparisons are told alike."""
+    return {
+        "model": options.model or None if options.candidate else None,
+        "inputs": options.inputs,
+        "names": options.map,
+        "seed": options.seed,
+        "dialect": options.dialect,
+        "candidate_name": options.candidate,
+        "reference_name": options.reference,
+        "progress": _print_progress,
+        **options.checkpoint.hints(),
+    }
 
 
 def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
@@ -305,8 +300,8 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
     return [*STAGES, "proof"]
 
 
-def _sides(options: ParityOptions) -> tuple[Any, Any, str | None]:
-    """Returns the candidate, the reference, and the model whose parameters a function receives."""
+def _sides(options: ParityOptions) -> tuple[Any, Any]:
+    """Returns the candidate and the reference."""
     function = load_factory(options.candidate, "--candidate") if options.candidate else None
     if options.candidate and not callable(function):
         kind = type(function).__name__
@@ -316,8 +311,8 @@ def _sides(options: ParityOptions) -> tuple[Any, Any, str | None]:
     module = _module(options.reference) if options.reference else None
     candidate, reference = (options.model, module) if options.model else (module, None)
     if function is not None:
-        return function, module, options.model or None
-    return candidate, reference, None
+        return function, module
+    return candidate, reference
 
 
 def _mesh(config: MeshConfig) -> Mesh | None:

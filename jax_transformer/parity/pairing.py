@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
 
-LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
-"""The libraries whose versions a report tells."""
 MOST_PROBLEMS = 6
 """The most problems with parameters that a message lists."""
 
@@ -90,6 +88,7 @@ def compare_models(
       ImportError: PyTorch or transformers isn't installed.
     """
     from jax_transformer.parity.run import run
+    from jax_transformer.parity.run_results import LIBRARIES
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
 

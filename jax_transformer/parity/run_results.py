@@ -35,6 +35,8 @@ EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))
 FROM_OWN_RESULTS = ("loss", "step", "decode")
 """Stages whose faults are found from a side's own logits and gradients: no earlier fault explains them."""
 OTHER_PROBLEMS = "other inputs and weights than these, on all of which they are the same; --seed draws others"
+LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
+"""The libraries whose versions a report or a certificate tells."""
 LARGE = 20_000_000
 """The number of parameters above which a run saves memory at the cost of time."""
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from jax_transformer.parity import Certificate, ParityError, compare, prove
 from jax_transformer.parity.run_results import Pair
-from jax_transformer.parity.stages.proof import prove_pair
+from jax_transformer.parity.stages.proof import _stage_proof, prove_pair
+from jax_transformer.proof import Result
 from jax_transformer.proof.certificate import changes
 from parity_tests.systems import make_case
 from torch_reference.pytorch import PytorchTransformer
@@ -100,6 +101,30 @@ def test_a_fault_is_located_and_shown_in_digits() -> None:
     assert certificate.difference is not None
     assert certificate.difference["reference"]["constants"] == [module.norm.eps]
     assert 1e-30 < certificate.difference["digits"] < 1e-12
+
+
+def test_a_weight_that_nothing_reads_has_no_gradient() -> None:
+    class Spare(Block):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.Parameter(torch.ones(3))
+
+    def reads(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        return block(params, inputs)[0] + params["spare"].sum()
+
+    certificate = prove(lambda p, i: block(p, i)[0], Spare().eval(), inputs=INPUTS, stages=["gradients"])
+    assert certificate.verdict == "proven", str(certificate)
+    assert "gradient of spare" in certificate.stages[0].equal
+    other = prove(reads, Spare().eval(), inputs=INPUTS, stages=["gradients"])
+    assert other.stages[0].different == ("gradient of spare",)
+
+
+def test_activations_alone_prove_no_forward_pass() -> None:
+    """What one side alone has is listed, and a model whose outputs weren't compared isn't proven."""
+    result = Result("proven", equal=("hidden",), alone=("logits",))
+    stage = _stage_proof("forward", result)
+    assert (stage.verdict, stage.alone) == ("unknown", ("logits",))
+    assert _stage_proof("forward", dataclasses.replace(result, equal=("hidden", "logits"))).verdict == "proven"
 
 
 def test_two_functions_need_weights() -> None:

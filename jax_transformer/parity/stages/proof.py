@@ -10,12 +10,11 @@ from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.parity.run_results import Pair
+from jax_transformer.parity.run_results import LIBRARIES, Pair
 from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
 from jax_transformer.proof.certificate import difference_of
 from jax_transformer.runtime.environment import environment
 
-LIBRARIES = ("jax-transformer", "jax", "jaxlib", "optax", "torch", "transformers", "numpy")
 STAGES = ("forward", "loss", "gradients", "steps")
 """What can be proven of models. steps: the parameters after one and after three optimizer steps."""
 ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
