@@ -13,17 +13,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
+from jax_transformer.proof.torch_memory import Memory, as_array, layout_of, storage_of
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
@@ -42,44 +42,6 @@ EXITS = (
 """Functions that hand a tensor's numbers to what isn't PyTorch's."""
 
 
-class Layout(NamedTuple):
-    """How a tensor lies in its storage."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-
-    def places(self) -> np.ndarray:
-        """Returns each element's place in the storage."""
-        places = np.full(self.shape, self.offset, np.int64)
-        for axis, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
-            steps = np.arange(size, dtype=np.int64) * stride
-            places += steps.reshape([-1 if each == axis else 1 for each in range(len(self.shape))])
-        return places
-
-    def dense_order(self) -> tuple[int, ...] | None:
-        """Returns the axes from the outermost to the innermost if the elements fill a part of the storage without gaps;
-        None if they don't."""
-        order = sorted(range(len(self.shape)), key=lambda axis: (-self.strides[axis], axis))
-        expected = 1
-        for axis in reversed(order):
-            if self.shape[axis] != 1 and self.strides[axis] != expected:
-                return None
-            expected *= self.shape[axis]
-        return tuple(order)
-
-
-class _Memory(NamedTuple):
-    """What a storage holds."""
-
-    reference: StorageWeakRef
-    value: Value
-    layout: Layout
-    dtype: torch.dtype
-    unset: np.ndarray | None = None
-    """Which elements of the storage nothing was written to; None: there are none."""
-
-
 class Lowering(TorchDispatchMode):
     """Lowers what runs inside it to a builder's program.
 
@@ -90,7 +52,7 @@ class Lowering(TorchDispatchMode):
     def __init__(self, builder: Builder) -> None:
         super().__init__()
         self.builder = builder
-        self._memories: dict[int, _Memory] = {}
+        self.memory = Memory(builder)
         self._lines: dict[int, str] = {}
         self._decompositions = _decompositions()
 
@@ -98,24 +60,7 @@ class Lowering(TorchDispatchMode):
         """Declares a tensor to be an input of the program."""
         if not tensor.is_floating_point():
             raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
-        self.write(tensor, self.builder.input(name, tensor.shape))
-
-    def read(self, tensor: torch.Tensor) -> Value:
-        """Returns the value of a tensor now."""
-        memory = self._memory(tensor)
-        if memory is None:
-            return self.builder.constant(_as_array(tensor, self.builder.line))
-        layout = _layout(tensor)
-        if tensor.dtype != memory.dtype:
-            raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is read as {tensor.dtype}")
-        if memory.unset is not None and memory.unset[layout.places()].any():
-            raise UnknownOperation(
-                "empty", self.builder.line, "memory is read that no operation known here has written"
-            )
-        return memory.value if layout == memory.layout else self._view(memory, layout)
-
-    def depends_on_weights(self, tensor: torch.Tensor) -> bool:
-        return self._memory(tensor) is not None and self.read(tensor).known is None
+        self.memory.write(tensor, self.builder.input(name, tensor.shape))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,7 +88,7 @@ class Lowering(TorchDispatchMode):
         if _has_rule(rule_name) and not _is_view(func):
             before = self._arguments(args, kwargs, unread)
         if not self._runs_alone(inputs) and not _is_view(func):
-            depends = any(self.depends_on_weights(each) for each in inputs if not _among(each, unread))
+            depends = any(self.memory.depends_on_weights(each) for each in inputs if not _among(each, unread))
         result = func(*args, **kwargs)
         self._follow(func, rule_name, written, inputs, before, depends, result)
         return result
@@ -160,10 +105,10 @@ class Lowering(TorchDispatchMode):
                 raise UnknownOperation(name, self._line(), f"a tensor of type {type(each).__name__}, {each.layout}")
         for target in written:
             for each in inputs:
-                is_same = each is target or (_layout(each) == _layout(target) and "out" not in func._overloadname)
-                if is_same or _storage(each) != _storage(target):
+                is_same = each is target or (layout_of(each) == layout_of(target) and "out" not in func._overloadname)
+                if is_same or storage_of(each) != storage_of(target):
                     continue
-                if np.intersect1d(_layout(each).places(), _layout(target).places()).size:
+                if np.intersect1d(layout_of(each).places(), layout_of(target).places()).size:
                     raise UnknownOperation(name, self._line(), "it reads and writes the same memory in another order")
 
     def _follow(
@@ -183,11 +128,11 @@ class Lowering(TorchDispatchMode):
         tensors = [each for each in (result if isinstance(result, tuple | list) else [result]) if _is_tensor(each)]
         if name.startswith(("empty", "new_empty")) and not written:
             for each in tensors:
-                self._forget(each)
+                self.memory.forget(each)
             return
         if not written:
-            storages = {_storage(each) for each in inputs}
-            if tensors and all(_storage(each) in storages for each in tensors):
+            storages = {storage_of(each) for each in inputs}
+            if tensors and all(storage_of(each) in storages for each in tensors):
                 return  # views
         targets = written or tensors
         if self._runs_alone(inputs) and self._needs_no_rule(inputs, targets):
@@ -198,7 +143,7 @@ class Lowering(TorchDispatchMode):
         except UnknownOperation:
             if depends:
                 raise
-            values = [self.builder.constant(_as_array(each, self.builder.line)) for each in targets]  # as it ran
+            values = [self.builder.constant(as_array(each, self.builder.line)) for each in targets]  # as it ran
         if len(values) != len(targets):
             raise UnknownOperation(name, self._line(), f"its rule returns {len(values)} values for {len(targets)}")
         floats = [each.dtype for each in inputs if each.is_floating_point() and not _among(each, written)]
@@ -206,11 +151,11 @@ class Lowering(TorchDispatchMode):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
             self._note_narrowing(target, floats)
-            self.write(target, value)
+            self.memory.write(target, value)
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether an operation reads nothing that a rule has computed."""
-        return not any(self._memory(each) is not None for each in inputs)
+        return not any(self.memory.holds(each) for each in inputs)
 
     def _needs_no_rule(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether results can be read from the run: integers, booleans, and floats made from none."""
@@ -255,13 +200,13 @@ class Lowering(TorchDispatchMode):
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         tensors = [each for each in _flat(args, kwargs) if _is_tensor(each)]
-        if any(self._memory(each) is not None for each in tensors):
+        if any(self.memory.holds(each) for each in tensors):
             raise UnknownOperation(str(func), self._line())
         return result
 
     def _check_known(self, name: str, args: Any) -> None:
         for each in _flat(args, {}):
-            if _is_tensor(each) and self._memory(each) is not None and self.read(each).known is None:
+            if _is_tensor(each) and self.memory.holds(each) and self.memory.read(each).known is None:
                 raise UnknownOperation(
                     name, self._line(), "the program branches on, or reads, numbers that depend on weights"
                 )
@@ -270,7 +215,7 @@ class Lowering(TorchDispatchMode):
         def value(each: Any) -> Any:
             if _is_tensor(each) and _among(each, overwritten):
                 return Value(tuple(each.shape), "float")  # isn't read
-            return self.read(each) if _is_tensor(each) else each
+            return self.memory.read(each) if _is_tensor(each) else each
 
         kept = {
             key: each
@@ -278,89 +223,6 @@ class Lowering(TorchDispatchMode):
             if key not in ("out", "memory_format", "layout", "device", "pin_memory")
         }
         return tree_map(value, list(args)), tree_map(value, kept)
-
-    # --- memory
-
-    def _memory(self, tensor: torch.Tensor) -> _Memory | None:
-        memory = self._memories.get(_storage(tensor))
-        return None if memory is None or memory.reference.expired() else memory
-
-    def _assign(self, tensor: torch.Tensor, value: Value, layout: Layout, unset: np.ndarray | None = None) -> None:
-        with torch._C.DisableTorchFunction():
-            storage = tensor.untyped_storage()
-        self._memories[storage._cdata] = _Memory(StorageWeakRef(storage), value, layout, tensor.dtype, unset)
-
-    def _forget(self, tensor: torch.Tensor) -> None:
-        """Notes that nothing was written to a new tensor. Numbers that aren't floats are read as the run has them."""
-        size = _size(tensor)
-        if tensor.is_floating_point() and size:
-            zeros = self.builder.constant(np.zeros(size))
-            self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool))
-
-    def write(self, tensor: torch.Tensor, value: Value) -> None:
-        """Changes the storage's elements that are the tensor's."""
-        value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
-        layout, size, memory = _layout(tensor), _size(tensor), self._memory(tensor)
-        if value.node is None and memory is None:
-            return  # known, as the run has it
-        if layout.dense_order() is not None and tensor.numel() == size:
-            if value.node is None:
-                del self._memories[_storage(tensor)]  # as the run has it
-            else:
-                self._assign(tensor, value, layout)
-            return
-        unset = None
-        if memory is None:
-            flat = self.builder.constant(_as_array(tensor.detach().as_strided((size,), (1,), 0), self.builder.line))
-        else:
-            if memory.dtype != tensor.dtype:
-                raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is written as {tensor.dtype}")
-            flat, unset = self._flattened(memory, size), memory.unset
-        places = layout.places()
-        changed = self.builder.put(flat, places, value, adds=False)
-        if unset is not None:
-            unset = unset.copy()
-            unset[places] = False
-        self._assign(tensor, changed, Layout((size,), (1,), 0), unset if unset is not None and unset.any() else None)
-
-    def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
-        """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""
-        if value.node is None and value.known is None:
-            raise UnknownOperation("read", self.builder.line, "it reads what it was to write")
-        if tensor.is_floating_point():
-            return self.builder.as_float(value)
-        if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):
-            return value
-        if value.known is None or tensor.is_complex():
-            raise UnknownOperation("cast", self.builder.line, f"{tensor.dtype} that depend on weights")
-        return self.builder.constant(_as_array(tensor, self.builder.line))
-
-    def _view(self, memory: _Memory, layout: Layout) -> Value:
-        kept = [axis for axis, stride in enumerate(layout.strides) if stride != 0 and layout.shape[axis] != 1]
-        if len(kept) < len(layout.shape):
-            shape, strides = (tuple(part[axis] for axis in kept) for part in (layout.shape, layout.strides))
-            inner = Layout(shape, strides, layout.offset)
-            sizes = [size if axis in kept else 1 for axis, size in enumerate(layout.shape)]
-            value = memory.value if inner == memory.layout else self._view_of_all_axes(memory, inner)
-            return self.builder.broadcast(self.builder.reshape(value, sizes), layout.shape)
-        return self._view_of_all_axes(memory, layout)
-
-    def _view_of_all_axes(self, memory: _Memory, layout: Layout) -> Value:
-        size = int(np.prod(memory.layout.shape, dtype=np.int64))
-        flat = self._flattened(memory, size)
-        order = layout.dense_order()
-        count = int(np.prod(layout.shape, dtype=np.int64))
-        if order is None or layout.offset + count > size:
-            return self.builder.take(flat, layout.places())
-        if count < size:
-            flat = self.builder.take(flat, np.arange(layout.offset, layout.offset + count))
-        lying = self.builder.reshape(flat, [layout.shape[axis] for axis in order])
-        return self.builder.transpose(lying, np.argsort(order).tolist())
-
-    def _flattened(self, memory: _Memory, size: int) -> Value:
-        order = memory.layout.dense_order()
-        assert order is not None
-        return self.builder.reshape(self.builder.transpose(memory.value, order), (size,))
 
     # --- source lines
 
@@ -397,7 +259,7 @@ def lower(
         lowering.name(tensor, name)
     with defined(), _Exits(lowering), lowering:
         found = program(*args)
-    outputs = {name: lowering.read(tensor) for name, tensor in found.items()}
+    outputs = {name: lowering.memory.read(tensor) for name, tensor in found.items()}
     return builder.program(outputs)
 
 
@@ -412,7 +274,7 @@ class _Exits(TorchFunctionMode):
         read = args[:1] if func in EXITS else []
         if func in COPIES and not _is_tensor(args[-1]):
             read = _flat(args[-1], {})
-        if any(_is_tensor(each) and self._lowering.depends_on_weights(each) for each in read):
+        if any(_is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):
             raise UnknownOperation(
                 func.__name__, self._lowering._line(), "the program reads numbers that depend on weights"
             )
@@ -425,7 +287,7 @@ def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
     for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         if isinstance(lowering, Lowering):
             for tensor in tensors:
-                lowering.write(tensor, lowering.builder.cut(lowering.read(tensor), is_weight=is_weight))
+                lowering.memory.write(tensor, lowering.builder.cut(lowering.memory.read(tensor), is_weight=is_weight))
 
 
 def defined() -> Any:
@@ -451,30 +313,6 @@ def _decompositions() -> Any:
 
 def _has_rule(name: str) -> bool:
     return name in MOVES or name.removeprefix(EACH) in RULES
-
-
-def _layout(tensor: torch.Tensor) -> Layout:
-    return Layout(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    with torch._C.DisableTorchFunction():
-        return int(tensor.untyped_storage()._cdata)
-
-
-def _size(tensor: torch.Tensor) -> int:
-    """Returns how many elements the storage has room for."""
-    with torch._C.DisableTorchFunction():
-        return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
-
-
-def _as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
-    """Returns a copy of what the run has."""
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
-        raise UnknownOperation("constant", line, f"a tensor of {tensor.dtype}, {tensor.layout}")
-    with torch._C.DisableTorchFunction():
-        tensor = tensor.detach().cpu().resolve_neg()
-        return np.array((tensor.double() if tensor.is_floating_point() else tensor).numpy())
 
 
 def _digits(dtype: torch.dtype) -> float:

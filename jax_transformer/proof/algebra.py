@@ -1,0 +1,414 @@
+"""The algebra of a program: exact arithmetic, roots, and comparisons, whose results are the numbers 0 and 1."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from jax_transformer.proof import masks, roots
+from jax_transformer.proof.constants import is_root
+from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
+from jax_transformer.proof.programs import UnknownOperation, Value, key_of
+
+
+class Algebra(Emitter):
+    """Computes with values, and simplifies products with roots and with steps."""
+
+    def where(self, condition: Value, x: Value, y: Value) -> Value:
+        """Returns x where the condition holds, else y."""
+        if condition.known is not None and condition.size and (condition.known.all() or not condition.known.any()):
+            shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+            chosen_one = x if condition.known.all() else y
+            found = self.as_float(chosen_one) if "float" in (x.kind, y.kind) else chosen_one
+            return self.broadcast(found, shape)
+        x, y = self._alike([x, y])
+        shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+        condition, x, y = (self.broadcast(one, shape) for one in (condition, x, y))
+        if condition.kind not in ("bool", "int", "indicator"):
+            raise UnknownOperation("where", self.line, "the condition is no boolean")
+        if condition.known is None:
+            return self._choose(condition, self.as_float(x), self.as_float(y))
+        chosen = condition.known.astype(bool)
+        known = shadow(lambda left, right: np.where(chosen, left, right), x, y)
+        if x.kind in ("int", "bool"):
+            return Value(shape, x.kind, known)
+        if known is None and any(has_nan(each, of) for each, of in ((x, chosen), (y, ~chosen))):
+            raise UnknownOperation("where", self.line, "a constant is NaN")
+        fills = None if x.fills is None and y.fills is None else np.where(chosen, fills_of(x), fills_of(y))
+        return self._emit("where", [x, y], shape, {"condition": chosen}, kind=x.kind, known=known, fills=fills)
+
+    def _choose(self, condition: Value, x: Value, y: Value) -> Value:
+        """Returns y + s (x − y)."""
+        found = self.add(y, self.multiply(self.as_float(condition), self.subtract(x, y)))
+        assert condition.node is not None
+        assert found.node is not None
+        flag = self._negated.get(condition.node)
+        if flag is not None and flag.node is not None:
+            self._chosen.setdefault(found.node, (flag.node, y, x))
+        elif self.operations[condition.node].name == "step":
+            self._chosen.setdefault(found.node, (condition.node, x, y))
+        return found
+
+    # --- arithmetic
+
+    def add(self, x: Value, y: Value) -> Value:
+        x, y = self._pair(x, y)
+        for one, other in ((x, y), (y, x)):
+            if self.is_number(one, 0):
+                return other
+        return self._emit(
+            "add", [x, y], x.shape, known=shadow(np.add, x, y), fills=masks.added(x.fills, y.fills, self.line)
+        )
+
+    def subtract(self, x: Value, y: Value) -> Value:
+        x, y = self._pair(x, y)
+        if self.is_number(y, 0):
+            return x
+        if self.is_number(x, 0):
+            return self.negate(y)
+        fills = masks.added(x.fills, masks.negated(y.fills), self.line)
+        return self._emit("subtract", [x, y], x.shape, known=shadow(np.subtract, x, y), fills=fills)
+
+    def negate(self, x: Value) -> Value:
+        x = self.as_float(x)
+        return self._emit("negate", [x], x.shape, known=shadow(np.negative, x), fills=masks.negated(x.fills))
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        x, y = self._pair(x, y)
+        for one, other in ((x, y), (y, x)):
+            if self.is_number(one, 1):
+                return other
+        met = roots.met(self, x, y) or roots.met(self, y, x)
+        if met is not None:
+            self.axioms.setdefault("roots", {})[self.line] = None
+            return self.broadcast(met, x.shape)
+        stepped = self._stepped(x, y) or self._stepped(y, x)
+        if stepped is not None:
+            x, y = stepped
+        switched = self._switched_once(x, y) or self._switched_once(y, x)
+        if switched is not None:
+            return switched
+        known = shadow(np.multiply, x, y)
+        fills = None if known is not None else self._fills_of_product(x, y)
+        return self._emit("multiply", [x, y], x.shape, known=known, fills=fills)
+
+    def _fills_of_product(self, x: Value, y: Value) -> masks.Fills:
+        for one, other in ((x, y), (y, x)):
+            if other.known is not None:
+                return masks.scaled(one.fills, other.known, self.line)
+        assert x.node is not None
+        assert y.node is not None
+        for one, other in ((x, y), (y, x)):
+            if masks.infinite(one.fills) and other.fills is None and self._signs.always_positive(other.node or 0):
+                assert one.fills is not None
+                return np.where(np.isinf(one.fills), one.fills, np.where(one.fills == 0, 0.0, np.nan))
+        return masks.added(masks.lost(x.fills, self.line), masks.lost(y.fills, self.line), self.line)
+
+    def divide(self, x: Value, y: Value) -> Value:
+        x, y = self._pair(x, y)
+        return x if self.is_number(y, 1) else self.multiply(x, self.inverse(y))
+
+    def inverse(self, x: Value) -> Value:
+        x = self.as_float(x)
+        assert x.node is not None
+        inner = self._inner(x)
+        chosen = self._chosen.get(inner.node or 0)
+        if chosen is not None and all(each.known is not None for each in chosen[1:]):
+            flag = Value(inner.shape, "indicator", None, chosen[0])
+            return self.broadcast(self._choose(flag, *(self.inverse(each) for each in chosen[1:])), x.shape)
+        return self._elementwise("inverse", x, np.reciprocal)
+
+    def root(self, x: Value) -> Value:
+        """Returns √x. Roots of products, of inverses and of squares are written out (axiom "roots")."""
+        x = self.as_float(x)
+        inner = self._inner(x)
+        assert inner.node is not None
+        if inner.known is not None and self.operations[inner.node].name == "constant":
+            floats = np.sqrt(np.maximum(inner.known, 0.0))
+            if all(is_root(float(root), float(of)) for root, of in zip(floats.flat, inner.known.flat, strict=True)):
+                return self.broadcast(self.constant(floats), x.shape)
+        found = roots.written_out(self, self.operations[inner.node], inner)
+        if found is not None:
+            self.axioms.setdefault("roots", {})[self.line] = None
+            return self.broadcast(found, x.shape)
+        scale = self._scales.of_radicand(inner.node)
+        attributes = {} if scale == 1 else {"scale": scale}
+        known = shadow(np.sqrt, inner)
+        if x.known is None and masks.infinite(x.fills):
+            raise UnknownOperation("root", self.line, "of ∞")
+        return self.broadcast(self._emit("root", [inner], inner.shape, attributes, known=known), x.shape)
+
+    def power(self, x: Value, exponent: int | Fraction) -> Value:
+        """Returns x to an integer, or to a half of one."""
+        n = Fraction(exponent)
+        if n.denominator == 2:
+            return self.power(self.root(x), n.numerator)
+        if n.denominator != 1:
+            raise UnknownOperation("power", self.line, f"the exponent {exponent} is no multiple of 1/2")
+        if n < 0:
+            return self.power(self.inverse(x), -n)
+        x = self.as_float(x)
+        if n == 1:
+            return x
+        exponent = n.numerator
+        radicand = roots.radicand(self, x) if exponent > 1 else None
+        if radicand is not None:
+            even = self.power(radicand, exponent // 2)
+            return self.multiply(even, x) if exponent % 2 else even
+        switched = self._switch(x)
+        if switched is not None and exponent > 0:
+            return self.multiply(self.power(switched[0], exponent), switched[1])
+        known = shadow(lambda array: array**exponent, x)
+        return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
+
+    def _stepped(self, x: Value, y: Value) -> tuple[Value, Value] | None:
+        """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
+        and s · y is s · a if y is a wherever s is 1."""
+        assert x.node is not None
+        assert y.node is not None
+        one, negated = self.operations[y.node], self._negated.get(y.node)
+        if one.name == "step" and one.inputs[0] == x.node and not one.attributes["reflects"]:
+            return x, self.as_float(self._loose_step(x))
+        if negated is not None and negated.node is not None:
+            read = self.operations[self.operations[negated.node].inputs[0]]
+            if read.name == "negate" and read.inputs[0] == x.node:
+                return x, self.as_float(self._loose_step(x))
+        chosen = self._chosen.get(x.node)
+        if chosen is not None and chosen[0] == y.node:
+            return self.broadcast(chosen[1], x.shape), y
+        if chosen is not None and negated is not None and chosen[0] == negated.node:
+            return self.broadcast(chosen[2], x.shape), y
+        return None
+
+    def _switched_once(self, x: Value, y: Value) -> Value | None:
+        """Returns the product of x = a · s with y = b · s or y = s as one with a single s, if s is a step: s² = s."""
+        ours, theirs = self._switch(x), self._switch(y)
+        if ours is None:
+            return None
+        rest, flag = ours
+        if y.node == flag.node:
+            return x
+        if theirs is None or theirs[1].node != flag.node:
+            return None
+        return self.multiply(self.multiply(rest, theirs[0]), flag)
+
+    def _switch(self, x: Value) -> tuple[Value, Value] | None:
+        """Returns a and s of a product a · s with a step s."""
+        assert x.node is not None
+        one = self.operations[x.node]
+        if one.name == "multiply":
+            for rest, flag in (one.inputs, one.inputs[::-1]):
+                if self.operations[flag].name == "step":
+                    return self._values[rest], self._values[flag]
+        return None
+
+    def matmul(self, x: Value, y: Value) -> Value:
+        """Returns x [B, M, K] · y [B, K, N]."""
+        x, y = self.as_float(x), self.as_float(y)
+        shape = (x.shape[0], x.shape[1], y.shape[2])
+        fills = None
+        if x.fills is not None or y.fills is not None:
+            left, right = (masks.lost(each.fills, self.line) for each in (x, y))
+            reads = np.zeros(shape, bool)
+            reads |= False if left is None else np.isnan(left).any(axis=2, keepdims=True)
+            reads |= False if right is None else np.isnan(right).any(axis=1, keepdims=True)
+            fills = np.where(reads, np.nan, 0.0)
+        return self._emit("matmul", [x, y], shape, known=shadow(np.matmul, x, y), fills=fills)
+
+    def cumulative_sum(self, x: Value, axis: int) -> Value:
+        known = shadow(lambda array: np.cumsum(array, axis=axis), x)
+        if x.kind in ("int", "bool"):
+            return Value(x.shape, "int", known)
+        x = self.as_float(x)
+        fills = None if x.fills is None else np.cumsum(np.asarray(masks.lost(x.fills, self.line)), axis)
+        return self._emit("cumulative_sum", [x], x.shape, {"axis": axis}, known=known, fills=fills)
+
+    # --- comparisons
+
+    def step(self, x: Value) -> Value:
+        """Returns [x > 0]; of x · [x > 0], it is [x > 0]."""
+        if x.known is not None:
+            return Value(x.shape, "bool", x.known > 0)
+        x = self.as_float(x)
+        if masks.infinite(x.fills):
+            assert x.fills is not None
+            inside = self.step(self._where_finite(x))
+            return self.where(self.constant(np.isinf(x.fills)), self.constant(np.isposinf(x.fills)), inside)
+        assert x.node is not None
+        one, is_nonzero = self.operations[x.node], self._signs.nonzero(x.node)
+        if self._signs.positive(x.node):
+            self.axioms.setdefault("positive", {})[self.line] = None
+            return self.constant(np.ones(x.shape, bool))
+        if one.name == "negate" and is_nonzero:
+            return self.logical_not(self.step(self._values[one.inputs[0]]))
+        if one.name == "multiply":
+            for relu, flag in (one.inputs, one.inputs[::-1]):
+                if self.operations[flag].name == "step" and self.operations[flag].inputs[0] == relu:
+                    return self.step(self._values[relu])
+            for factor, rest in (one.inputs, one.inputs[::-1]):
+                sign = self._sign_of(factor)
+                if sign > 0:
+                    return self.step(self._values[rest])
+                if sign < 0 and is_nonzero:
+                    return self.logical_not(self.step(self._values[rest]))
+        if is_nonzero and (opposite := self._opposite_step(x)) is not None:
+            return opposite
+        return self._emitted_step(x, reflects=self._signs.has_one_zero_set(x.node))
+
+    def _loose_step(self, x: Value) -> Value:
+        """Returns a step in a product with x, where its value at 0 doesn't matter."""
+        if x.known is not None:
+            return Value(x.shape, "bool", x.known > 0)
+        x = self.as_float(x)
+        assert x.node is not None
+        if self._signs.never_negative(x.node):
+            self.axioms.setdefault("positive", {})[self.line] = None
+            return self.constant(np.ones(x.shape, bool))
+        one = self.operations[x.node]
+        if one.name == "negate":
+            return self.logical_not(self._loose_step(self._values[one.inputs[0]]))
+        if one.name == "multiply":
+            for factor, rest in (one.inputs, one.inputs[::-1]):
+                sign = self._sign_of(factor)
+                if sign:
+                    found = self._loose_step(self._values[rest])
+                    return found if sign > 0 else self.logical_not(found)
+        return self._opposite_step(x) or self._emitted_step(x, reflects=True)
+
+    def _emitted_step(self, x: Value, *, reflects: bool) -> Value:
+        """Appends a step s, with s(x) + s(−x) = 1 for all x but 0 if it reflects."""
+        return self._emit("step", [x], x.shape, {"reflects": reflects}, kind="indicator")
+
+    def _opposite_step(self, x: Value) -> Value | None:
+        """Returns 1 − [b − a > 0] if x is a − b and the program has that step."""
+        one = self.operations[x.node or 0]
+        if one.name != "subtract":
+            return None
+        other = self._nodes.get(("subtract", one.inputs[::-1], x.shape, ()))
+        opposite = self._nodes.get(("step", (other,), x.shape, key_of({"reflects": True})))
+        return None if opposite is None else self.logical_not(Value(x.shape, "indicator", None, opposite))
+
+    def greater(self, x: Value, y: Value) -> Value:
+        return self.step(self.subtract(x, y))
+
+    def at_least(self, x: Value, y: Value) -> Value:
+        """Returns [x ≥ y], which is [x > y] unless they can be equal for many weights."""
+        difference = self.subtract(x, y)
+        if difference.known is not None:
+            return Value(difference.shape, "bool", difference.known >= 0)
+        assert difference.node is not None
+        if self._signs.has_one_zero_set(difference.node) and self._signs.nonzero(difference.node):
+            return self.step(difference)
+        return self.logical_not(self.step(self.subtract(y, x)))
+
+    def _sign_of(self, node: int) -> int:
+        """Returns 1 or −1 if all elements of a value have this sign almost everywhere, else 0."""
+        known = self._values[node].known
+        if self._signs.positive(node):
+            return 1
+        return -1 if known is not None and (known < 0).all() else 0
+
+    def equal(self, x: Value, y: Value) -> Value:
+        if x.known is not None and y.known is not None:
+            known = x.known == y.known
+            return Value(known.shape, "bool", known)
+        x, y = self._pair(x, y)
+        if x.node == y.node:
+            return self.constant(np.ones(x.shape, bool))
+        if masks.infinite(x.fills) or masks.infinite(y.fills):
+            left, right = (np.where(np.isinf(fills_of(each)), fills_of(each), 0.0) for each in (x, y))
+            inside = self.equal(self._where_finite(x), self._where_finite(y))
+            return self.where(self.constant((left != 0) | (right != 0)), self.constant(left == right), inside)
+        for one, other in ((x, y), (y, x)):
+            extreme = self._extremes.get(one.node or 0)
+            if extreme is not None and other.node in extreme:
+                larger, smaller = extreme if other.node == extreme[0] else extreme[::-1]
+                return self.at_least(self._values[larger], self._values[smaller])
+        difference = self.subtract(x, y)
+        assert difference.node is not None
+        is_exact = self._signs.has_one_zero_set(difference.node)
+        return self._emit("equal", [x, y], x.shape, {"is_exact": is_exact}, kind="indicator")
+
+    def is_finite(self, x: Value) -> Value:
+        """Returns which entries are neither ∞ nor −∞. None is NaN: operations that return it are refused."""
+        return self.constant(np.isfinite(x.known) if x.known is not None else ~np.isinf(fills_of(x)))
+
+    def _where_finite(self, x: Value) -> Value:
+        """Returns x with 0 for ∞ and −∞."""
+        is_infinite = np.isinf(fills_of(x))
+        return self.where(self.constant(is_infinite), self.constant(np.zeros(x.shape)), x) if is_infinite.any() else x
+
+    def maximum(self, x: Value, y: Value) -> Value:
+        """Returns y + (x − y) · [x > y]."""
+        x, y = self._pair(x, y) if x.known is None else self._pair(y, x)
+        for one, other in ((x, y), (y, x)):
+            low = np.isneginf(fills_of(other))
+            if low.any() and other.node != one.node:
+                inside = self.maximum(one, self._where_finite(other))
+                return self.where(self.constant(low), one, inside)
+        difference = self.subtract(x, y)
+        found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
+        assert x.node is not None
+        assert y.node is not None
+        assert found.node is not None
+        self._extremes.setdefault(found.node, (x.node, y.node))
+        return found
+
+    def minimum(self, x: Value, y: Value) -> Value:
+        x, y = self._pair(x, y)
+        for one, other in ((x, y), (y, x)):
+            high = np.isposinf(fills_of(other))
+            if high.any() and other.node != one.node:
+                inside = self.minimum(one, self._where_finite(other))
+                return self.where(self.constant(high), one, inside)
+        difference = self.subtract(x, y)
+        return self.subtract(x, self.multiply(difference, self.as_float(self._loose_step(difference))))
+
+    def sign(self, x: Value) -> Value:
+        """Returns [x > 0] − [−x > 0]."""
+        x = self.as_float(x)
+        if x.known is not None:
+            return self.constant(np.sign(x.known))
+        return self.subtract(self.as_float(self.step(x)), self.as_float(self.step(self.negate(x))))
+
+    def absolute(self, x: Value) -> Value:
+        """Returns x (2 [x > 0] − 1)."""
+        x = self.as_float(x)
+        if x.known is not None:
+            return self.constant(np.abs(x.known))
+        if self._signs.never_negative(x.node or 0):
+            self.axioms.setdefault("positive", {})[self.line] = None
+            return x
+        sign = self.subtract(self.multiply(self.constant(2.0), self.as_float(self._loose_step(x))), self.constant(1.0))
+        return self.multiply(x, sign)
+
+    # --- logic
+
+    def logical_not(self, x: Value) -> Value:
+        if x.known is not None:
+            return Value(x.shape, "bool", ~x.known.astype(bool))
+        x = self._truth(x)
+        assert x.node is not None
+        if x.node in self._negated:
+            return self._negated[x.node]
+        found = self._as_indicator(self.subtract(self.constant(1.0), self.as_float(x)))
+        assert found.node is not None
+        self._negated.setdefault(found.node, x)
+        return found
+
+    def logical_and(self, x: Value, y: Value) -> Value:
+        if x.known is not None and y.known is not None:
+            both = x.known & y.known
+            return Value(both.shape, "bool" if both.dtype == bool else "int", both)
+        x, y = self._truth(x), self._truth(y)
+        return self._as_indicator(self.multiply(self.as_float(x), self.as_float(y)))
+
+    def logical_or(self, x: Value, y: Value) -> Value:
+        return self.logical_not(self.logical_and(self.logical_not(x), self.logical_not(y)))
+
+    def _truth(self, x: Value) -> Value:
+        """Returns whether x isn't zero."""
+        if x.kind in ("bool", "indicator"):
+            return x
+        return self.logical_not(self.equal(x, self.constant(np.zeros(x.shape))))

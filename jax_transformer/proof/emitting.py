@@ -1,0 +1,301 @@
+"""Append operations to a program: leaves, moves of elements, and kinds of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.proof import masks
+from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, key_of
+from jax_transformer.proof.scales import Scales
+from jax_transformer.proof.signs import Signs
+
+
+class Emitter:
+    """Appends operations to a program. An operation that the program has already isn't appended again."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.line = ""
+        """The framework's operation that is lowered now, and its source line."""
+        self.narrowing: dict[str, None] = {}
+        self.axioms: dict[str, dict[str, None]] = {}
+        """The axioms that were used while lowering, and where."""
+        self.read: dict[str, int] = {}
+        self._nodes: dict[Any, int] = {}
+        self._values: list[Value] = []
+        self._rewritten: dict[int, Value] = {}
+        self._scales = Scales(self.operations, self._values)
+        self._signs = Signs(self.operations, self._values)
+        self._negated: dict[int, Value] = {}
+        """1 − s → s, for steps s."""
+        self._chosen: dict[int, tuple[int, Value, Value]] = {}
+        """Results of `where` whose condition is a step s → s, the value where it is 1, the value where it is 0."""
+        self._extremes: dict[int, tuple[int, int]] = {}
+        """Maxima → what they are the maxima of: the value, and what it has to be at least."""
+
+    def program(self, outputs: Mapping[str, Value]) -> Program:
+        """Returns the operations that these outputs need."""
+        for name, value in outputs.items():
+            if has_nan(value):
+                raise UnknownOperation(name, "", "the output is NaN")
+        needed, waiting = set[int](), [value.node for value in outputs.values() if value.node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in needed:
+                needed.add(node)
+                waiting += self.operations[node].inputs
+        numbers = {node: number for number, node in enumerate(sorted(needed))}
+        operations = [self.operations[node] for node in numbers]
+        renumbered = [replace(one, inputs=tuple(numbers[each] for each in one.inputs)) for one in operations]
+        named = {
+            name: value if value.node is None else replace(value, node=numbers[value.node])
+            for name, value in outputs.items()
+        }
+        return Program(tuple(renumbered), named, tuple(self.narrowing), dict(self.read), self.axioms)
+
+    # --- leaves
+
+    def input(self, name: str, shape: Sequence[int]) -> Value:
+        return self._emit("input", (), shape, {"name": name})
+
+    def constant(self, array: Any) -> Value:
+        """Returns an array that depends on no weight. A float stands for the real number that it is, or that the axioms
+        on constants read it as."""
+        array = np.asarray(array)
+        if array.dtype.kind == "c":
+            raise UnknownOperation("constant", self.line, "complex numbers")
+        if array.dtype == bool or np.issubdtype(array.dtype, np.integer):
+            return Value(array.shape, "bool" if array.dtype == bool else "int", array)
+        array = array.astype(np.float64)
+        if array.size > 1 and (array == array.flat[0]).all():
+            return self.broadcast(self.constant(array.flat[0]), array.shape)
+        return self._emit("constant", (), array.shape, {"array": array}, known=array)
+
+    # --- moves
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        shape = tuple(shape)
+        if shape == x.shape:
+            return x
+        if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
+            array = x.known.reshape(shape)
+            return self._emit(
+                "constant", (), shape, {**self.operations[x.node].attributes, "array": array}, known=array
+            )
+        if x.node is not None and self.operations[x.node].name == "reshape":
+            x = self._as(x.kind, self.operations[x.node].inputs[0])
+            if shape == x.shape:
+                return x
+        return self._move("reshape", x, shape, lambda array: np.reshape(array, shape))
+
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        order = tuple(int(axis) for axis in order)
+        if order == tuple(range(len(order))):
+            return x
+        shape = tuple(x.shape[axis] for axis in order)
+        return self._move("transpose", x, shape, lambda array: np.transpose(array, order), order=order)
+
+    def broadcast(self, x: Value, shape: Sequence[int]) -> Value:
+        """Broadcasts as NumPy does."""
+        shape = tuple(shape)
+        if shape == x.shape:
+            return x
+        inner = self._inner(x)
+        if inner is not x and len(inner.shape) == len(x.shape):
+            return self.broadcast(inner, shape)
+        return self._move("broadcast", x, shape, lambda array: np.broadcast_to(array, shape))
+
+    def take(self, x: Value, places: np.ndarray) -> Value:
+        """Returns the elements at these places of the flat array; zero where a place is −1."""
+        places = np.asarray(places, np.int64)
+        x, places = self._source(x, places)
+        if places.size == x.size and np.array_equal(places.ravel(), np.arange(x.size)):
+            return self.reshape(x, places.shape)
+
+        def moved(array: np.ndarray) -> np.ndarray:
+            return np.append(np.ravel(array), np.zeros(1, array.dtype))[places]
+
+        return self._move("take", x, places.shape, moved, places=places)
+
+    def _source(self, x: Value, places: np.ndarray) -> tuple[Value, np.ndarray]:
+        """Returns from which earlier array the elements come, through reshapes, takes and stacks."""
+        while x.node is not None and places.size:
+            one = self.operations[x.node]
+            if one.name == "take":
+                inner = one.attributes["places"].ravel()
+                places = np.where(places < 0, -1, inner[places])
+            elif one.name == "concatenate" and math.prod(one.shape[: one.attributes["axis"]]) == 1:
+                ends = np.cumsum([self._values[part].size for part in one.inputs])
+                part = int(np.searchsorted(ends, places.max(), side="right"))
+                start = int(ends[part - 1]) if part else 0
+                if places.min() < start:
+                    break
+                x, places = self._as(x.kind, one.inputs[part]), places - start
+                continue
+            elif one.name != "reshape":
+                break
+            x = self._as(x.kind, one.inputs[0])
+        return x, places
+
+    def _as(self, kind: Kind, node: int) -> Value:
+        value = self._values[node]
+        return Value(value.shape, kind, value.known, node, value.fills)
+
+    def concatenate(self, parts: Sequence[Value], axis: int) -> Value:
+        parts = self._alike(parts)
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        known = shadow(lambda *arrays: np.concatenate(arrays, axis), *parts)
+        if parts[0].kind in ("int", "bool"):
+            return Value(tuple(shape), parts[0].kind, known)
+        fills = None if all(part.fills is None for part in parts) else np.concatenate(list(map(fills_of, parts)), axis)
+        return self._emit("concatenate", parts, shape, {"axis": axis}, kind=parts[0].kind, known=known, fills=fills)
+
+    def put(self, x: Value, places: np.ndarray, updates: Value, *, adds: bool) -> Value:
+        """Writes updates to places of the flat array, or adds them; drops those at place −1."""
+        x, updates = self._alike([x, updates])
+        places = np.asarray(places, np.int64).ravel()
+        if not adds and np.unique(kept := places[places >= 0]).size < kept.size:
+            raise UnknownOperation(
+                "put", self.line, "two elements are written to one place, in an order that isn't defined"
+            )
+
+        def changed(array: np.ndarray, new: np.ndarray, adds: bool = adds) -> np.ndarray:
+            flat, kept = np.array(array).ravel(), places >= 0
+            if adds:
+                np.add.at(flat, places[kept], np.ravel(new)[kept])
+            else:
+                flat[places[kept]] = np.ravel(new)[kept]
+            return flat.reshape(x.shape)
+
+        known = shadow(changed, x, updates)
+        if x.kind in ("int", "bool"):
+            return Value(x.shape, x.kind, known)
+        fills = None if x.fills is None and updates.fills is None else changed(fills_of(x), fills_of(updates))
+        attributes = {"places": places, "adds": adds}
+        return self._emit("put", [x, updates], x.shape, attributes, kind=x.kind, known=known, fills=fills)
+
+    # --- kinds
+
+    def as_float(self, x: Value) -> Value:
+        if x.kind == "float":
+            return x if x.node is None else self._rewritten.get(x.node, x)
+        if x.kind == "indicator":
+            return Value(x.shape, "float", None, x.node)
+        if x.known is None:
+            raise UnknownOperation("cast", self.line, "an integer depends on weights")
+        return self.constant(x.known.astype(np.float64))
+
+    def narrow(self, dtype: str) -> None:
+        """Notes an operation that rounds to a narrower float type. It is left out of the function."""
+        self.narrowing[f"{dtype}{f' ({self.line})' if self.line else ''}"] = None
+
+    # --- within
+
+    def _as_indicator(self, x: Value) -> Value:
+        return Value(x.shape, "indicator", None, x.node)
+
+    def _inner(self, x: Value) -> Value:
+        """Returns what x broadcasts; x itself if it broadcasts nothing."""
+        if x.node is None or self.operations[x.node].name != "broadcast":
+            return x
+        return self._values[self.operations[x.node].inputs[0]]
+
+    def is_number(self, x: Value, number: float) -> bool:
+        """Returns whether x is this constant."""
+        inner = self._inner(x)
+        return (
+            inner.known is not None
+            and inner.size == 1
+            and bool((inner.known == number).all())
+            and (self.operations[inner.node or 0].name == "constant")
+        )
+
+    def _pair(self, x: Value, y: Value) -> tuple[Value, Value]:
+        x, y = self.as_float(x), self.as_float(y)
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        return self.broadcast(x, shape), self.broadcast(y, shape)
+
+    def _alike(self, values: Sequence[Value]) -> list[Value]:
+        """Returns values of one kind: known integers or booleans, indicators, or floats."""
+        kinds = {value.kind for value in values}
+        if len(kinds) == 1 and "float" not in kinds:
+            return list(values)
+        if kinds == {"int", "bool"}:
+            return [self.constant(np.asarray(value.known).astype(np.int64)) for value in values]
+        floats = [self.as_float(value) for value in values]
+        return floats if "float" in kinds or "int" in kinds else [self._as_indicator(value) for value in floats]
+
+    def _elementwise(self, name: str, x: Value, of_known: Callable[[np.ndarray], np.ndarray] | None) -> Value:
+        """Applies a function before x is broadcast, not after."""
+        x = self.as_float(x)
+        inner = self._inner(x)
+        if inner is not x:
+            return self.broadcast(self._elementwise(name, inner, of_known), x.shape)
+        if x.known is None and masks.infinite(x.fills):
+            raise UnknownOperation(name, self.line, "of ∞")
+        return self._emit(name, [x], x.shape, known=None if of_known is None else shadow(of_known, x))
+
+    def _move(self, name: str, x: Value, shape: tuple[int, ...], move: Callable[..., Any], **attributes: Any) -> Value:
+        known = None if x.known is None else move(x.known)
+        if x.kind in ("int", "bool"):
+            return Value(shape, x.kind, known)
+        fills = None if x.fills is None else move(x.fills)
+        return self._emit(name, [x], shape, attributes, kind=x.kind, known=known, fills=fills)
+
+    def _emit(
+        self,
+        name: str,
+        inputs: Sequence[Value],
+        shape: Sequence[int],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        kind: Kind = "float",
+        known: np.ndarray | None = None,
+        fills: np.ndarray | None = None,
+    ) -> Value:
+        """Appends an operation, unless the program has it, and returns its value."""
+        attributes, shape, nodes = attributes or {}, tuple(shape), []
+        for value in inputs:
+            assert value.node is not None
+            nodes.append(value.node)
+        if name in ("add", "multiply"):
+            nodes.sort()
+        if known is not None and known.dtype.kind == "f":
+            fills = masks.of_constant(known)
+        elif name != "where" and any(map(has_nan, inputs)):
+            raise UnknownOperation(name, self.line, "a constant is NaN")
+        fills = masks.tidy(fills)
+        key = name, tuple(nodes), shape, key_of(attributes)
+        if key not in self._nodes:
+            self._nodes[key] = len(self.operations)
+            self.operations.append(Operation(name, tuple(nodes), shape, attributes, self.line))
+            self._values.append(Value(shape, "float", known, self._nodes[key], fills))
+        return Value(shape, kind, known, self._nodes[key], fills)
+
+
+def fills_of(x: Value) -> np.ndarray:
+    """Returns the constants that mask entries; 0 elsewhere."""
+    return np.zeros(x.shape) if x.fills is None else x.fills
+
+
+def has_nan(x: Value, where: Any = True) -> bool:
+    return x.known is not None and x.known.dtype.kind == "f" and bool((np.isnan(x.known) & where).any())
+
+
+def without(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
+
+
+def shadow(function: Callable[..., Any], *values: Value) -> np.ndarray | None:
+    """Computes what is known of floats that depend on no weight, and of integers and booleans."""
+    arrays = [value.known for value in values if value.known is not None]
+    if len(arrays) < len(values):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*arrays))

@@ -1,0 +1,184 @@
+"""Model PyTorch's memory: tensors are views of storages, so views, expansions and changes in place need no rules."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.programs import UnknownOperation, Value
+
+
+class Layout(NamedTuple):
+    """How a tensor lies in its storage."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def places(self) -> np.ndarray:
+        """Returns each element's place in the storage."""
+        places = np.full(self.shape, self.offset, np.int64)
+        for axis, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            steps = np.arange(size, dtype=np.int64) * stride
+            places += steps.reshape([-1 if each == axis else 1 for each in range(len(self.shape))])
+        return places
+
+    def dense_order(self) -> tuple[int, ...] | None:
+        """Returns the axes from the outermost to the innermost if the elements fill a part of the storage without gaps;
+        None if they don't."""
+        order = sorted(range(len(self.shape)), key=lambda axis: (-self.strides[axis], axis))
+        expected = 1
+        for axis in reversed(order):
+            if self.shape[axis] != 1 and self.strides[axis] != expected:
+                return None
+            expected *= self.shape[axis]
+        return tuple(order)
+
+
+class _Storage(NamedTuple):
+    """What a storage holds."""
+
+    reference: StorageWeakRef
+    value: Value
+    layout: Layout
+    dtype: torch.dtype
+    unset: np.ndarray | None = None
+    """Which elements of the storage nothing was written to; None: there are none."""
+
+
+class Memory:
+    """Holds what storages hold, as values of a builder's program. What it doesn't hold is as the run has it."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._storages: dict[int, _Storage] = {}
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a rule has computed what a tensor's storage holds."""
+        return self._held(tensor) is not None
+
+    def read(self, tensor: torch.Tensor) -> Value:
+        """Returns the value of a tensor now."""
+        memory = self._held(tensor)
+        if memory is None:
+            return self.builder.constant(as_array(tensor, self.builder.line))
+        layout = layout_of(tensor)
+        if tensor.dtype != memory.dtype:
+            raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is read as {tensor.dtype}")
+        if memory.unset is not None and memory.unset[layout.places()].any():
+            raise UnknownOperation(
+                "empty", self.builder.line, "memory is read that no operation known here has written"
+            )
+        return memory.value if layout == memory.layout else self._view(memory, layout)
+
+    def depends_on_weights(self, tensor: torch.Tensor) -> bool:
+        return self._held(tensor) is not None and self.read(tensor).known is None
+
+    def _held(self, tensor: torch.Tensor) -> _Storage | None:
+        memory = self._storages.get(storage_of(tensor))
+        return None if memory is None or memory.reference.expired() else memory
+
+    def _assign(self, tensor: torch.Tensor, value: Value, layout: Layout, unset: np.ndarray | None = None) -> None:
+        with torch._C.DisableTorchFunction():
+            storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = _Storage(StorageWeakRef(storage), value, layout, tensor.dtype, unset)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Notes that nothing was written to a new tensor. Numbers that aren't floats are read as the run has them."""
+        size = size_of(tensor)
+        if tensor.is_floating_point() and size:
+            zeros = self.builder.constant(np.zeros(size))
+            self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool))
+
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
+        """Changes the storage's elements that are the tensor's."""
+        value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
+        layout, size, memory = layout_of(tensor), size_of(tensor), self._held(tensor)
+        if value.node is None and memory is None:
+            return  # known, as the run has it
+        if layout.dense_order() is not None and tensor.numel() == size:
+            if value.node is None:
+                del self._storages[storage_of(tensor)]  # as the run has it
+            else:
+                self._assign(tensor, value, layout)
+            return
+        unset = None
+        if memory is None:
+            flat = self.builder.constant(as_array(tensor.detach().as_strided((size,), (1,), 0), self.builder.line))
+        else:
+            if memory.dtype != tensor.dtype:
+                raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is written as {tensor.dtype}")
+            flat, unset = self._flattened(memory, size), memory.unset
+        places = layout.places()
+        changed = self.builder.put(flat, places, value, adds=False)
+        if unset is not None:
+            unset = unset.copy()
+            unset[places] = False
+        self._assign(tensor, changed, Layout((size,), (1,), 0), unset if unset is not None and unset.any() else None)
+
+    def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""
+        if value.node is None and value.known is None:
+            raise UnknownOperation("read", self.builder.line, "it reads what it was to write")
+        if tensor.is_floating_point():
+            return self.builder.as_float(value)
+        if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):
+            return value
+        if value.known is None or tensor.is_complex():
+            raise UnknownOperation("cast", self.builder.line, f"{tensor.dtype} that depend on weights")
+        return self.builder.constant(as_array(tensor, self.builder.line))
+
+    def _view(self, memory: _Storage, layout: Layout) -> Value:
+        kept = [axis for axis, stride in enumerate(layout.strides) if stride != 0 and layout.shape[axis] != 1]
+        if len(kept) < len(layout.shape):
+            shape, strides = (tuple(part[axis] for axis in kept) for part in (layout.shape, layout.strides))
+            inner = Layout(shape, strides, layout.offset)
+            sizes = [size if axis in kept else 1 for axis, size in enumerate(layout.shape)]
+            value = memory.value if inner == memory.layout else self._view_of_all_axes(memory, inner)
+            return self.builder.broadcast(self.builder.reshape(value, sizes), layout.shape)
+        return self._view_of_all_axes(memory, layout)
+
+    def _view_of_all_axes(self, memory: _Storage, layout: Layout) -> Value:
+        size = int(np.prod(memory.layout.shape, dtype=np.int64))
+        flat = self._flattened(memory, size)
+        order = layout.dense_order()
+        count = int(np.prod(layout.shape, dtype=np.int64))
+        if order is None or layout.offset + count > size:
+            return self.builder.take(flat, layout.places())
+        if count < size:
+            flat = self.builder.take(flat, np.arange(layout.offset, layout.offset + count))
+        lying = self.builder.reshape(flat, [layout.shape[axis] for axis in order])
+        return self.builder.transpose(lying, np.argsort(order).tolist())
+
+    def _flattened(self, memory: _Storage, size: int) -> Value:
+        order = memory.layout.dense_order()
+        assert order is not None
+        return self.builder.reshape(self.builder.transpose(memory.value, order), (size,))
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata)
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Returns how many elements the storage has room for."""
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
+
+
+def as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
+    """Returns a copy of what the run has."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
+        raise UnknownOperation("constant", line, f"a tensor of {tensor.dtype}, {tensor.layout}")
+    with torch._C.DisableTorchFunction():
+        tensor = tensor.detach().cpu().resolve_neg()
+        return np.array((tensor.double() if tensor.is_floating_point() else tensor).numpy())
