@@ -139,9 +139,8 @@ class Certificate:
 
     @property
     def log2_error(self) -> float:
-        """Returns the logarithm of the bound for all stages together."""
-        bounds = [task.log2_error for task in self.tasks]
-        return max(bounds) + math.log2(len(bounds)) if bounds else 0.0
+        """Returns the logarithm of the bound for all stages together; 0 unless all are proven."""
+        return min(0.0, math.log2(sum(2.0**task.log2_error for task in self.tasks))) if self.tasks else 0.0
 
     @property
     def narrowing(self) -> tuple[str, ...]:
@@ -158,7 +157,7 @@ class Certificate:
         return {name: tuple(where) for name, where in found.items()}
 
     def to_json(self) -> str:
-        return json.dumps({"verdict": self.verdict, **asdict(self)}, indent=2, ensure_ascii=False)
+        return json.dumps({"verdict": self.verdict, **asdict(self)}, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:

@@ -26,8 +26,8 @@ SCALES = (0, 1, 2, 3, -6)
 MISSING = "{} differs in a field, and not in 40 digits at random weights: an axiom is missing"
 DRAWN = 2**40
 """Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
-SECURITY = 80
-"""A proof is wrong with a probability below 2⁻⁸⁰."""
+SECURITY = 82
+"""A pair of programs is wrongly proven with a probability below 2⁻⁸², and a certificate of up to four below 2⁻⁸⁰."""
 
 Arrays = Mapping[str, np.ndarray]
 Both = tuple[np.ndarray, np.ndarray]
@@ -97,8 +97,8 @@ class Result:
 
     @property
     def log2_error(self) -> float:
-        """Returns the logarithm of a bound on the probability that the proof is wrong."""
-        return -math.inf if self.bounds is None else _log2_error(self.bounds, self.points)
+        """Returns the logarithm of a bound on the probability that the proof is wrong; 0 without a proof."""
+        return 0.0 if self.bounds is None or self.verdict != "proven" else _log2_error(self.bounds, self.points)
 
 
 def decide(task: Task, *, seed: int = 0) -> Result:

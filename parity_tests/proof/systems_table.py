@@ -71,7 +71,8 @@ def row(name: str, certificate: Certificate, seconds: float) -> str:
         found = next(each for each in certificate.stages if each.name == stage)
         why = found.reason or f"{len(found.different)} differ"
         cells.append(str(len(found.equal)) if found.verdict == "proven" else f"{found.verdict}: {why}")
-    error = f"2^{math.ceil(max(each.log2_error for each in certificate.tasks if each.log2_error < 0))}"
+    bounds = [each.log2_error for each in certificate.tasks if each.log2_error < 0]
+    error = f"2^{math.ceil(math.log2(sum(2.0**each for each in bounds)))}"
     return f"| {name} | {' | '.join(cells)} | {', '.join(certificate.axioms)} | {error} | {seconds:.0f} |"
 
 

@@ -59,7 +59,7 @@ def test_a_function_is_a_module() -> None:
     certificate = prove(block, Block().eval(), inputs=INPUTS)
     assert certificate.verdict == "proven", str(certificate)
     assert {stage.name: len(stage.equal) for stage in certificate.stages} == {"forward": 2, "gradients": 5}
-    assert certificate.log2_error < -79
+    assert certificate.log2_error < -80
     assert certificate.inputs["ids"] == [[1, 2, 3]]
 
 
@@ -204,3 +204,16 @@ def test_nn_transformer_is_what_its_sublayers_compute() -> None:
     certificate = prove(own, traced, inputs=ids)
     assert certificate.verdict == "proven", str(certificate)
     assert [stage.name for stage in certificate.stages] == ["forward", "gradients"]
+
+
+def test_an_unknown_verdict_is_json_and_claims_no_bound() -> None:
+    """JSON has no infinity."""
+    certificate = prove(lambda p, i: jnp.sort(p["w"]), lambda p, i: p["w"], inputs={}, weights={"w": np.ones(3)})
+    degrees = prove(
+        lambda p, i: p["w"] ** 2.0**60, lambda p, i: p["w"] ** 2.0**60, inputs={}, weights={"w": np.ones(3)}
+    )
+    for one in (certificate, degrees):
+        assert one.verdict == "unknown"
+        assert one.log2_error == 0.0
+        assert Certificate.from_json(one.to_json()).verdict == "unknown"
+    assert "sort" in certificate.stages[0].reason

@@ -36,11 +36,11 @@ function differenceFacts(difference) {
 }
 
 function boundFacts({ verdict, tasks }) {
-  const worst = Math.max(...tasks.map((task) => task.log2_error));
+  const error = Math.log2(tasks.reduce((sum, task) => sum + 2 ** task.log2_error, 0));
   const points = tasks.reduce((sum, task) => sum + task.points.length, 0);
   const casts = [...new Set(tasks.flatMap((task) => [...task.candidate.narrowing, ...task.reference.narrowing]))];
   return [
-    ['Wrong with a probability below', verdict === 'proven' && tasks.length ? `2^${Math.ceil(worst + Math.log2(tasks.length))}, at ${counted(points, 'point')}` : null],
+    ['Wrong with a probability below', verdict === 'proven' && tasks.length ? `2^${Math.ceil(error)}, at ${counted(points, 'point')}` : null],
     ['Without the casts', casts.length ? casts.join(', ') : null],
   ].filter(([, value]) => value);
 }
