@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ HEARTBEAT_SECONDS = 20
 """A process that has been silent for so long counts as gone."""
 LINGER_SECONDS = 2 * HEARTBEAT_SECONDS
 """How long the service outlives process 0 at most; it ends as soon as no process is connected."""
+PARTING_SECONDS = 1.0
+"""How long the service goes on once all have left: the answer by which the last one leaves may still be under way, and
+without it JAX aborts that process."""
 ESTABLISHED = "01"
 FREE_SECONDS = 5.0
 """How long to wait for the port, which the service of a run that was killed may leave in this moment."""
@@ -52,6 +56,16 @@ def dismiss(coordinator: subprocess.Popen[bytes]) -> None:
     coordinator.send_signal(signal.SIGUSR1)
 
 
+def finish(coordinator: subprocess.Popen[bytes]) -> None:
+    """Ends the service, which all processes have left, and waits for its end."""
+    coordinator.send_signal(signal.SIGUSR2)
+    try:
+        coordinator.wait(10 * PARTING_SECONDS)
+    except subprocess.TimeoutExpired:
+        coordinator.kill()
+        coordinator.wait()
+
+
 def _why_taken(port: int) -> str:
     """Returns why nothing can listen on the port; "" if something can."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
@@ -64,10 +78,11 @@ def _why_taken(port: int) -> str:
 
 
 def serve(port: int, processes: int, parent: int) -> None:
-    """Serves while the process `parent`, which started this one, lives, and then until the others have left, unless it
-    was dismissed."""
-    dismissed: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: dismissed.append(number))
+    """Serves until it is told to finish, or else while the process `parent`, which started this one, lives, and then
+    until the others have left, unless it was dismissed."""
+    dismissed, finished = threading.Event(), threading.Event()
+    signal.signal(signal.SIGUSR1, lambda number, frame: dismissed.set())
+    signal.signal(signal.SIGUSR2, lambda number, frame: finished.set())
     for number in (signal.SIGINT, signal.SIGTERM):  # they may come to a whole group of processes, which still needs it
         signal.signal(number, signal.SIG_IGN)
     from jaxlib import _jax
@@ -75,11 +90,11 @@ def serve(port: int, processes: int, parent: int) -> None:
     make: Any = _jax.get_distributed_runtime_service
     # recoverable: the loss of one process isn't told to the others, which would end without a line
     service = make(f"[::]:{port}", processes, heartbeat_timeout=HEARTBEAT_SECONDS, recoverable=True)
-    while os.getppid() == parent:
+    while os.getppid() == parent and not finished.wait(0.2):
+        pass
+    deadline = time.monotonic() + (PARTING_SECONDS if finished.is_set() else LINGER_SECONDS)
+    while not dismissed.is_set() and time.monotonic() < deadline and _is_connected(port):
         time.sleep(0.2)
-    deadline = time.monotonic() + LINGER_SECONDS
-    while not dismissed and time.monotonic() < deadline and _is_connected(port):
-        time.sleep(1)
     del service
 
 

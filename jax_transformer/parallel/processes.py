@@ -22,7 +22,7 @@ import jax
 
 from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.parallel.coordinator import HEARTBEAT_SECONDS, dismiss, start_coordinator
+from jax_transformer.parallel.coordinator import HEARTBEAT_SECONDS, dismiss, finish, start_coordinator
 from jax_transformer.parallel.places import Place, find_place
 from jax_transformer.parallel.watch import LOST, OWN_WORD_SECONDS, Failure, Watch
 
@@ -174,7 +174,8 @@ class Processes:
         jax.distributed.shutdown()
         if self._watch:
             self._watch.join()
-        self._stop_coordinator()
+        if self._coordinator:
+            finish(self._coordinator)
 
     def _wait_until_alone(self) -> None:
         with contextlib.suppress(Exception):

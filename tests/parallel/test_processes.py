@@ -379,6 +379,29 @@ def test_a_port_in_use_is_told() -> None:
             start_coordinator(port, 2)
 
 
+LEAVING = """
+import sys, threading, time
+from jaxlib import _jax
+from jax_transformer.parallel.coordinator import finish, start_coordinator
+port = int(sys.argv[1])
+coordinator = start_coordinator(port, 1)
+client = _jax.get_distributed_runtime_client(f"127.0.0.1:{port}", 0, init_timeout=60)
+client.connect()
+finishing = threading.Thread(target=finish, args=[coordinator])
+finishing.start()
+time.sleep(0.2)
+client.shutdown()
+finishing.join()
+print(coordinator.returncode)
+"""
+
+
+def test_a_process_that_leaves_while_the_service_finishes_is_not_aborted() -> None:
+    leaving = started(["-c", LEAVING, _free_port()])
+    output, _ = leaving.communicate(timeout=60)
+    assert (leaving.returncode, output.splitlines()[-1:]) == (0, ["0"]), output
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
