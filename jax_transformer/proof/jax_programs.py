@@ -184,7 +184,7 @@ class Lowering:
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         """Runs the body once for each slice."""
         b, closed, count = self.builder, params["jaxpr"], params["length"]
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts, num_carry = _counts(params)
         constants, carry, stacked = (
             inputs[:num_consts],
             inputs[num_consts : num_consts + num_carry],
@@ -239,6 +239,14 @@ def _without_dead_code(closed: Any) -> Any:
     """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     return jex_core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def _counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns how many constants a scan has, and how many values it carries; from jax 0.11 on, trees tell."""
+    if "ft_in" in params:
+        constants, carry, _ = params["ft_in"].unpack()
+        return len(constants), len(carry)
+    return params["num_consts"], params["num_carry"]
 
 
 def _bits(aval: Any) -> int:
