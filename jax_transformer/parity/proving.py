@@ -13,6 +13,8 @@ from jax_transformer.parity.loading import name_of
 from jax_transformer.parity.options import Path, kind_of, selected
 from jax_transformer.parity.pairing import Sides, check_module, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
+from jax_transformer.parity.witness_weights import kinds_for_any
+from jax_transformer.parity.witnesses import Subject
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.proof import Certificate
 
@@ -143,10 +145,11 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
 
 
 def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:
-    collected = Collected()
+    own = two.own(two.candidate)
+    collected = Collected(seed, Subject(partial(kinds_for_any, own, seed), two.carried, two.written))
     for name in stages:
         progress(f"proof: {name}")
-        collected.prove((name,), partial(two.task, gradients=name == "gradients"), seed)
+        collected.prove((name,), partial(two.task, gradients=name == "gradients"))
     shown = {name: array.tolist() for name, array in two.candidate.inputs.items() if array.dtype.kind != "f"}
     shapes = {name: {"shape": array.shape} for name, array in two.candidate.inputs.items() if array.dtype.kind == "f"}
-    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes}, seed)
+    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes})

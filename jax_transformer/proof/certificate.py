@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
+from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.json_text import parse_json
 
 SCHEMA = 1
@@ -113,7 +114,8 @@ class Certificate:
     stages: tuple[StageProof, ...]
     tasks: tuple[TaskProof, ...] = ()
     difference: Mapping[str, Any] | None = None
-    """The first output that differs, the operations at which the sides part, and how much it shows in float64."""
+    """The first output that differs, the operations at which the sides part, how much it shows in float64 on the model's
+    own weights, and "witness": what came of the search for weights on which it shows."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The ids and masks for which the proof holds, as lists."""
     seed: int = 0
@@ -121,6 +123,8 @@ class Certificate:
     """The arguments of the command that made it; () if none did."""
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
+    witness: Witness | None = field(default=None, repr=False, compare=False)
+    """Weights on which a refutation shows in float64, where there are any. They are no part of the JSON."""
 
     @property
     def verdict(self) -> Verdict:
@@ -157,7 +161,9 @@ class Certificate:
         return {name: tuple(where) for name, where in found.items()}
 
     def to_json(self) -> str:
-        return json.dumps({"verdict": self.verdict, **asdict(self)}, indent=2, ensure_ascii=False, allow_nan=False)
+        held = asdict(replace(self, witness=None))
+        del held["witness"]
+        return json.dumps({"verdict": self.verdict, **held}, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:
@@ -182,6 +188,7 @@ class Certificate:
             yield "the same function of the weights at these shapes, ids and masks, for all weights"
         if self.difference is not None:
             yield from _difference_lines(self.difference)
+            yield from _witness_lines(self.difference["witness"], bool(self.command))
         yield ""
         marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
         for stage in self.stages:
@@ -206,7 +213,7 @@ class Certificate:
         proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
         unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
         if self.difference is not None:
-            first, *places = _difference_lines(self.difference)
+            first, *places = (*_difference_lines(self.difference), *_witness_lines(self.difference["witness"]))
             return [f"two functions, {first}", *(f"  {place}" for place in places)]
         if not proven:
             return ["unknown", *(f"    {reason}" for reason in unknown)]
@@ -218,9 +225,13 @@ class Certificate:
         return "\n".join(self.lines())
 
 
-def difference_of(found: Difference | None) -> dict[str, Any] | None:
-    """Returns a difference as a certificate holds it."""
-    return None if found is None else json.loads(json.dumps(asdict(found)))
+def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns a difference as a certificate holds it.
+
+    Args:
+      witness: what came of the search for weights on which it shows; None: there was no search.
+    """
+    return json.loads(json.dumps({**asdict(found), "witness": witness}))
 
 
 def changes(before: Certificate, now: Certificate) -> list[str]:
@@ -253,10 +264,29 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
         if place is not None:
             numbers = f" with {', '.join(map(repr, place['constants']))}" if place["constants"] else ""
             yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
-    if found["witness"] is not None:
-        yield f"  float64    differs by a relative RMS of {found['witness']:.2e} on the model's own weights"
+    if found["float64"] is not None:
+        yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
     if found["digits"] is not None:
         yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
+
+
+def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None = None) -> Iterator[str]:
+    """Yields what came of a search for weights on which a difference shows.
+
+    Args:
+      is_of_command: whether to say how the command writes the weights, or how a program gets them; None: neither.
+    """
+    if found is None:
+        return
+    if found["found"]:
+        way = {True: ": --witness FILE writes them", False: ": the certificate's witness", None: ""}[is_of_command]
+        output = f"{found['output']} differ by a relative RMS of {found['difference']:.1e}"
+        yield f"  witness    on {found['weights']}, {output} in float64 (gate {found['gate']:.0e}){way}"
+    elif found["difference"] is not None:
+        largest = f"the largest relative RMS is {found['difference']:.1e}"
+        yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"
+    else:
+        yield f"  witness    none: both sides are finite on none of {found['kinds']} kinds of weights"
 
 
 def _used(where: tuple[str, ...]) -> str:

@@ -71,8 +71,8 @@ class Difference:
     candidate: Place | None
     reference: Place | None
     point: Point
-    witness: float | None = None
-    """The relative RMS of the difference in float64, on the model's own weights; None: not measured."""
+    float64: float | None = None
+    """The relative RMS of the difference in float64, on the model's own weights; None: not measured, or not finite."""
     digits: float | None = None
     """The largest relative difference of any output in 60 digits, at random weights; None: not measured."""
 
@@ -117,7 +117,7 @@ def decide(task: Task, *, seed: int = 0) -> Result:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
         return Result("unknown", reason=f"the degrees are too high for a proof: 2^{math.log2(bounds.degree):.0f}")
-    seeds, fills = [seed, *_digests(programs)], _fills(task, named)
+    seeds, fills = [seed, *_digests(programs)], fills_of(task, named)
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
@@ -220,7 +220,7 @@ def _agree(task: Task, name: str, both: Both, fills: Both | None, axioms: dict[s
     return True
 
 
-def _fills(task: Task, named: Sequence[str]) -> Fills:
+def fills_of(task: Task, named: Sequence[str]) -> Fills:
     """Returns the constants that mask entries of outputs on both sides, 0 elsewhere, for outputs that have any."""
     ours, theirs = (
         {
@@ -241,7 +241,7 @@ def _difference(task: Task, found: _Comparison) -> Difference:
     outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
     different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
     places = locate(_seen(task, found.seeds), outputs, different)
-    return Difference(name, *places, found.point, _witness(task, name), _in_digits(task, found))
+    return Difference(name, *places, found.point, _in_float64(task, name), _in_digits(task, found))
 
 
 def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
@@ -250,15 +250,19 @@ def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
     return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
-def _witness(task: Task, name: str) -> float | None:
+def _in_float64(task: Task, name: str) -> float | None:
     if task.own is None:
         return None
     ours = evaluate(task.candidate, Reals(), task.own[0])[name].astype(np.float64)
-    theirs = np.asarray(task.align(evaluate(task.reference, Reals(), task.own[1]))[name], np.float64)
+    try:
+        theirs = np.asarray(task.align(evaluate(task.reference, Reals(), task.own[1]))[name], np.float64)
+    except ValueError:  # a gradient that isn't finite belongs to no tensor
+        return None
     if ours.shape != theirs.shape:
         return None
     with np.errstate(all="ignore"):
-        return float(np.sqrt(np.mean(np.square(ours - theirs)) / np.mean(np.square(theirs))))
+        distance = float(np.sqrt(np.mean(np.square(ours - theirs)) / np.mean(np.square(theirs))))
+    return distance if math.isfinite(distance) else None
 
 
 def _in_digits(task: Task, found: _Comparison) -> float | None:
@@ -267,7 +271,7 @@ def _in_digits(task: Task, found: _Comparison) -> float | None:
     if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
         return None
     distances = []
-    for exponent in SCALES if _masking(task.candidate) == _masking(task.reference) else SCALES[:1]:
+    for exponent in SCALES if masking_of(task.candidate) == masking_of(task.reference) else SCALES[:1]:
         distances.append(_apart(task, found, exponent))
         if distances[-1] is not None and distances[-1] >= SAME:
             break
@@ -286,7 +290,7 @@ def _apart(task: Task, found: _Comparison, exponent: int) -> float | None:
         return None
 
 
-def _masking(program: Program) -> set[float]:
+def masking_of(program: Program) -> set[float]:
     """Returns the constants that mask entries: other ones are the same while logits are small (axiom "masks")."""
     constants = [one.attributes["array"] for one in program.operations if one.name == "constant"]
     return {float(value) for array in constants for value in np.unique(array) if value <= FILL}

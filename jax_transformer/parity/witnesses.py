@@ -1,0 +1,257 @@
+"""Find weights on which two programs that are two functions differ in float64, by more than rounding explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.parity.backends.proof_jax import GRADIENT
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.rounding import nudged
+from jax_transformer.parity.gates.tolerances import (
+    FACTOR_ROUNDING,
+    FLOAT64_RELATIVE_RMS,
+    MASKED_BELOW,
+    MOST_FOR_ROUNDING,
+)
+from jax_transformer.parity.witness_weights import OWN
+from jax_transformer.proof import Program, Result, Task
+from jax_transformer.proof.digits import Digits, as_decimals, work
+from jax_transformer.proof.domains import Reals
+from jax_transformer.proof.evaluating import evaluate
+from jax_transformer.proof.masks import FILL
+from jax_transformer.proof.proving import fills_of, masking_of
+from jax_transformer.proof.witness import Arrays, Witness
+
+FINAL = ("logits", "output")
+"""What models, and any two programs, return."""
+MOST_WORK = 10**10
+"""The multiplications in float64 that a search may take: some ten seconds. Of large models, only the first kinds of
+weights are tried."""
+MOST_IN_DIGITS = 12 * 10**6
+"""The multiplications up to which 60 digits judge a difference: some four seconds. Beyond it, rounding is measured."""
+MOST_JUDGED = 2
+"""How many differences of an output 60 digits may judge."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Holds what a search needs to know of a pair of programs."""
+
+    kinds: Callable[[], Iterator[tuple[str, Arrays]]]
+    """Yields kinds of weights, by the candidate's names; own ones first."""
+    carried: Callable[[Arrays], tuple[Arrays, Arrays]]
+    """Returns weights as both lowered programs read them, by the names of their inputs."""
+    written: Callable[[Arrays], tuple[Arrays, Arrays, Arrays]]
+    """Returns weights as users load them: of the candidate, of the reference, and the inputs."""
+
+
+def find_witness(task: Task, result: Result, subject: Subject, seed: int) -> tuple[dict[str, Any], Witness | None]:
+    """Searches for weights on which outputs that are two functions differ in float64.
+
+    Both programs are evaluated on each kind of weights. A difference counts if it is beyond the gate of comparisons,
+    and beyond what rounding does to either program. In small programs, 60 digits must confirm it.
+
+    Args:
+      task, result: a pair of programs, and a verdict that names a difference.
+
+    Returns:
+      What a certificate tells: whether there are such weights; the output, the kind of weights and the seed; the
+      difference; the gate; what rounding does. And the weights. Without such weights, the largest difference is told.
+    """
+    search = _Search(task, _outputs(task, result), subject)
+    measured = [one for kind, weights in search.kinds() for one in search.measured(kind, weights)]
+    measured.sort(key=lambda one: (one.output not in FINAL, -one.distance))
+    beyond = (one for one in measured if one.distance > FLOAT64_RELATIVE_RMS)
+    found = next((judged for one in beyond if (judged := search.judged(one)) is not None), None)
+    shown = found or max(measured, key=lambda one: one.distance, default=None)
+    facts = {
+        "found": found is not None,
+        "output": shown.output if shown is not None else search.outputs[-1],
+        "weights": shown.kind if shown is not None else "",
+        "seed": seed,
+        "difference": shown.distance if shown is not None else None,
+        "gate": FLOAT64_RELATIVE_RMS,
+        "rounding": found.rounding if found is not None else None,
+        "kinds": search.tried,
+    }
+    return facts, None if found is None else Witness(*search.written(found.weights), facts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """How far an output is apart on one kind of weights."""
+
+    output: str
+    kind: str
+    weights: Arrays
+    """By the candidate's names."""
+    distance: float
+    rounding: float = math.nan
+
+
+class _Search:
+    """Evaluates a task's programs on kinds of weights."""
+
+    def __init__(self, task: Task, outputs: tuple[str, ...], subject: Subject) -> None:
+        self.task, self.outputs, self.subject = _restricted(task, outputs), outputs, subject
+        self.tried, self.judged_in_digits = 0, 0
+
+    @property
+    def programs(self) -> tuple[Program, Program]:
+        return self.task.candidate, self.task.reference
+
+    @cached_property
+    def work(self) -> int:
+        return sum(map(work, self.programs))
+
+    @cached_property
+    def where(self) -> dict[str, np.ndarray]:
+        """Returns which entries of outputs no side masks."""
+        return {name: (ours == 0) & (theirs == 0) for name, (ours, theirs) in fills_of(self.task, self.outputs).items()}
+
+    @cached_property
+    def needs_small_logits(self) -> bool:
+        """Returns whether the programs mask by other constants: they are the same while logits are small."""
+        return masking_of(self.task.candidate) != masking_of(self.task.reference)
+
+    def kinds(self) -> Iterator[tuple[str, Arrays]]:
+        """Yields as many kinds of weights as there is time for."""
+        for kind in islice(self.subject.kinds(), max(1, MOST_WORK // max(self.work, 1))):
+            self.tried += 1
+            yield kind
+
+    def measured(self, kind: str, weights: Arrays) -> Iterator[_Measured]:
+        """Yields how far the outputs are apart, where that is defined."""
+        both = self._outputs(weights)
+        if both is None:
+            return
+        for name in self.outputs:
+            distance = self._distance(name, both[0][name], both[1][name])
+            if distance is not None:
+                yield _Measured(name, kind, weights, distance)
+
+    def judged(self, one: _Measured) -> _Measured | None:
+        """Returns a difference with what rounding does on either side; None if rounding may explain it."""
+        rounding = self._rounding(one)
+        allowed = FACTOR_ROUNDING * rounding
+        if not (allowed <= MOST_FOR_ROUNDING and one.distance > allowed) or self._is_denied(one):
+            return None
+        return _Measured(one.output, one.kind, one.weights, one.distance, rounding)
+
+    def written(self, weights: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        candidate, reference, inputs = self.subject.written(weights)
+        return _narrow(candidate), _narrow(reference), {**_narrow(inputs), **self._factors}
+
+    # --- within
+
+    def _outputs(self, weights: Arrays) -> tuple[Arrays, Arrays] | None:
+        """Returns both sides' outputs; None if they aren't finite, or logits are too large for the axiom of masks."""
+        ours, theirs = self._given(weights)
+        logits: list[float] = []
+        found = tuple(
+            evaluate(program, Reals(), given, _largest_logit(program, logits))
+            for program, given in zip(self.programs, (ours, theirs), strict=True)
+        )
+        if self.needs_small_logits and max(logits, default=0.0) > -FILL / 10:
+            return None
+        try:
+            return found[0], self.task.align(found[1])
+        except ValueError:  # a gradient that isn't finite belongs to no tensor
+            return None
+
+    def _given(self, weights: Arrays) -> tuple[Arrays, Arrays]:
+        ours, theirs = self.subject.carried(weights)
+        return {**self._factors, **ours}, {**self._factors, **theirs}
+
+    @cached_property
+    def _factors(self) -> dict[str, np.ndarray]:
+        """Returns inputs that are no weights: what outputs are multiplied by before they are differentiated."""
+        known = {name for side in self.subject.carried(self._own) for name in side}
+        shapes = {name: shape for program in self.programs for name, shape in program.inputs.items()}
+        rng = np.random.default_rng(0)
+        return {name: rng.standard_normal(shape) for name, shape in shapes.items() if name not in known}
+
+    @cached_property
+    def _own(self) -> Arrays:
+        return next(weights for kind, weights in self.subject.kinds() if kind == OWN)
+
+    def _distance(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> float | None:
+        """Returns the relative RMS of a difference, relative to the candidate's RMS if the reference is zero; None
+        where it isn't defined."""
+        where = self.where.get(name)
+        if ours.shape != theirs.shape or not ours.size or (where is not None and not where.any()):
+            return None
+        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        distance = compare(ours, theirs, where).relative_rms
+        distance = compare(theirs, ours, where).relative_rms if distance == math.inf else distance
+        return distance if math.isfinite(distance) else None
+
+    def _rounding(self, one: _Measured) -> float:
+        """Returns how far the side that rounding moves more is from itself when its weights change in the last bit."""
+        moved = self._outputs(nudged(one.weights))
+        still = self._outputs(one.weights)
+        if moved is None or still is None:
+            return math.inf
+        apart = [self._distance(one.output, *(each[side][one.output] for each in (moved, still))) for side in range(2)]
+        return max(math.inf if distance is None else distance for distance in apart)
+
+    def _is_denied(self, one: _Measured) -> bool:
+        """Returns whether 60 digits show no difference beyond the gate on these weights."""
+        if self.work > MOST_IN_DIGITS:
+            return False
+        if self.judged_in_digits == MOST_JUDGED:
+            return True
+        self.judged_in_digits += 1
+        given = ({name: as_decimals(array) for name, array in side.items()} for side in self._given(one.weights))
+        try:
+            ours, theirs = (evaluate(program, Digits(), side) for program, side in zip(self.programs, given, strict=True))
+            both = ours[one.output], self.task.align(theirs)[one.output]
+            distance = self._distance(one.output, *(np.asarray(each, np.float64) for each in both))
+        except (ArithmeticError, ValueError):
+            return False
+        return distance is None or distance <= FLOAT64_RELATIVE_RMS
+
+
+def _outputs(task: Task, result: Result) -> tuple[str, ...]:
+    """Returns the outputs to look at: the first that differs, and what the programs return, if that does."""
+    final = [name for name in result.different if name in FINAL]
+    return tuple(dict.fromkeys([result.different[0], *final]))
+
+
+def _restricted(task: Task, outputs: tuple[str, ...]) -> Task:
+    """Returns the task without gradients, unless they are to be looked at: they may not be finite where outputs are."""
+    if any(name.startswith(GRADIENT) for name in outputs):
+        return task
+    sides = (
+        program.restricted([name for name in program.outputs if not name.startswith(GRADIENT)])
+        for program in (task.candidate, task.reference)
+    )
+    return replace(task, **dict(zip(("candidate", "reference"), sides, strict=True)))
+
+
+def _largest_logit(program: Program, found: list[float]) -> Callable[[int, np.ndarray], None]:
+    """Returns a function that notes the largest number that a softmax reads and nothing masks."""
+    logits = {one.inputs[0] for one in program.operations if one.name == "row_exp"}
+
+    def note(node: int, array: np.ndarray) -> None:
+        if node in logits and array.size:
+            found.append(float(np.abs(np.where(array > MASKED_BELOW, array, 0.0)).max()))
+
+    return note
+
+
+def _narrow(arrays: Arrays) -> dict[str, np.ndarray]:
+    """Returns arrays in float32 if that holds all their numbers."""
+    found = {}
+    for name, array in arrays.items():
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32) if array.dtype == np.float64 else array
+        found[name] = narrow if np.array_equal(narrow, array, equal_nan=array.dtype.kind == "f") else array
+    return found
