@@ -20,16 +20,16 @@ Sort = Literal["kernel", "input", "bias", "scale", "constant"]
 """The sort of an array. An input is a table of embeddings, or a floating-point input."""
 
 OWN, RANDOM = "own weights", "random weights"
-OF_OWN = {f"{OWN} × 2^4": 4, f"{OWN} × 2^-4": -4}
+OF_OWN = {f"{OWN} × 2^2": 2, f"{OWN} × 2^-4": -4}
 """Kinds of weights → the power of two by which all own weights are multiplied."""
 ALL: tuple[Sort, ...] = ("kernel", "input", "bias", "scale")
 OF_RANDOM: Mapping[str, tuple[tuple[Sort, ...], int]] = {
-    f"{RANDOM} × 2^4": (ALL, 4),
+    f"{RANDOM} × 2^2": (ALL, 2),
     f"{RANDOM} × 2^-4": (ALL, -4),
     f"{RANDOM} × 2^12": (ALL, 12),
     f"{RANDOM}, inputs × 2^8": (("input",), 8),
     f"{RANDOM}, inputs × 2^-8": (("input",), -8),
-    f"{RANDOM}, kernels × 2^4": (("kernel",), 4),  # softmaxes saturate
+    f"{RANDOM}, kernels × 2^3": (("kernel",), 3),  # softmaxes saturate
     f"{RANDOM}, biases × 2^8": (("bias",), 8),
 }
 """Kinds of weights → which sorts of random weights are multiplied by which power of two."""

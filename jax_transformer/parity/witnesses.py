@@ -23,7 +23,7 @@ from jax_transformer.parity.gates.tolerances import (
 from jax_transformer.parity.witness_weights import OWN
 from jax_transformer.proof import Program, Result, Task
 from jax_transformer.proof.digits import Digits, as_decimals, work
-from jax_transformer.proof.domains import Reals
+from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.proving import fills_of, masking_of
@@ -102,6 +102,7 @@ class _Search:
     def __init__(self, task: Task, outputs: tuple[str, ...], subject: Subject) -> None:
         self.task, self.outputs, self.subject = _restricted(task, outputs), outputs, subject
         self.tried, self.judged_in_digits = 0, 0
+        """How many kinds of weights were tried on which outputs are defined, and how many differences 60 digits judged."""
 
     @property
     def programs(self) -> tuple[Program, Program]:
@@ -124,7 +125,6 @@ class _Search:
     def kinds(self) -> Iterator[tuple[str, Arrays]]:
         """Yields as many kinds of weights as there is time for."""
         for kind in islice(self.subject.kinds(), max(1, MOST_WORK // max(self.work, 1))):
-            self.tried += 1
             yield kind
 
     def measured(self, kind: str, weights: Arrays) -> Iterator[_Measured]:
@@ -132,10 +132,10 @@ class _Search:
         both = self._outputs(weights)
         if both is None:
             return
-        for name in self.outputs:
-            distance = self._distance(name, both[0][name], both[1][name])
-            if distance is not None:
-                yield _Measured(name, kind, weights, distance)
+        distances = {name: self._distance(name, both[0][name], both[1][name]) for name in self.outputs}
+        found = {name: distance for name, distance in distances.items() if distance is not None}
+        self.tried += bool(found)
+        yield from (_Measured(name, kind, weights, distance) for name, distance in found.items())
 
     def judged(self, one: _Measured) -> _Measured | None:
         """Returns a difference with what rounding does on either side; None if rounding may explain it."""
@@ -156,7 +156,7 @@ class _Search:
         ours, theirs = self._given(weights)
         logits: list[float] = []
         found = tuple(
-            evaluate(program, Reals(), given, _largest_logit(program, logits))
+            evaluate(program, Floats(), given, _largest_logit(program, logits))
             for program, given in zip(self.programs, (ours, theirs), strict=True)
         )
         if self.needs_small_logits and max(logits, default=0.0) > -FILL / 10:
@@ -195,7 +195,8 @@ class _Search:
 
     def _rounding(self, one: _Measured) -> float:
         """Returns how far the side that rounding moves more is from itself when its weights change in the last bit."""
-        moved = self._outputs(nudged(one.weights))
+        constants = {name: array for name, array in one.weights.items() if name.startswith("constants/")}
+        moved = self._outputs({**nudged(one.weights), **constants})  # of a model, whose tensors may hold several
         still = self._outputs(one.weights)
         if moved is None or still is None:
             return math.inf

@@ -113,7 +113,7 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     """
     if np.shape(x) != np.shape(y):
         return math.inf
-    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
+    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x).tolist(), np.ravel(y).tolist(), strict=True)]
     if not all(a.is_finite() and b.is_finite() for a, b in pairs):
         raise ValueError("not finite")
     size = max((max(abs(a), abs(b)) for a, b in pairs), default=Decimal(0))

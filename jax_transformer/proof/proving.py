@@ -14,7 +14,7 @@ import numpy as np
 from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.digits import MOST_WORK, SAME, Digits, as_decimals, distance, work
-from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
+from jax_transformer.proof.domains import Floats, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
@@ -253,9 +253,9 @@ def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
 def _in_float64(task: Task, name: str) -> float | None:
     if task.own is None:
         return None
-    ours = evaluate(task.candidate, Reals(), task.own[0])[name].astype(np.float64)
+    ours = evaluate(task.candidate, Floats(), task.own[0])[name].astype(np.float64)
     try:
-        theirs = np.asarray(task.align(evaluate(task.reference, Reals(), task.own[1]))[name], np.float64)
+        theirs = np.asarray(task.align(evaluate(task.reference, Floats(), task.own[1]))[name], np.float64)
     except ValueError:  # a gradient that isn't finite belongs to no tensor
         return None
     if ours.shape != theirs.shape:
