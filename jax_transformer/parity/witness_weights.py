@@ -34,6 +34,8 @@ OF_RANDOM: Mapping[str, tuple[tuple[Sort, ...], int]] = {
 }
 """Kinds of weights → which sorts of random weights are multiplied by which power of two."""
 FRESH = f"{RANDOM}, biases of zero and scales of one"
+NORMAL = "normal weights"
+"""Every array drawn alike: scales of norms, too, are of both signs."""
 
 
 def kinds_for_model(config: TransformerConfig, problem: Problem, seed: int) -> Iterator[tuple[str, Arrays]]:
@@ -43,7 +45,7 @@ def kinds_for_model(config: TransformerConfig, problem: Problem, seed: int) -> I
     for one in other_weights(config, problem.params, seed):
         yield one.name, {path: np.asarray(leaf) for path, leaf in flatten(one.params).items()}
     drawn = randomised(problem.params, np.random.default_rng([seed, 2]))
-    yield from _changed(own, drawn, _sort_of_leaf)
+    yield from _changed(own, drawn, _sort_of_leaf, seed)
 
 
 def kinds_for_any(own: Arrays, seed: int) -> Iterator[tuple[str, Arrays]]:
@@ -51,10 +53,10 @@ def kinds_for_any(own: Arrays, seed: int) -> Iterator[tuple[str, Arrays]]:
     yield OWN, own
     drawn = _drawn(own, np.random.default_rng([seed, 2]))
     yield RANDOM, {name: array.astype(np.float32) for name, array in drawn.items()}
-    yield from _changed(own, drawn, lambda name: _sort_of(name, own[name]))
+    yield from _changed(own, drawn, lambda name: _sort_of(name, own[name]), seed)
 
 
-def _changed(own: Arrays, drawn: Arrays, sort_of: Callable[[str], Sort]) -> Iterator[tuple[str, Arrays]]:
+def _changed(own: Arrays, drawn: Arrays, sort_of: Callable[[str], Sort], seed: int) -> Iterator[tuple[str, Arrays]]:
     """Yields own and random weights, some sorts of them multiplied. All but constants are numbers of float32, so that
     programs of that dtype hold them, too."""
     sorts = {name: sort_of(name) for name in own}
@@ -76,6 +78,11 @@ def _changed(own: Arrays, drawn: Arrays, sort_of: Callable[[str], Sort]) -> Iter
         name: np.full_like(array, fresh[sorts[name]]) if sorts[name] in fresh else array
         for name, array in scaled(drawn, (), 0).items()
     }
+    rng = np.random.default_rng([seed, 3])
+    yield NORMAL, {
+        name: array if sorts[name] == "constant" else _positive(name, rng.standard_normal(array.shape)).astype(np.float32)
+        for name, array in own.items()
+    }
 
 
 def _sort_of_leaf(path: str) -> Sort:
@@ -94,7 +101,7 @@ def _sort_of(name: str, array: np.ndarray) -> Sort:
 
 
 def _drawn(own: Arrays, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns random arrays as large as usual ones; not negative where the own ones aren't, as variances are."""
+    """Returns random arrays as large as usual ones, variances above zero."""
     found = {}
     for name, array in own.items():
         values = rng.standard_normal(array.shape)
@@ -102,5 +109,9 @@ def _drawn(own: Arrays, rng: np.random.Generator) -> dict[str, np.ndarray]:
             values *= 1.3 / np.sqrt(array.shape[-1])
         elif not name.startswith(INPUT):
             values = 0.4 * values + (_sort_of(name, array) == "scale")
-        found[name] = np.abs(values) if array.size and array.min() >= 0 < array.max() else values
+        found[name] = _positive(name, values)
     return found
+
+
+def _positive(name: str, values: np.ndarray) -> np.ndarray:
+    return np.abs(values) if "var" in name else values
