@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FILE = tyro.conf.arg(metavar="FILE")
 REPORTS = ("--json", "--html")
+WRITTEN = ("--certificate", "--witness")
 NAME = tyro.conf.arg(metavar="MODULE:NAME")
 
 
@@ -117,6 +118,9 @@ class ParityOptions:
     loss and gradients; --no-prove leaves that out."""
     certificate: Annotated[str | None, FILE] = None
     """With --prove: write the certificate, as JSON."""
+    witness: Annotated[str | None, FILE] = None
+    """With --prove: write weights that show a refutation in float64, if any were found, as an .npz for both
+    programs."""
     verify: Annotated[str | None, FILE] = None
     """Make a certificate's proof again, and check that the programs and the verdict are the same."""
     dtypes: str = "float64,float32,bfloat16"
@@ -163,7 +167,7 @@ def parity(arguments: Sequence[str]) -> int:
         return _prove(options, arguments)
     report = _compare(options, proves="--no-prove" not in arguments)
     if options.diff is None and options.inputs is None and options.node is None:
-        report = report.with_replays(f"jax-transformer parity {shlex.join(_without_files(arguments))}")
+        report = report.with_replays(f"jax-transformer parity {shlex.join(_without(arguments, REPORTS))}")
     report.show(verbose=options.verbose)
     if options.json is not None:
         write_lines(options.json, report.to_json().splitlines())
@@ -174,8 +178,9 @@ def parity(arguments: Sequence[str]) -> int:
 
 def _check(options: ParityOptions) -> None:
     """Raises ValueError for options that contradict one another, and for reports that couldn't be written."""
-    if options.certificate is not None and not options.prove:
-        raise ValueError("--certificate: expected --prove, whose certificate it names, beside it")
+    for name in ("certificate", "witness"):
+        if getattr(options, name) is not None and not options.prove:
+            raise ValueError(f"--{name}: expected --prove, whose {name} it names, beside it")
     if options.prove and (options.diff or options.json or options.html or options.node or options.draft_map):
         raise ValueError(
             "--prove compares nothing in floats: expected no --diff, --json, --html, --node or --draft-map"
@@ -194,18 +199,30 @@ def _check(options: ParityOptions) -> None:
         raise ValueError(
             "parity: expected a model directory or a checkpoint, --reference or --diff; received none of them"
         )
-    for path in (options.json, options.html, options.draft_map, options.certificate):
+    for path in (options.json, options.html, options.draft_map, options.certificate, options.witness):
         if path is not None:
             check_writable(path)
 
 
 def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
     """Proves what the options name, prints the certificate and writes it; returns the exit code."""
-    certificate = dataclasses.replace(_certificate(options), command=_command(arguments))
+    certificate = dataclasses.replace(_certificate(options), command=_without(arguments, WRITTEN))
     print(certificate)
     if options.certificate is not None:
         write_lines(options.certificate, certificate.to_json().splitlines())
+    if options.witness is not None:
+        _write_witness(options.witness, certificate)
     return certificate.exit_code
+
+
+def _write_witness(path: str, certificate: Certificate) -> None:
+    if certificate.witness is not None:
+        certificate.witness.save(path)
+        print(f"{path}: {certificate.witness.facts['weights']}, which show the difference in float64")
+    elif certificate.verdict == "refuted":
+        print(f"{path}: not written: no weights were found that show the difference in float64")
+    else:
+        print(f"{path}: not written: a witness is of two functions, and the verdict is {certificate.verdict}")
 
 
 def _verify(path: str, arguments: Sequence[str]) -> int:
@@ -241,11 +258,10 @@ def _certificate(options: ParityOptions) -> Certificate:
     return prove(candidate, reference, stages=stages, **_what(options))
 
 
-def _command(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Returns the arguments without the certificate's file."""
+def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:
+    """Returns the arguments without some options that name files, which a repetition would overwrite."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    file = "--certificate"
-    return tuple(word for before, word in pairs if before != file and word.partition("=")[0] != file)
+    return tuple(word for before, word in pairs if before not in files and word.partition("=")[0] not in files)
 
 
 def _compare(options: ParityOptions, *, proves: bool) -> Report:
@@ -326,12 +342,6 @@ def _mesh(config: MeshConfig) -> Mesh | None:
 
 def _split(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _without_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments without the reports, which a replay would overwrite."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    return [word for before, word in pairs if before not in REPORTS and word.partition("=")[0] not in REPORTS]
 
 
 def _print_progress(work: str) -> None:

@@ -74,15 +74,23 @@ def _changed(own: Arrays, drawn: Arrays, sort_of: Callable[[str], Sort], seed: i
     for kind, (chosen, exponent) in OF_RANDOM.items():
         yield kind, scaled(drawn, chosen, exponent)
     fresh = {"bias": 0.0, "scale": 1.0}
-    yield FRESH, {
-        name: np.full_like(array, fresh[sorts[name]]) if sorts[name] in fresh else array
-        for name, array in scaled(drawn, (), 0).items()
-    }
+    yield (
+        FRESH,
+        {
+            name: np.full_like(array, fresh[sorts[name]]) if sorts[name] in fresh else array
+            for name, array in scaled(drawn, (), 0).items()
+        },
+    )
     rng = np.random.default_rng([seed, 3])
-    yield NORMAL, {
-        name: array if sorts[name] == "constant" else _positive(name, rng.standard_normal(array.shape)).astype(np.float32)
-        for name, array in own.items()
-    }
+    yield (
+        NORMAL,
+        {
+            name: array
+            if sorts[name] == "constant"
+            else _positive(name, rng.standard_normal(array.shape)).astype(np.float32)
+            for name, array in own.items()
+        },
+    )
 
 
 def _sort_of_leaf(path: str) -> Sort:

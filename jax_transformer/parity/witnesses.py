@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -101,8 +101,9 @@ class _Search:
 
     def __init__(self, task: Task, outputs: tuple[str, ...], subject: Subject) -> None:
         self.task, self.outputs, self.subject = _restricted(task, outputs), outputs, subject
-        self.tried, self.judged_in_digits = 0, 0
-        """How many kinds of weights were tried on which outputs are defined, and how many differences 60 digits judged."""
+        self.tried = 0
+        """How many kinds of weights outputs are defined on."""
+        self.judged_in_digits = 0
 
     @property
     def programs(self) -> tuple[Program, Program]:
@@ -124,8 +125,7 @@ class _Search:
 
     def kinds(self) -> Iterator[tuple[str, Arrays]]:
         """Yields as many kinds of weights as there is time for."""
-        for kind in islice(self.subject.kinds(), max(1, MOST_WORK // max(self.work, 1))):
-            yield kind
+        yield from islice(self.subject.kinds(), max(1, MOST_WORK // max(self.work, 1)))
 
     def measured(self, kind: str, weights: Arrays) -> Iterator[_Measured]:
         """Yields how far the outputs are apart, where that is defined."""
@@ -212,7 +212,9 @@ class _Search:
         self.judged_in_digits += 1
         given = ({name: as_decimals(array) for name, array in side.items()} for side in self._given(one.weights))
         try:
-            ours, theirs = (evaluate(program, Digits(), side) for program, side in zip(self.programs, given, strict=True))
+            ours, theirs = (
+                evaluate(program, Digits(), side) for program, side in zip(self.programs, given, strict=True)
+            )
             both = ours[one.output], self.task.align(theirs)[one.output]
             distance = self._distance(one.output, *(np.asarray(each, np.float64) for each in both))
         except (ArithmeticError, ValueError):
@@ -230,11 +232,11 @@ def _restricted(task: Task, outputs: tuple[str, ...]) -> Task:
     """Returns the task without gradients, unless they are to be looked at: they may not be finite where outputs are."""
     if any(name.startswith(GRADIENT) for name in outputs):
         return task
-    sides = (
+    candidate, reference = (
         program.restricted([name for name in program.outputs if not name.startswith(GRADIENT)])
         for program in (task.candidate, task.reference)
     )
-    return replace(task, **dict(zip(("candidate", "reference"), sides, strict=True)))
+    return replace(task, candidate=candidate, reference=reference)
 
 
 def _largest_logit(program: Program, found: list[float]) -> Callable[[int, np.ndarray], None]:

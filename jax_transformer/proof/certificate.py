@@ -114,8 +114,8 @@ class Certificate:
     stages: tuple[StageProof, ...]
     tasks: tuple[TaskProof, ...] = ()
     difference: Mapping[str, Any] | None = None
-    """The first output that differs, the operations at which the sides part, how much it shows in float64 on the model's
-    own weights, and "witness": what came of the search for weights on which it shows."""
+    """The first output that differs, the operations at which the sides part, how much it shows in float64 on the
+    model's own weights, and "witness": what came of the search for weights on which it shows."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The ids and masks for which the proof holds, as lists."""
     seed: int = 0
@@ -279,9 +279,11 @@ def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None =
     if found is None:
         return
     if found["found"]:
-        way = {True: ": --witness FILE writes them", False: ": the certificate's witness", None: ""}[is_of_command]
-        output = f"{found['output']} differ by a relative RMS of {found['difference']:.1e}"
-        yield f"  witness    on {found['weights']}, {output} in float64 (gate {found['gate']:.0e}){way}"
+        way = {True: "; --witness FILE writes them", False: "; the certificate's witness has them", None: ""}[
+            is_of_command
+        ]
+        shown = f"{found['output']}, by a relative RMS of {found['difference']:.1e} (gate {found['gate']:.0e})"
+        yield f"  witness    {found['weights']} show it in float64: {shown}{way}"
     elif found["difference"] is not None:
         largest = f"the largest relative RMS is {found['difference']:.1e}"
         yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"

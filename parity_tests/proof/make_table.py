@@ -8,7 +8,6 @@ fault isn't refuted."""
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 import time

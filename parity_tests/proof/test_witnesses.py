@@ -209,9 +209,7 @@ def test_a_search_depends_on_the_seed_alone() -> None:
 
 def test_inputs_are_searched_with_the_weights() -> None:
     """An absolute value shows where inputs are negative; the given ones aren't."""
-    facts, witness = searched(
-        lambda p, i: p["w"] * i["x"], lambda p, i: p["w"] * abs(i["x"]), inputs={"x": np.ones(5)}
-    )
+    facts, witness = searched(lambda p, i: p["w"] * i["x"], lambda p, i: p["w"] * abs(i["x"]), inputs={"x": np.ones(5)})
     assert facts["found"]
     assert (witness.inputs["x"] < 0).any()
     assert {*witness.candidate} == {*witness.reference} == {"w"}
