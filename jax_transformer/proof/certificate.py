@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
 from jax_transformer.proof.witness import Witness
+from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
 
 SCHEMA = 1
@@ -118,6 +121,8 @@ class Certificate:
     model's own weights, and "witness": what came of the search for weights on which it shows."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The ids and masks for which the proof holds, as lists."""
+    allowed: tuple[str, ...] = ()
+    """Differences that were allowed: the ids have no place that shows them."""
     seed: int = 0
     command: tuple[str, ...] = ()
     """The arguments of the command that made it; () if none did."""
@@ -170,16 +175,18 @@ class Certificate:
         """Reads a certificate. Raises ValueError for a text that is none, or of another schema."""
         try:
             held = parse_json(text)
-            if not isinstance(held, dict) or held.get("schema") != SCHEMA:
-                raise ValueError(f"of schema {SCHEMA}")
-            held.pop("verdict")
-            stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
-            tasks = tuple(_task(task) for task in held.pop("tasks"))
-            return cls(**{**held, "stages": stages, "tasks": tasks, "command": tuple(held["command"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(
-                f"{path}: expected a certificate that jax-transformer parity --prove wrote; {error}"
-            ) from None
+            problem = _problem(held)
+        except (ValueError, RecursionError) as error:
+            problem = str(error) or "it is nested too deeply"
+        if problem is not None:
+            raise ValueError(f"{path}: expected a certificate that jax-transformer parity --prove wrote; {problem}")
+        told = held.pop("verdict")
+        stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
+        tasks = tuple(_task(task) for task in held.pop("tasks"))
+        read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks})
+        if told != read.verdict:
+            raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {told}")
+        return read
 
     def lines(self) -> Iterator[str]:
         """Yields the certificate as text."""
@@ -231,7 +238,12 @@ def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[
     Args:
       witness: what came of the search for weights on which it shows; None: there was no search.
     """
-    return json.loads(json.dumps({**asdict(found), "witness": witness}))
+    held = json.loads(json.dumps({**asdict(found), "witness": witness}))
+    for side in ("candidate", "reference"):
+        if held[side] is not None:
+            held[side]["constants"] = [one if math.isfinite(one) else str(one) for one in held[side]["constants"]]
+    digits = held["digits"]
+    return {**held, "digits": digits if digits is not None and math.isfinite(digits) else None}
 
 
 def changes(before: Certificate, now: Certificate) -> list[str]:
@@ -262,7 +274,7 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for side in ("candidate", "reference"):
         place = found[side]
         if place is not None:
-            numbers = f" with {', '.join(map(repr, place['constants']))}" if place["constants"] else ""
+            numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
             yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
     if found["float64"] is not None:
         yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
@@ -297,6 +309,18 @@ def _used(where: tuple[str, ...]) -> str:
         return ""
     more = len(shown) - MOST_NAMES
     return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
+
+
+def _problem(held: Any) -> str | None:
+    """Returns what is wrong with a certificate's JSON; None if it follows the schema."""
+    if isinstance(held, dict) and held.get("schema") not in (None, SCHEMA):
+        return f"of schema {SCHEMA}; this one is of schema {held['schema']}, of another version of jax-transformer"
+    return first_problem(held, _schema())
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return parse_json(Path(__file__).with_name("certificate.schema.json").read_text(encoding="utf-8"))
 
 
 def _task(held: dict[str, Any]) -> TaskProof:

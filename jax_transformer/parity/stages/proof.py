@@ -138,9 +138,17 @@ class Collected:
         return facts
 
     def certificate(self, candidate: str, reference: str, inputs: Mapping[str, Any]) -> Certificate:
-        facts = environment(LIBRARIES)
-        parts = tuple(self.stages), tuple(self.tasks), self.difference
-        return Certificate(candidate, reference, *parts, inputs, self.seed, environment=facts, witness=self.witness)
+        return Certificate(
+            candidate,
+            reference,
+            tuple(self.stages),
+            tuple(self.tasks),
+            self.difference,
+            inputs,
+            seed=self.seed,
+            environment=environment(LIBRARIES),
+            witness=self.witness,
+        )
 
 
 def _stage_proof(name: str, result: Result) -> StageProof:
