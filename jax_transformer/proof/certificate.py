@@ -173,11 +173,14 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:
         """Reads a certificate. Raises ValueError for a text that is none, or of another schema."""
+        held: Any = None
         try:
             held = parse_json(text)
             problem = _problem(held)
-        except (ValueError, RecursionError) as error:
-            problem = str(error) or "it is nested too deeply"
+        except ValueError as error:
+            problem = f"received text that isn't JSON ({error})"
+        except RecursionError:
+            problem = "it is nested too deeply"
         if problem is not None:
             raise ValueError(f"{path}: expected a certificate that jax-transformer parity --prove wrote; {problem}")
         told = held.pop("verdict")
@@ -313,8 +316,9 @@ def _used(where: tuple[str, ...]) -> str:
 
 def _problem(held: Any) -> str | None:
     """Returns what is wrong with a certificate's JSON; None if it follows the schema."""
-    if isinstance(held, dict) and held.get("schema") not in (None, SCHEMA):
-        return f"of schema {SCHEMA}; this one is of schema {held['schema']}, of another version of jax-transformer"
+    version = held.get("schema") if isinstance(held, dict) else None
+    if type(version) is int and version != SCHEMA:
+        return f"schema: expected {SCHEMA}; received {version}, which another version of jax-transformer writes"
     return first_problem(held, _schema())
 
 

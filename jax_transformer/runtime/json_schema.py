@@ -18,6 +18,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 NOTES = frozenset(("$schema", "$id", "$defs", "title", "description"))
 """Keywords that check nothing."""
+TOP = "the top level"
 LONGEST = 60
 """The most characters of a value that a message shows."""
 
@@ -54,7 +55,7 @@ def _problems(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], pa
             for number, item in enumerate(value if isinstance(value, list) else ()):
                 yield from _problems(item, rule, root, f"{path}[{number}]")
         elif (expected := _unmet(value, keyword, rule)) is not None:
-            yield f"{path or 'all of it'}: expected {expected}; received {_shown(value)}"
+            yield f"{path or TOP}: expected {expected}; received {_shown(value)}"
 
 
 def _of_object(
@@ -63,13 +64,13 @@ def _of_object(
     if keyword == "required":
         for name in rule:
             if name not in value:
-                yield f"{path or 'all of it'}: expected the field {name}; there is none"
+                yield f"{path or TOP}: expected the field {name}; there is none"
         return
     known = schema.get("properties", {})
     chosen = {name: rule for name in value if name not in known} if keyword == "additionalProperties" else rule
     for name, of_name in chosen.items():
         if name in value and of_name is False:
-            yield f"{path or 'all of it'}: expected no field {name!r}"
+            yield f"{path or TOP}: expected no field {name!r}"
         elif name in value:
             yield from _problems(value[name], of_name, root, f"{path}.{name}" if path else name)
 

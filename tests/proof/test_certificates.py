@@ -140,7 +140,7 @@ WRONG: list[tuple[tuple[Any, ...], Value, str]] = [
     (("allowed",), ["everything"], "allowed[0]: expected one of"),
     (("seed",), 0.5, "seed: expected integer; received 0.5"),
     (("command",), "parity", 'command: expected array; received "parity"'),
-    (("schema",), 2, "of schema 1; this one is of schema 2"),
+    (("schema",), 2, "schema: expected 1; received 2, which another version of jax-transformer writes"),
     (("schema",), True, "schema: expected 1; received true"),
     (("schema",), ..., "expected the field schema"),
 ]
