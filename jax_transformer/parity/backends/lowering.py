@@ -14,6 +14,7 @@ import numpy as np
 from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
@@ -61,19 +62,25 @@ class Lowered:
         return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else ())
 
     def steps(self) -> Task:
-        """Returns the task of optimizer steps, for all learning rates. It changes the reference's module."""
+        """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
+        optimizer of its own. It changes the reference's module."""
         import torch
 
-        tensor = torch.from_numpy(FIRST_RATES)
+        has_own = self.reference.programs.optimizer is not None
+        of_rule = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
+        rates = np.array(of_rule) if has_own else FIRST_RATES
+        tensor = torch.from_numpy(rates)
 
         def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
             given = dict(drawn)
-            return proof_jax.steps(self.candidate, self._params(given), given.pop(RATES), self.problem, STEPS)
+            own = given.pop(RATES, rates)
+            return proof_jax.steps(self.candidate, self._params(given), jnp.asarray(own), self.problem, STEPS)
 
         def theirs() -> Mapping[str, Any]:
             return proof_torch.steps(self.reference, self._module, tensor, self.problem, STEPS)
 
-        return self._task(ours, theirs, {RATES: FIRST_RATES}, {RATES: tensor}, tuple(map(after, STEPS)))
+        more: tuple[dict[str, Any], dict[str, Any]] = ({}, {}) if has_own else ({RATES: rates}, {RATES: tensor})
+        return self._task(ours, theirs, *more, tuple(map(after, STEPS)))
 
     def carried(self, leaves: Arrays) -> tuple[Arrays, Arrays]:
         """Returns weights by path as both programs read them, and the rates of optimizer steps."""

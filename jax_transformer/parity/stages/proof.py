@@ -65,12 +65,14 @@ def prove_pair(
             progress("proof: optimizer steps")
             collected.prove(after_steps, both.steps)
     ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
-    return collected.certificate(pair.candidate.name, pair.reference.name, ids)
+    certificate = collected.certificate(pair.candidate.name, pair.reference.name, ids)
+    return replace(certificate, allowed=tuple(sorted(pair.allow)))
 
 
 def proof_problem(pair: Pair, seed: int) -> Problem:
-    """Returns a batch in which every query sees a key; a small one for large models."""
-    problem = with_keys_for_all(pair.config, own_problem(pair.config, pair.params, seed))
+    """Returns a batch in which every query sees a key, without what shows allowed differences; a small one for large
+    models."""
+    problem = with_keys_for_all(pair.config, pair.allowing(own_problem(pair.config, pair.params, seed)))
     if not pair.is_large:
         return problem
     source, target = LENGTHS_OF_LARGE
