@@ -108,6 +108,12 @@ def prove(
         wrong = [name for name, value in own.items() if value is not None]
         if wrong:
             raise ParityError(f"{wrong[0]} doesn't apply to two programs on inputs; it needs a model")
+        if names is not None and not isinstance(names, Mapping):
+            kind = type(names).__name__
+            raise ParityError(
+                "names: two programs on inputs take a mapping from the reference's names of weights to the "
+                f"candidate's; received a {kind} (--map is for models)"
+            )
         two = _two(candidate, reference, read_inputs(inputs), weights, names, (candidate_name, reference_name))
         return _prove_any(two, selected(stages, ANY_STAGES, "stages"), seed, progress)
     if "arrays" in kinds:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from jax_transformer.proof.axioms import AXIOMS
+from jax_transformer.proof.certificate_text import certificate_lines, certificate_summary
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
 from jax_transformer.proof.witness import Witness
@@ -22,8 +22,6 @@ SCHEMA = 1
 Verdict = Literal["proven", "refuted", "unknown"]
 PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
 """Exit codes. (2 is a user's mistake.)"""
-MOST_NAMES = 3
-"""Names of different outputs that a line lists."""
 
 
 @dataclass(frozen=True)
@@ -191,45 +189,17 @@ class Certificate:
             raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {told}")
         return read
 
-    def lines(self) -> Iterator[str]:
-        """Yields the certificate as text."""
-        yield f"{self.verdict}: {self.candidate} against {self.reference}"
-        if self.verdict == "proven":
-            yield "the same function of the weights at these shapes, ids and masks, for all weights"
-        if self.difference is not None:
-            yield from _difference_lines(self.difference)
-            yield from _witness_lines(self.difference["witness"], bool(self.command))
-        yield ""
-        marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
-        for stage in self.stages:
-            count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
-            alone = f", {len(stage.alone)} on one side alone" if stage.alone else ""
-            yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}{alone}"
-            if stage.different:
-                more = len(stage.different) - MOST_NAMES
-                yield f"    {', '.join(stage.different[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
-        if self.tasks:
-            yield ""
-            points = sum(len(task.points) for task in self.tasks)
-            if self.verdict == "proven":
-                yield f"error    wrong with a probability below 2^{math.ceil(self.log2_error)}, at {points} points"
-            for name, where in self.axioms.items():
-                yield f"axiom    {name}: {AXIOMS[name].split('. ')[0].rstrip('.')}{_used(where)}"
-        for cast in self.narrowing:
-            yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
+    def lines(self, *, verbose: bool = False) -> Iterator[str]:
+        """Yields the certificate as text.
+
+        Args:
+          verbose: with the names of all arrays, the digests of the programs, and versions.
+        """
+        return certificate_lines(self, verbose)
 
     def summary(self) -> list[str]:
         """Returns the verdict in a line, and below it where a difference begins, for the report of a comparison."""
-        proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
-        unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
-        if self.difference is not None:
-            first, *places = (*_difference_lines(self.difference), *_witness_lines(self.difference["witness"]))
-            return [f"two functions, {first}", *(f"  {place}" for place in places)]
-        if not proven:
-            return ["unknown", *(f"    {reason}" for reason in unknown)]
-        error = math.ceil(self.log2_error)
-        text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
-        return [text, *(f"    unknown of {reason}" for reason in unknown)]
+        return certificate_summary(self)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -270,48 +240,6 @@ def changes(before: Certificate, now: Certificate) -> list[str]:
     if before.inputs != now.inputs:
         found.append("the ids are others")
     return found
-
-
-def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"first at {found['name']}"
-    for side in ("candidate", "reference"):
-        place = found[side]
-        if place is not None:
-            numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
-            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
-    if found["float64"] is not None:
-        yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
-    if found["digits"] is not None:
-        yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
-
-
-def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None = None) -> Iterator[str]:
-    """Yields what came of a search for weights on which a difference shows.
-
-    Args:
-      is_of_command: whether to say how the command writes the weights, or how a program gets them; None: neither.
-    """
-    if found is None:
-        return
-    if found["found"]:
-        way = {True: "; --witness FILE writes them", False: "; the certificate's witness has them", None: ""}[
-            is_of_command
-        ]
-        shown = f"{found['output']}, by a relative RMS of {found['difference']:.1e} (gate {found['gate']:.0e})"
-        yield f"  witness    {found['weights']} show it in float64: {shown}{way}"
-    elif found["difference"] is not None:
-        largest = f"the largest relative RMS is {found['difference']:.1e}"
-        yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"
-    else:
-        yield f"  witness    none: both sides are finite on none of {found['kinds']} kinds of weights"
-
-
-def _used(where: tuple[str, ...]) -> str:
-    shown = [one for one in where if one]
-    if not shown:
-        return ""
-    more = len(shown) - MOST_NAMES
-    return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
 
 
 def _problem(held: Any) -> str | None:

@@ -99,8 +99,8 @@ class _Built:
 
 @contextlib.contextmanager
 def _exact_corrections() -> Iterator[None]:
-    """Makes PyTorch's optimizers compute corrections and rates in float64 tensors: 1 − βᵗ and lr/(1 − βᵗ) are then parts
-    of the program, not rounded numbers. Each step is the same function as without."""
+    """Makes PyTorch's optimizers compute corrections and rates in float64 tensors: 1 − βᵗ and lr/(1 − βᵗ) are then
+    parts of the program, not rounded numbers. Each step is the same function as without."""
     import torch
     from torch.optim import optimizer as torch_optimizer
 

@@ -122,8 +122,8 @@ def _scores(program: Callable[..., Any], scores: Any, count: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _named(what: str, program: Callable[..., Any]) -> Iterator[None]:
-    """Turns whatever the user's program raises into a ParityError that names it. An operation without a rule, which ends
-    a proof, is no mistake of the program."""
+    """Turns whatever the user's program raises into a ParityError that names it. An operation without a rule, which
+    ends a proof, is no mistake of the program."""
     try:
         yield
     except UnknownOperation:

@@ -126,11 +126,12 @@ class Collected:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
         result = decide(task, seed=self.seed)
+        is_first_refuted = result.verdict == "refuted" and all(stage.verdict != "refuted" for stage in self.stages)
+        if result.difference is not None and (self.difference is None or is_first_refuted):
+            facts = self._search(task, result) if is_first_refuted else None
+            self.difference = difference_of(result.difference, facts)
         self.stages += [_stage_proof(name, result) for name in names]
         self.tasks.append(TaskProof.of(names, task, result))
-        if self.difference is None and result.difference is not None:
-            facts = self._search(task, result) if result.verdict == "refuted" else None
-            self.difference = difference_of(result.difference, facts)
 
     def _search(self, task: Task, result: Result) -> dict[str, Any] | None:
         """Searches for weights on which a refutation shows, keeps them, and returns what a certificate tells of it."""
