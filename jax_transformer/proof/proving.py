@@ -237,8 +237,13 @@ def fills_of(task: Task, named: Sequence[str]) -> Fills:
 
 
 def _difference(task: Task, found: _Comparison) -> Difference:
+    """Describes the first difference. A mask that depends on no weight is computed by no operation: the first output
+    that reads it is looked at then."""
     name = found.different[0]
-    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    programs = task.candidate, task.reference
+    computed = (each for each in found.different if all(_nodes_of(program, [each]) for program in programs))
+    first = next(computed, name)
+    outputs = _nodes_of(task.candidate, [first]), _nodes_of(task.reference, [first])
     different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
     places = locate(_seen(task, found.seeds), outputs, different)
     return Difference(name, *places, found.point, _in_float64(task, name), _in_digits(task, found))
