@@ -17,7 +17,6 @@ from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.gates.tolerances import (
     FACTOR_ROUNDING,
     FLOAT64_RELATIVE_RMS,
-    MASKED_BELOW,
     MOST_FOR_ROUNDING,
 )
 from jax_transformer.parity.witness_weights import OWN
@@ -25,7 +24,6 @@ from jax_transformer.proof import Program, Result, Task
 from jax_transformer.proof.digits import Digits, as_decimals, work
 from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.proving import fills_of, masking_of
 from jax_transformer.proof.witness import Arrays, Witness
 
@@ -81,7 +79,7 @@ def find_witness(task: Task, result: Result, subject: Subject, seed: int) -> tup
         "rounding": found.rounding if found is not None else None,
         "kinds": search.tried,
     }
-    return facts, None if found is None else Witness(*search.written(found.weights), facts)
+    return facts, None if found is None else Witness(*search.written(found.kind), facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +88,6 @@ class _Measured:
 
     output: str
     kind: str
-    weights: Arrays
-    """By the candidate's names."""
     distance: float
     rounding: float = math.nan
 
@@ -119,9 +115,10 @@ class _Search:
         return {name: (ours == 0) & (theirs == 0) for name, (ours, theirs) in fills_of(self.task, self.outputs).items()}
 
     @cached_property
-    def needs_small_logits(self) -> bool:
-        """Returns whether the programs mask by other constants: they are the same while logits are small."""
-        return masking_of(self.task.candidate) != masking_of(self.task.reference)
+    def largest_logit(self) -> float:
+        """Returns up to which size logits are masked as the axiom says: a tenth of the constant that masks."""
+        masking = {-fill for program in self.programs for fill in masking_of(program)}
+        return min(masking, default=math.inf) / 10
 
     def kinds(self) -> Iterator[tuple[str, Arrays]]:
         """Yields as many kinds of weights as there is time for."""
@@ -135,21 +132,26 @@ class _Search:
         distances = {name: self._distance(name, both[0][name], both[1][name]) for name in self.outputs}
         found = {name: distance for name, distance in distances.items() if distance is not None}
         self.tried += bool(found)
-        yield from (_Measured(name, kind, weights, distance) for name, distance in found.items())
+        yield from (_Measured(name, kind, distance) for name, distance in found.items())
 
     def judged(self, one: _Measured) -> _Measured | None:
         """Returns a difference with what rounding does on either side; None if rounding may explain it."""
-        rounding = self._rounding(one)
+        weights = self._weights(one.kind)
+        rounding = self._rounding(one.output, weights)
         allowed = FACTOR_ROUNDING * rounding
-        if not (allowed <= MOST_FOR_ROUNDING and one.distance > allowed) or self._is_denied(one):
+        if not (allowed <= MOST_FOR_ROUNDING and one.distance > allowed) or self._is_denied(one.output, weights):
             return None
-        return _Measured(one.output, one.kind, one.weights, one.distance, rounding)
+        return replace(one, rounding=rounding)
 
-    def written(self, weights: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-        candidate, reference, inputs = self.subject.written(weights)
+    def written(self, kind: str) -> tuple[Arrays, Arrays, Arrays]:
+        candidate, reference, inputs = self.subject.written(self._weights(kind))
         return _narrow(candidate), _narrow(reference), {**_narrow(inputs), **self._factors}
 
     # --- within
+
+    def _weights(self, kind: str) -> Arrays:
+        """Returns weights once more: all kinds together may be too large for memory."""
+        return next(weights for name, weights in self.subject.kinds() if name == kind)
 
     def _outputs(self, weights: Arrays) -> tuple[Arrays, Arrays] | None:
         """Returns both sides' outputs; None if they aren't finite, or logits are too large for the axiom of masks."""
@@ -159,7 +161,7 @@ class _Search:
             evaluate(program, Floats(), given, _largest_logit(program, logits))
             for program, given in zip(self.programs, (ours, theirs), strict=True)
         )
-        if self.needs_small_logits and max(logits, default=0.0) > -FILL / 10:
+        if max(logits, default=0.0) > self.largest_logit:
             return None
         try:
             return found[0], self.task.align(found[1])
@@ -173,14 +175,10 @@ class _Search:
     @cached_property
     def _factors(self) -> dict[str, np.ndarray]:
         """Returns inputs that are no weights: what outputs are multiplied by before they are differentiated."""
-        known = {name for side in self.subject.carried(self._own) for name in side}
+        known = {name for side in self.subject.carried(self._weights(OWN)) for name in side}
         shapes = {name: shape for program in self.programs for name, shape in program.inputs.items()}
         rng = np.random.default_rng(0)
         return {name: rng.standard_normal(shape) for name, shape in shapes.items() if name not in known}
-
-    @cached_property
-    def _own(self) -> Arrays:
-        return next(weights for kind, weights in self.subject.kinds() if kind == OWN)
 
     def _distance(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> float | None:
         """Returns the relative RMS of a difference, relative to the candidate's RMS if the reference is zero; None
@@ -193,30 +191,30 @@ class _Search:
         distance = compare(theirs, ours, where).relative_rms if distance == math.inf else distance
         return distance if math.isfinite(distance) else None
 
-    def _rounding(self, one: _Measured) -> float:
+    def _rounding(self, output: str, weights: Arrays) -> float:
         """Returns how far the side that rounding moves more is from itself when its weights change in the last bit."""
-        constants = {name: array for name, array in one.weights.items() if name.startswith("constants/")}
-        moved = self._outputs({**nudged(one.weights), **constants})  # of a model, whose tensors may hold several
-        still = self._outputs(one.weights)
+        constants = {name: array for name, array in weights.items() if name.startswith("constants/")}
+        moved = self._outputs({**nudged(weights), **constants})  # of a model, whose tensors may hold several
+        still = self._outputs(weights)
         if moved is None or still is None:
             return math.inf
-        apart = [self._distance(one.output, *(each[side][one.output] for each in (moved, still))) for side in range(2)]
+        apart = [self._distance(output, *(each[side][output] for each in (moved, still))) for side in range(2)]
         return max(math.inf if distance is None else distance for distance in apart)
 
-    def _is_denied(self, one: _Measured) -> bool:
+    def _is_denied(self, output: str, weights: Arrays) -> bool:
         """Returns whether 60 digits show no difference beyond the gate on these weights."""
         if self.work > MOST_IN_DIGITS:
             return False
         if self.judged_in_digits == MOST_JUDGED:
             return True
         self.judged_in_digits += 1
-        given = ({name: as_decimals(array) for name, array in side.items()} for side in self._given(one.weights))
+        given = ({name: as_decimals(array) for name, array in side.items()} for side in self._given(weights))
         try:
             ours, theirs = (
                 evaluate(program, Digits(), side) for program, side in zip(self.programs, given, strict=True)
             )
-            both = ours[one.output], self.task.align(theirs)[one.output]
-            distance = self._distance(one.output, *(np.asarray(each, np.float64) for each in both))
+            both = ours[output], self.task.align(theirs)[output]
+            distance = self._distance(output, *(np.asarray(each, np.float64) for each in both))
         except (ArithmeticError, ValueError):
             return False
         return distance is None or distance <= FLOAT64_RELATIVE_RMS
@@ -240,12 +238,16 @@ def _restricted(task: Task, outputs: tuple[str, ...]) -> Task:
 
 
 def _largest_logit(program: Program, found: list[float]) -> Callable[[int, np.ndarray], None]:
-    """Returns a function that notes the largest number that a softmax reads and nothing masks."""
-    logits = {one.inputs[0] for one in program.operations if one.name == "row_exp"}
+    """Returns a function that notes the size of the largest number that a softmax reads beside masked ones."""
+    counted: dict[int, np.ndarray] = {
+        one.inputs[0]: one.attributes["counts"]
+        for one in program.operations
+        if one.name in ("row_exp", "largest") and "counts" in one.attributes
+    }
 
     def note(node: int, array: np.ndarray) -> None:
-        if node in logits and array.size:
-            found.append(float(np.abs(np.where(array > MASKED_BELOW, array, 0.0)).max()))
+        if node in counted and array.size:
+            found.append(float(np.where(counted[node], np.abs(array), 0.0).max()))
 
     return note
 
