@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.parity.backends.proof_jax import GRADIENT
 from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.rounding import nudged
+from jax_transformer.parity.gates.rounding import moved
 from jax_transformer.parity.gates.tolerances import (
     FACTOR_ROUNDING,
     FLOAT64_RELATIVE_RMS,
@@ -38,6 +38,27 @@ MOST_JUDGED = 2
 """How many differences of an output 60 digits may judge."""
 
 
+FEWEST_RUNS, MOST_RUNS, WORK_OF_RUNS = 2, 8, 10**8
+"""How often rounding is tried, and the multiplications of all runs together from which on it is tried less often."""
+FLOATS = Floats()
+EXACT = frozenset(("negate", "step", "equal", "largest", "row_mean", "cut"))
+"""Operations that don't round. (In floats, a row's largest entry stands for its mean.)"""
+
+
+class Shaken(Floats):
+    """Moves the last bit of all that an operation reads, at random: as far as other ways of rounding would move it.
+
+    That of weights alone may be lost at once, as where a large number is added.
+    """
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
+        shaken = inputs if name in EXACT else [moved(each, self.rng) for each in inputs]
+        return super().apply(name, shaken, attributes)
+
+
 @dataclass(frozen=True)
 class Subject:
     """Holds what a search needs to know of a pair of programs."""
@@ -54,7 +75,7 @@ def find_witness(task: Task, result: Result, subject: Subject, seed: int) -> tup
     """Searches for weights on which outputs that are two functions differ in float64.
 
     Both programs are evaluated on each kind of weights. A difference counts if it is beyond the gate of comparisons,
-    and beyond what rounding does to either program. In small programs, 60 digits must confirm it.
+    and far beyond what rounding does to either program. In small programs, 60 digits must confirm it.
 
     Args:
       task, result: a pair of programs, and a verdict that names a difference.
@@ -153,12 +174,12 @@ class _Search:
         """Returns weights once more: all kinds together may be too large for memory."""
         return next(weights for name, weights in self.subject.kinds() if name == kind)
 
-    def _outputs(self, weights: Arrays) -> tuple[Arrays, Arrays] | None:
+    def _outputs(self, weights: Arrays, domain: Floats = FLOATS) -> tuple[Arrays, Arrays] | None:
         """Returns both sides' outputs; None if they aren't finite, or logits are too large for the axiom of masks."""
         ours, theirs = self._given(weights)
         logits: list[float] = []
         found = tuple(
-            evaluate(program, Floats(), given, _largest_logit(program, logits))
+            evaluate(program, domain, given, _largest_logit(program, logits))
             for program, given in zip(self.programs, (ours, theirs), strict=True)
         )
         if max(logits, default=0.0) > self.largest_logit:
@@ -192,14 +213,18 @@ class _Search:
         return distance if math.isfinite(distance) else None
 
     def _rounding(self, output: str, weights: Arrays) -> float:
-        """Returns how far the side that rounding moves more is from itself when its weights change in the last bit."""
-        constants = {name: array for name, array in weights.items() if name.startswith("constants/")}
-        moved = self._outputs({**nudged(weights), **constants})  # of a model, whose tensors may hold several
-        still = self._outputs(weights)
-        if moved is None or still is None:
-            return math.inf
-        apart = [self._distance(output, *(each[side][output] for each in (moved, still))) for side in range(2)]
-        return max(math.inf if distance is None else distance for distance in apart)
+        """Returns how far the side that rounding moves more is from itself, at most, when all that it computes with is
+        moved in the last bit. One run may hit upon the same numbers again."""
+        still, domain = self._outputs(weights), Shaken()
+        largest = 0.0
+        for _ in range(max(FEWEST_RUNS, min(MOST_RUNS, WORK_OF_RUNS // max(self.work, 1)))):
+            shaken = self._outputs(weights, domain)
+            if still is None or shaken is None:
+                return math.inf
+            for side in range(2):
+                distance = self._distance(output, shaken[side][output], still[side][output])
+                largest = max(largest, math.inf if distance is None else distance)
+        return largest
 
     def _is_denied(self, output: str, weights: Arrays) -> bool:
         """Returns whether 60 digits show no difference beyond the gate on these weights."""
