@@ -29,9 +29,9 @@ from jax_transformer.proof.witness import Arrays, Witness
 
 FINAL = ("logits", "output")
 """What models, and any two programs, return."""
-MOST_WORK = 10**10
-"""The multiplications in float64 that a search may take: some ten seconds. Of large models, only the first kinds of
-weights are tried."""
+MOST_WORK = 4 * 10**9
+"""The multiplications in float64 that a search may take: some ten seconds, with drawing weights. Of large models, only
+the first kinds of weights are tried."""
 MOST_IN_DIGITS = 12 * 10**6
 """The multiplications up to which 60 digits judge a difference: some four seconds. Beyond it, rounding is measured."""
 MOST_JUDGED = 2

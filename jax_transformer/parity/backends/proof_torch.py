@@ -113,8 +113,12 @@ def _exact_corrections() -> Iterator[None]:
     def leave(*call: Any) -> None:
         running.pop().close()
 
+    def leave_all() -> None:
+        while running:
+            leave()
+
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: [one.close() for one in reversed(running)])  # of steps that raised
+        stack.callback(leave_all)  # steps that raised
         stack.callback(torch_optimizer.register_optimizer_step_pre_hook(enter).remove)
         stack.callback(torch_optimizer.register_optimizer_step_post_hook(leave).remove)
         stack.callback(torch.set_default_dtype, before)
