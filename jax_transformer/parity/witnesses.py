@@ -175,19 +175,17 @@ class _Search:
         return next(weights for name, weights in self.subject.kinds() if name == kind)
 
     def _outputs(self, weights: Arrays, domain: Floats = FLOATS) -> tuple[Arrays, Arrays] | None:
-        """Returns both sides' outputs; None if they aren't finite, or logits are too large for the axiom of masks."""
-        ours, theirs = self._given(weights)
+        """Returns both sides' outputs; None if no tensors hold them, or logits are too large for the axiom of masks."""
         logits: list[float] = []
-        found = tuple(
-            evaluate(program, domain, given, _largest_logit(program, logits))
-            for program, given in zip(self.programs, (ours, theirs), strict=True)
-        )
-        if max(logits, default=0.0) > self.largest_logit:
-            return None
         try:
-            return found[0], self.task.align(found[1])
-        except ValueError:  # a gradient that isn't finite belongs to no tensor
+            found = tuple(
+                evaluate(program, domain, given, _largest_logit(program, logits))
+                for program, given in zip(self.programs, self._given(weights), strict=True)
+            )
+            aligned = self.task.align(found[1])
+        except ValueError:  # of the porting table: a tensor that isn't finite, or is another one's copy and differs
             return None
+        return None if max(logits, default=0.0) > self.largest_logit else (found[0], aligned)
 
     def _given(self, weights: Arrays) -> tuple[Arrays, Arrays]:
         ours, theirs = self.subject.carried(weights)
