@@ -10,9 +10,20 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 INCLUDED = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
-PAGE_OF = {name: page for page, name in INCLUDED.items()}
+COPIED = {"certificate.schema.json": "jax_transformer/proof/certificate.schema.json"}
+"""Files of the site that are no pages → files of the repository."""
+PAGE_OF = {name: page for page, name in (INCLUDED | COPIED).items()}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 NAMES = re.compile(r"^<!-- names of (\S+) -->$", re.MULTILINE)
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Returns the site's files with those that are copied from elsewhere."""
+    from mkdocs.structure.files import File
+
+    for name, source in COPIED.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:

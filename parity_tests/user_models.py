@@ -63,6 +63,20 @@ def other_eps() -> Any:
     return module
 
 
+class AttendingToInnerPads(PytorchTransformer):
+    """Hides padding at the end of sentences alone."""
+
+    def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Any:
+        masks = super().make_masks(source_ids, decoder_input_ids)
+        follows = (source_ids != self.source_pad_id).flip(1).cumsum(1).flip(1) > 0
+        source = follows[:, None, None, :]
+        return masks._replace(encoder_self=source, cross=source)
+
+
+def attending_to_inner_pads() -> Any:
+    return randomised(AttendingToInnerPads(**SIZES))
+
+
 def other_weight() -> Any:
     module = pytorch()
     with torch.no_grad():

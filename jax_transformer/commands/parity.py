@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from jax_transformer.commands.checkpoint_options import CheckpointOptions
-from jax_transformer.commands.decode_options import STOPPING_ARGUMENT
 from jax_transformer.commands.parallel_text import check_writable, write_lines
-from jax_transformer.commands.user_modules import load_factory, load_named
-from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof
+from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import MeshConfig
-from jax_transformer.parity.rules import SEARCH_FIELDS
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -26,125 +21,8 @@ if TYPE_CHECKING:
     from jax_transformer.parity.report.report import Report
     from jax_transformer.proof import Certificate
 
-FILE = tyro.conf.arg(metavar="FILE")
 REPORTS = ("--json", "--html")
-NAME = tyro.conf.arg(metavar="MODULE:NAME")
-
-
-@dataclass(frozen=True)
-class ProgramOptions:
-    """Names programs of yours that run in place of the built-in ones in the stages loss, gradients, step, trajectory
-    and decode."""
-
-    train: Annotated[str | None, FILE] = None
-    """The rule that --loss and --optimizer should follow: a config.yaml, or the directory of a run. Default: that of
-    the run that MODEL is."""
-    loss: Annotated[str | None, NAME] = None
-    """A PyTorch loss of yours: (logits [B, T, V], labels [B, T]) → a scalar."""
-    optimizer: Annotated[str | None, NAME] = None
-    """A PyTorch optimizer of yours: a function module → an object with zero_grad() and step(). Its step does all that
-    follows loss.backward(): clipping, the optimizer's step, the scheduler's."""
-    decode: Annotated[str | None, NAME] = None
-    """A PyTorch decoder of yours: (module, source_ids, start_id=, eos_id=, max_new_tokens=) → ids [B, T] without the
-    start token, or (ids, scores [B])."""
-    jax_loss: Annotated[str | None, NAME] = None
-    """A JAX loss of yours on the model's side: (logits, labels) → losses [B, T]."""
-    jax_optimizer: Annotated[str | None, NAME] = None
-    """An optax.GradientTransformation of yours on the model's side, or a function without arguments that returns
-    one."""
-    beam_size: int | None = None
-    """With --decode: the number of beams that it searches with. (Default: 1)"""
-    max_new_tokens: int | None = None
-    """With --decode: the most tokens that it decodes. (Default: 12)"""
-    length_penalty: float | None = None
-    """With --decode: the exponent of its length penalty. (Default: 1)"""
-    semantics: Literal["huggingface", "gnmt"] | None = None
-    """With --decode: its length penalty, n^p or ((5 + n) / 6)^p. (Default: huggingface)"""
-    early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
-    """With --decode: when a sentence is done. (Default: false)"""
-
-    def options(self) -> dict[str, Any]:
-        """Returns the options as `compare` takes them. Raises ValueError for a name that can't be found."""
-        search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
-        programs = {
-            name: load_named(getattr(self, name), f"--{name.replace('_', '-')}")
-            for name in ("loss", "optimizer", "decode", "jax_loss", "jax_optimizer")
-        }
-        if inspect.isfunction(programs["jax_optimizer"]):
-            programs["jax_optimizer"] = load_factory(str(self.jax_optimizer), "--jax-optimizer")
-        return {**programs, "train": self.train, "decoding": DecodingConfig(**search) if search else None}
-
-
-@dataclass(frozen=True)
-class ParityOptions:
-    """Compare a model with one in PyTorch on the same weights and inputs, and name where and why they differ.
-
-    Without --reference, the reference is the program that the checkpoint comes from: the published one, or
-    transformers. Exit codes: 0 the same; 1 diverged, every cause named; 2 a mistake in the call; 3 inconclusive;
-    4 diverged for an unknown reason.
-    """
-
-    model: tyro.conf.Positional[str] = ""
-    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers; or the name of
-    a model on the Hub. May be left out with --reference: the module's own weights are ported. If it is a model of
-    transformers, its config tells what options would."""
-    dialect: str | None = None
-    """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
-    reference: str | None = None
-    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns the module in
-    evaluation mode. Its forward takes ids of source and target, [B, T] or [T, B], in the order that the names of its
-    arguments tell (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
-    probabilities, alone or in a tuple, dict or object. Write an adapter for others, such as one that takes masks."""
-    candidate: str | None = None
-    """A JAX function of yours that replaces the model, as package.module:factory: a function without arguments that
-    returns (params, inputs) → (logits, trace). It receives the model's parameters and a dict of source_ids and
-    decoder_input_ids."""
-    inputs: Annotated[str | None, FILE] = None
-    """With --candidate and --reference and no model: an .npz with the arguments of the module's forward, by name. The
-    function receives them too, and the module's state_dict as its parameters."""
-    map: Annotated[str | None, FILE] = None
-    """A YAML file that maps the reference's names to the model's, for names of no dialect."""
-    draft_map: Annotated[str | None, FILE] = None
-    """Write a draft of such a map, guessed from shapes and order, for you to edit; compare nothing."""
-    stages: str | None = None
-    """Comma-separated stages to compare. Default: all of
-    weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients.
-    If asked for, also resume: each side continues the training that the other began; and witness: CTranslate2 scores
-    the same sentences. With --prove, of forward,loss,gradients,steps; with --inputs, of forward,gradients."""
-    prove: bool = False
-    """Prove that both sides are one function for all weights, and compare nothing in floats. Exit codes: 0 proven;
-    1 refuted, at an operation that is named; 3 unknown; 4 refuted. Without it, comparisons end with a proof of forward,
-    loss and gradients; --no-prove leaves that out."""
-    certificate: Annotated[str | None, FILE] = None
-    """With --prove: write the certificate, as JSON."""
-    verify: Annotated[str | None, FILE] = None
-    """Make a certificate's proof again, and check that the programs and the verdict are the same."""
-    dtypes: str = "float64,float32,bfloat16"
-    """Comma-separated precisions. float64 decides; the others are judged by their distance from it."""
-    node: str | None = None
-    """Compare this activation alone, in float64."""
-    seed: int = 0
-    """Seed of the inputs and random weights."""
-    allow: str | None = None
-    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key;
-    inner-padding, what depends on padding before a token."""
-    verbose: bool = False
-    """Print passing rows, versions and checksums, too."""
-    json: Annotated[str | None, FILE] = None
-    """Write the whole report as JSON."""
-    html: Annotated[str | None, FILE] = None
-    """Write the whole report as an HTML page."""
-    diff: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="CANDIDATE REFERENCE")] = None
-    """Compare two .npz files of named arrays, in execution order, instead of models."""
-    truth: str | None = None
-    """With --diff: an .npz of the reference's arrays in float64, computed from weights and inputs rounded to the lower
-    precision. Lower precision is judged by it."""
-    tolerance: float | None = None
-    """With --diff: the largest relative RMS of the difference that passes. Default: the dtype's gate, 1e-12 in
-    float64."""
-    programs: tyro.conf.OmitArgPrefixes[ProgramOptions] = field(default_factory=ProgramOptions)
-    checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
-    parallel: MeshConfig = field(default=MeshConfig(data=1))
+WRITTEN = ("--certificate", "--witness")
 
 
 def parity(arguments: Sequence[str]) -> int:
@@ -163,7 +41,7 @@ def parity(arguments: Sequence[str]) -> int:
         return _prove(options, arguments)
     report = _compare(options, proves="--no-prove" not in arguments)
     if options.diff is None and options.inputs is None and options.node is None:
-        report = report.with_replays(f"jax-transformer parity {shlex.join(_without_files(arguments))}")
+        report = report.with_replays(f"jax-transformer parity {shlex.join(_without(arguments, REPORTS))}")
     report.show(verbose=options.verbose)
     if options.json is not None:
         write_lines(options.json, report.to_json().splitlines())
@@ -174,14 +52,11 @@ def parity(arguments: Sequence[str]) -> int:
 
 def _check(options: ParityOptions) -> None:
     """Raises ValueError for options that contradict one another, and for reports that couldn't be written."""
-    if options.certificate is not None and not options.prove:
-        raise ValueError("--certificate: expected --prove, whose certificate it names, beside it")
-    if options.prove and (options.diff or options.json or options.html or options.node or options.draft_map):
-        raise ValueError(
-            "--prove compares nothing in floats: expected no --diff, --json, --html, --node or --draft-map"
-        )
-    if options.prove and options.programs != ProgramOptions():
-        raise ValueError("--prove takes the built-in loss and optimizer: expected no --loss, --optimizer or --decode")
+    for name in ("certificate", "witness"):
+        if getattr(options, name) is not None and not options.prove:
+            raise ValueError(f"--{name}: expected --prove, whose {name} it names, beside it")
+    if options.prove:
+        check_proof(options)
     if options.diff is not None and (options.model or options.reference or options.candidate):
         raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
     if options.diff is not None and options.programs != ProgramOptions():
@@ -194,18 +69,30 @@ def _check(options: ParityOptions) -> None:
         raise ValueError(
             "parity: expected a model directory or a checkpoint, --reference or --diff; received none of them"
         )
-    for path in (options.json, options.html, options.draft_map, options.certificate):
+    for path in (options.json, options.html, options.draft_map, options.certificate, options.witness):
         if path is not None:
             check_writable(path)
 
 
 def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
     """Proves what the options name, prints the certificate and writes it; returns the exit code."""
-    certificate = dataclasses.replace(_certificate(options), command=_command(arguments))
-    print(certificate)
+    certificate = dataclasses.replace(_certificate(options), command=_without(arguments, WRITTEN))
+    print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
         write_lines(options.certificate, certificate.to_json().splitlines())
+    if options.witness is not None:
+        _write_witness(options.witness, certificate)
     return certificate.exit_code
+
+
+def _write_witness(path: str, certificate: Certificate) -> None:
+    if certificate.witness is not None:
+        certificate.witness.save(path)
+        print(f"{path}: {certificate.witness.facts['weights']}, which show the difference in float64")
+    elif certificate.verdict == "refuted":
+        print(f"{path}: not written: no weights were found that show the difference in float64")
+    else:
+        print(f"{path}: not written: a witness is of two functions, and the verdict is {certificate.verdict}")
 
 
 def _verify(path: str, arguments: Sequence[str]) -> int:
@@ -237,15 +124,15 @@ def _certificate(options: ParityOptions) -> Certificate:
     from jax_transformer.parity.proving import prove
 
     stages = None if options.stages is None else _split(options.stages)
+    programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}
     candidate, reference = _sides(options)
-    return prove(candidate, reference, stages=stages, **_what(options))
+    return prove(candidate, reference, stages=stages, **programs, **_what(options))
 
 
-def _command(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Returns the arguments without the certificate's file."""
+def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:
+    """Returns the arguments without some options that name files, which a repetition would overwrite."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    file = "--certificate"
-    return tuple(word for before, word in pairs if before != file and word.partition("=")[0] != file)
+    return tuple(word for before, word in pairs if before not in files and word.partition("=")[0] not in files)
 
 
 def _compare(options: ParityOptions, *, proves: bool) -> Report:
@@ -263,9 +150,8 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
         candidate,
         reference,
         stages=_stages(options, proves=proves),
-        dtypes=_split(options.dtypes),
+        dtypes=None if options.dtypes is None else _split(options.dtypes),
         node=options.node,
-        allow=None if options.allow is None else _split(options.allow),
         truth=options.truth,
         tolerance=options.tolerance,
         mesh=_mesh(options.parallel),
@@ -281,6 +167,7 @@ def _what(options: ParityOptions) -> dict[str, Any]:
         "inputs": options.inputs,
         "names": options.map,
         "seed": options.seed,
+        "allow": None if options.allow is None else _split(options.allow),
         "dialect": options.dialect,
         "candidate_name": options.candidate,
         "reference_name": options.reference,
@@ -326,12 +213,6 @@ def _mesh(config: MeshConfig) -> Mesh | None:
 
 def _split(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _without_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments without the reports, which a replay would overwrite."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    return [word for before, word in pairs if before not in REPORTS and word.partition("=")[0] not in REPORTS]
 
 
 def _print_progress(work: str) -> None:

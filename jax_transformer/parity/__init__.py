@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.report.report import Divergence, Report
     from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.proof.certificate import Certificate
+    from jax_transformer.proof.witness import Witness
 
 _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
@@ -29,6 +30,7 @@ _HOMES = {
     "jax_transformer.parity.gates.arrays": ("ParityError",),
     "jax_transformer.parity.proving": ("prove",),
     "jax_transformer.proof.certificate": ("Certificate",),
+    "jax_transformer.proof.witness": ("Witness",),
     "jax_transformer.porting.names.maps": ("NameMap",),
     "jax_transformer.parity.report.report": ("Divergence", "Report"),
 }
@@ -39,6 +41,7 @@ __all__ = [
     "NameMap",
     "ParityError",
     "Report",
+    "Witness",
     "assert_parity",
     "capture",
     "compare",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.parity.array_pairs import compare_arrays, compare_on_inputs
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.options import Path, check_options, config_of_run, kind_of, selected, train_config
+from jax_transformer.parity.options import Path, check_options, kind_of, rule_of, selected
 from jax_transformer.parity.report.report import Report
 
 if TYPE_CHECKING:
@@ -171,10 +170,7 @@ def compare(
     from jax_transformer.parity.run_results import DTYPES, OPTIONAL, STAGES
 
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
-    needs_rule = (loss and not jax_loss) or (optimizer and not jax_optimizer)
-    if train is None and isinstance(candidate, str | os.PathLike) and needs_rule:
-        train = config_of_run(candidate)
-    rules = make_rules(train_config(train), ours, theirs, decoding)
+    rules = make_rules(rule_of(candidate, train, ours, theirs), ours, theirs, decoding)
     return compare_models(
         Sides(
             candidate,

@@ -11,6 +11,7 @@ from jax_transformer.parity.gates.arrays import ParityError
 
 if TYPE_CHECKING:
     from jax_transformer.config.run import TrainConfig
+    from jax_transformer.parity.rules import Programs
 
 Path = str | os.PathLike[str]
 Kind = Literal["arrays", "model", "module", "function"]
@@ -82,3 +83,12 @@ def train_config(train: TrainConfig | Path | None) -> TrainConfig | None:
     from jax_transformer.config.run import RunConfig
 
     return load_config(config_of_run(train) or os.fspath(train), RunConfig()).train
+
+
+def rule_of(candidate: Any, train: TrainConfig | Path | None, ours: Programs, theirs: Programs) -> TrainConfig | None:
+    """Returns the rule that programs of a user should follow: the given one, or, where a PyTorch program has no partner
+    in JAX, that of the run that the candidate is. Raises ConfigError for a bad file."""
+    has_no_partner = (theirs.loss and not ours.loss) or (theirs.optimizer and not ours.optimizer)
+    if train is None and isinstance(candidate, str | os.PathLike) and has_no_partner:
+        train = config_of_run(candidate)
+    return train_config(train)

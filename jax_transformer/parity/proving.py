@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.array_pairs import read_inputs
 from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo, weights_of
 from jax_transformer.parity.gates.arrays import Arrays, ParityError
 from jax_transformer.parity.loading import name_of
-from jax_transformer.parity.options import Path, kind_of, selected
+from jax_transformer.parity.options import Path, kind_of, rule_of, selected
 from jax_transformer.parity.pairing import Sides, check_module, pair_models
+from jax_transformer.parity.rules import Programs, make_rules
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
+from jax_transformer.parity.witness_weights import kinds_for_any
+from jax_transformer.parity.witnesses import Subject
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.proof import Certificate
+
+if TYPE_CHECKING:
+    from jax_transformer.config.run import TrainConfig
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
@@ -30,7 +38,13 @@ def prove(
     names: NameMap | Mapping[str, str] | Path | None = None,
     stages: Sequence[str] | None = None,
     seed: int = 0,
+    allow: Sequence[str] | None = None,
     dialect: str | None = None,
+    train: TrainConfig | Path | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | None = None,
+    jax_loss: Callable[..., Any] | None = None,
+    jax_optimizer: Any = None,
     candidate_name: str | None = None,
     reference_name: str | None = None,
     progress: Callable[[str], None] = lambda work: None,
@@ -57,6 +71,10 @@ def prove(
         steps are the parameters after one and three steps of the optimizer that `compare` takes, for all learning
         rates.
       seed: seeds the ids, primes and weights.
+      allow: differences that don't count, as of `compare`: the ids then have no place that shows them, and nothing is
+        claimed of them. "fully-masked" needs no mention.
+      train, loss, optimizer, jax_loss, jax_optimizer: as of `compare`. An optimizer of yours is proven for its own
+        learning rates.
 
     Returns:
       A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends
@@ -85,17 +103,32 @@ def prove(
     if inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
-        if hints or model is not None or dialect is not None:
-            raise ParityError("inputs: two programs on inputs take no model, dialect or hints")
+        own = {"allow": allow, "train": train, "loss": loss, "optimizer": optimizer}
+        own |= {"jax_loss": jax_loss, "jax_optimizer": jax_optimizer, "model": model, "dialect": dialect, **hints}
+        wrong = [name for name, value in own.items() if value is not None]
+        if wrong:
+            raise ParityError(f"{wrong[0]} doesn't apply to two programs on inputs; it needs a model")
+        if names is not None and not isinstance(names, Mapping):
+            kind = type(names).__name__
+            raise ParityError(
+                "names: two programs on inputs take a mapping from the reference's names of weights to the "
+                f"candidate's; received a {kind} (--map is for models)"
+            )
         two = _two(candidate, reference, read_inputs(inputs), weights, names, (candidate_name, reference_name))
         return _prove_any(two, selected(stages, ANY_STAGES, "stages"), seed, progress)
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
     if isinstance(names, Mapping):
         raise ParityError("names: models take a map of names, or its file")
-    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name)
+    ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer)
+    train = rule_of(candidate, train, ours, theirs)
+    rules = make_rules(train, ours, theirs, None)
+    shown = candidate_name, reference_name
+    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, *shown, rules, ours, theirs)
+    chosen = selected(stages, STAGES, "stages")
+    allowed = () if allow is None else selected(allow, ALLOWANCES, "allow")
     pair, _ = pair_models(sides)
-    return prove_pair(pair, stages=selected(stages, STAGES, "stages"), seed=seed, progress=progress)
+    return prove_pair(replace(pair, allow=frozenset(allowed)), stages=chosen, seed=seed, progress=progress)
 
 
 # --- any two programs
@@ -143,10 +176,11 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
 
 
 def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:
-    collected = Collected()
+    own = two.own(two.candidate)
+    collected = Collected(seed, Subject(partial(kinds_for_any, own, seed), two.carried, two.written))
     for name in stages:
         progress(f"proof: {name}")
-        collected.prove((name,), partial(two.task, gradients=name == "gradients"), seed)
+        collected.prove((name,), partial(two.task, gradients=name == "gradients"))
     shown = {name: array.tolist() for name, array in two.candidate.inputs.items() if array.dtype.kind != "f"}
     shapes = {name: {"shape": array.shape} for name, array in two.candidate.inputs.items() if array.dtype.kind == "f"}
-    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes}, seed)
+    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes})

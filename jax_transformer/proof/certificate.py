@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
-from jax_transformer.proof.axioms import AXIOMS
+from jax_transformer.proof.certificate_text import certificate_lines, certificate_summary
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
+from jax_transformer.proof.witness import Witness
+from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
 
 SCHEMA = 1
@@ -18,8 +22,6 @@ SCHEMA = 1
 Verdict = Literal["proven", "refuted", "unknown"]
 PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
 """Exit codes. (2 is a user's mistake.)"""
-MOST_NAMES = 3
-"""Names of different outputs that a line lists."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,19 @@ class Certificate:
     stages: tuple[StageProof, ...]
     tasks: tuple[TaskProof, ...] = ()
     difference: Mapping[str, Any] | None = None
-    """The first output that differs, the operations at which the sides part, and how much it shows in float64."""
+    """The first output that differs, the operations at which the sides part, how much it shows in float64 on the
+    model's own weights, and "witness": what came of the search for weights on which it shows."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The ids and masks for which the proof holds, as lists."""
+    allowed: tuple[str, ...] = ()
+    """Differences that were allowed: the ids have no place that shows them."""
     seed: int = 0
     command: tuple[str, ...] = ()
     """The arguments of the command that made it; () if none did."""
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
+    witness: Witness | None = field(default=None, repr=False, compare=False)
+    """Weights on which a refutation shows in float64, where there are any. They are no part of the JSON."""
 
     @property
     def verdict(self) -> Verdict:
@@ -157,70 +164,59 @@ class Certificate:
         return {name: tuple(where) for name, where in found.items()}
 
     def to_json(self) -> str:
-        return json.dumps({"verdict": self.verdict, **asdict(self)}, indent=2, ensure_ascii=False, allow_nan=False)
+        held = asdict(replace(self, witness=None))
+        del held["witness"]
+        return json.dumps({"verdict": self.verdict, **held}, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:
         """Reads a certificate. Raises ValueError for a text that is none, or of another schema."""
+        held: Any = None
         try:
             held = parse_json(text)
-            if not isinstance(held, dict) or held.get("schema") != SCHEMA:
-                raise ValueError(f"of schema {SCHEMA}")
-            held.pop("verdict")
-            stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
-            tasks = tuple(_task(task) for task in held.pop("tasks"))
-            return cls(**{**held, "stages": stages, "tasks": tasks, "command": tuple(held["command"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(
-                f"{path}: expected a certificate that jax-transformer parity --prove wrote; {error}"
-            ) from None
+            problem = _problem(held)
+        except ValueError as error:
+            problem = f"received text that isn't JSON ({error})"
+        except RecursionError:
+            problem = "it is nested too deeply"
+        if problem is not None:
+            raise ValueError(f"{path}: expected a certificate that jax-transformer parity --prove wrote; {problem}")
+        told = held.pop("verdict")
+        stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
+        tasks = tuple(_task(task) for task in held.pop("tasks"))
+        read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks})
+        if told != read.verdict:
+            raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {told}")
+        return read
 
-    def lines(self) -> Iterator[str]:
-        """Yields the certificate as text."""
-        yield f"{self.verdict}: {self.candidate} against {self.reference}"
-        if self.verdict == "proven":
-            yield "the same function of the weights at these shapes, ids and masks, for all weights"
-        if self.difference is not None:
-            yield from _difference_lines(self.difference)
-        yield ""
-        marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
-        for stage in self.stages:
-            count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
-            alone = f", {len(stage.alone)} on one side alone" if stage.alone else ""
-            yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}{alone}"
-            if stage.different:
-                more = len(stage.different) - MOST_NAMES
-                yield f"    {', '.join(stage.different[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
-        if self.tasks:
-            yield ""
-            points = sum(len(task.points) for task in self.tasks)
-            if self.verdict == "proven":
-                yield f"error    wrong with a probability below 2^{math.ceil(self.log2_error)}, at {points} points"
-            for name, where in self.axioms.items():
-                yield f"axiom    {name}: {AXIOMS[name].split('. ')[0].rstrip('.')}{_used(where)}"
-        for cast in self.narrowing:
-            yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
+    def lines(self, *, verbose: bool = False) -> Iterator[str]:
+        """Yields the certificate as text.
+
+        Args:
+          verbose: with the names of all arrays, the digests of the programs, and versions.
+        """
+        return certificate_lines(self, verbose)
 
     def summary(self) -> list[str]:
         """Returns the verdict in a line, and below it where a difference begins, for the report of a comparison."""
-        proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
-        unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
-        if self.difference is not None:
-            first, *places = _difference_lines(self.difference)
-            return [f"two functions, {first}", *(f"  {place}" for place in places)]
-        if not proven:
-            return ["unknown", *(f"    {reason}" for reason in unknown)]
-        error = math.ceil(self.log2_error)
-        text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
-        return [text, *(f"    unknown of {reason}" for reason in unknown)]
+        return certificate_summary(self)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def difference_of(found: Difference | None) -> dict[str, Any] | None:
-    """Returns a difference as a certificate holds it."""
-    return None if found is None else json.loads(json.dumps(asdict(found)))
+def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns a difference as a certificate holds it.
+
+    Args:
+      witness: what came of the search for weights on which it shows; None: there was no search.
+    """
+    held = json.loads(json.dumps({**asdict(found), "witness": witness}))
+    for side in ("candidate", "reference"):
+        if held[side] is not None:
+            held[side]["constants"] = [one if math.isfinite(one) else str(one) for one in held[side]["constants"]]
+    digits = held["digits"]
+    return {**held, "digits": digits if digits is not None and math.isfinite(digits) else None}
 
 
 def changes(before: Certificate, now: Certificate) -> list[str]:
@@ -246,25 +242,17 @@ def changes(before: Certificate, now: Certificate) -> list[str]:
     return found
 
 
-def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"first at {found['name']}"
-    for side in ("candidate", "reference"):
-        place = found[side]
-        if place is not None:
-            numbers = f" with {', '.join(map(repr, place['constants']))}" if place["constants"] else ""
-            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
-    if found["witness"] is not None:
-        yield f"  float64    differs by a relative RMS of {found['witness']:.2e} on the model's own weights"
-    if found["digits"] is not None:
-        yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
+def _problem(held: Any) -> str | None:
+    """Returns what is wrong with a certificate's JSON; None if it follows the schema."""
+    version = held.get("schema") if isinstance(held, dict) else None
+    if type(version) is int and version != SCHEMA:
+        return f"schema: expected {SCHEMA}; received {version}, which another version of jax-transformer writes"
+    return first_problem(held, _schema())
 
 
-def _used(where: tuple[str, ...]) -> str:
-    shown = [one for one in where if one]
-    if not shown:
-        return ""
-    more = len(shown) - MOST_NAMES
-    return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
+@cache
+def _schema() -> dict[str, Any]:
+    return parse_json(Path(__file__).with_name("certificate.schema.json").read_text(encoding="utf-8"))
 
 
 def _task(held: dict[str, Any]) -> TaskProof:

@@ -123,7 +123,7 @@ def distance(x: np.ndarray, y: np.ndarray, size: Decimal | None = None) -> float
     """
     if np.shape(x) != np.shape(y):
         return math.inf
-    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
+    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x).tolist(), np.ravel(y).tolist(), strict=True)]
     if not all(a.is_finite() and b.is_finite() for a, b in pairs):
         raise ValueError("not finite")
     apart, size = max((abs(a - b) for a, b in pairs), default=Decimal(0)), largest(x, y) if size is None else size

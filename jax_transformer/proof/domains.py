@@ -112,6 +112,15 @@ class Reals:
         return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axes)
 
 
+class Floats(Reals):
+    """Computes softmaxes as programs do, by the distance of each entry from the row's largest one: exponentials of the
+    distance from the mean overflow where softmaxes saturate. Programs are the same for any number in the mean's place
+    (axiom "softmax")."""
+
+    def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
+        return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axis, keepdims=True)
+
+
 class Residues:
     """A prime field, in which functions are keyed hashes that obey their axioms.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -90,6 +90,26 @@ class Program:
     def size(self, node: int) -> int:
         """Returns how many elements an operation computes."""
         return math.prod(self.operations[node].shape)
+
+    def restricted(self, names: Collection[str]) -> Program:
+        """Returns the program with some of its outputs, and the operations that they need."""
+        outputs = {name: value for name, value in self.outputs.items() if name in names}
+        needed, waiting = set[int](), [value.node for value in outputs.values() if value.node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in needed:
+                needed.add(node)
+                waiting += self.operations[node].inputs
+        numbers = {node: number for number, node in enumerate(sorted(needed))}
+        operations = tuple(
+            replace(self.operations[node], inputs=tuple(numbers[each] for each in self.operations[node].inputs))
+            for node in numbers
+        )
+        moved = {
+            name: value if value.node is None else replace(value, node=numbers[value.node])
+            for name, value in outputs.items()
+        }
+        return replace(self, operations=operations, outputs=moved)
 
     def sha256(self) -> str:
         """Returns a digest of operations, constants and outputs, without source lines."""

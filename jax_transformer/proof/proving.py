@@ -15,7 +15,7 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.differences import AXIOM, written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
-from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
+from jax_transformer.proof.domains import Floats, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
@@ -72,8 +72,8 @@ class Difference:
     candidate: Place | None
     reference: Place | None
     point: Point
-    witness: float | None = None
-    """The relative RMS of the difference in float64, on the model's own weights; None: not measured."""
+    float64: float | None = None
+    """The relative RMS of the difference in float64, on the model's own weights; None: not measured, or not finite."""
     digits: float | None = None
     """The largest relative difference of any output in 60 digits, at random weights; None: not measured."""
 
@@ -118,7 +118,7 @@ def decide(task: Task, *, seed: int = 0) -> Result:
         _merge(axioms, program.axioms)
     if not bounds.can_decide:
         return Result("unknown", reason=f"the degrees are too high for a proof: 2^{math.log2(bounds.degree):.0f}")
-    seeds, fills = [seed, *_digests(programs)], _fills(task, named)
+    seeds, fills = [seed, *_digests(programs)], fills_of(task, named)
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
@@ -234,7 +234,7 @@ def _agree(task: Task, name: str, both: Both, fills: Both | None, axioms: dict[s
     return True
 
 
-def _fills(task: Task, named: Sequence[str]) -> Fills:
+def fills_of(task: Task, named: Sequence[str]) -> Fills:
     """Returns the constants that mask entries of outputs on both sides, 0 elsewhere, for outputs that have any."""
     ours, theirs = (
         {
@@ -251,11 +251,16 @@ def _fills(task: Task, named: Sequence[str]) -> Fills:
 
 
 def _difference(task: Task, found: _Comparison) -> Difference:
+    """Describes the first difference. A mask that depends on no weight is computed by no operation: the first output
+    that reads it is looked at then."""
     name = found.different[0]
-    outputs = _nodes_of(task.candidate, [name]), _nodes_of(task.reference, [name])
+    programs = task.candidate, task.reference
+    computed = (each for each in found.different if all(_nodes_of(program, [each]) for program in programs))
+    first = next(computed, name)
+    outputs = _nodes_of(task.candidate, [first]), _nodes_of(task.reference, [first])
     different = _nodes_of(task.candidate, found.different), _nodes_of(task.reference, found.different)
     places = locate(_seen(task, found.seeds), outputs, different)
-    return Difference(name, *places, found.point, _witness(task, name), _in_digits(task, found))
+    return Difference(name, *places, found.point, _in_float64(task, name), _in_digits(task, found))
 
 
 def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
@@ -264,15 +269,19 @@ def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
     return [value.node for value in named or program.outputs.values() if value.node is not None]
 
 
-def _witness(task: Task, name: str) -> float | None:
+def _in_float64(task: Task, name: str) -> float | None:
     if task.own is None:
         return None
-    ours = evaluate(task.candidate, Reals(), task.own[0])[name].astype(np.float64)
-    theirs = np.asarray(task.align(evaluate(task.reference, Reals(), task.own[1]))[name], np.float64)
+    ours = evaluate(task.candidate, Floats(), task.own[0])[name].astype(np.float64)
+    try:
+        theirs = np.asarray(task.align(evaluate(task.reference, Floats(), task.own[1]))[name], np.float64)
+    except ValueError:  # a gradient that isn't finite belongs to no tensor
+        return None
     if ours.shape != theirs.shape:
         return None
     with np.errstate(all="ignore"):
-        return float(np.sqrt(np.mean(np.square(ours - theirs)) / np.mean(np.square(theirs))))
+        distance = float(np.sqrt(np.mean(np.square(ours - theirs)) / np.mean(np.square(theirs))))
+    return distance if math.isfinite(distance) else None
 
 
 def _in_digits(task: Task, found: _Comparison) -> float | None:
@@ -281,7 +290,7 @@ def _in_digits(task: Task, found: _Comparison) -> float | None:
     if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
         return None
     distances = []
-    for exponent in SCALES if _masking(task.candidate) == _masking(task.reference) else SCALES[:1]:
+    for exponent in SCALES if masking_of(task.candidate) == masking_of(task.reference) else SCALES[:1]:
         distances.append(_apart(task, found, exponent))
         if distances[-1] is not None and distances[-1] >= SAME:
             break
@@ -315,7 +324,7 @@ def _both_in(domain: Digits, task: Task, names: Sequence[str], weights: tuple[Ar
     return [(np.asarray(ours[name]), np.asarray(theirs[name])) for name in names]
 
 
-def _masking(program: Program) -> set[float]:
+def masking_of(program: Program) -> set[float]:
     """Returns the constants that mask entries: other ones are the same while logits are small (axiom "masks")."""
     constants = [one.attributes["array"] for one in program.operations if one.name == "constant"]
     return {float(value) for array in constants for value in np.unique(array) if value <= FILL}

@@ -37,8 +37,10 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.Mo
     float64 alone."""
     monkeypatch.chdir(folder)
 
-    def run_command(*arguments: str, stages: str | None = "weights,masks,forward", dtypes: str = "float64") -> Outcome:
-        limits = ["--dtypes", dtypes, *(["--stages", stages] if stages else [])]
+    def run_command(
+        *arguments: str, stages: str | None = "weights,masks,forward", dtypes: str | None = "float64"
+    ) -> Outcome:
+        limits = [*(["--dtypes", dtypes] if dtypes else []), *(["--stages", stages] if stages else [])]
         try:
             code = main(["parity", *arguments, *limits])
         except SystemExit as stop:  # tyro's own refusals

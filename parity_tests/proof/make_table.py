@@ -8,7 +8,6 @@ fault isn't refuted."""
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 import time
@@ -74,8 +73,8 @@ def row_of_pair(pair: Pair) -> Row:
 def row_of_fault(source: str, fault: Fault) -> Row:
     task, result, _ = timed(fault.task, fault)
     operation, line = fault.place(result) if task is not None else ("", "")
-    witness = None if result.difference is None else result.difference.witness
-    size = "–" if witness is None or math.isnan(witness) else f"{witness:.0e}"
+    distance = None if result.difference is None else result.difference.float64
+    size = "–" if distance is None else f"{distance:.0e}"
     is_located = result.difference is not None and fault.is_located(result)
     cells = fault.name, source, result.verdict, size, operation, f"`{line}`", "yes" if is_located else "**no**"
     return Row(tuple(map(escaped, cells)), result.verdict == "refuted", is_located, fault.name in UNSHOWN)

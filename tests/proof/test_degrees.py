@@ -160,5 +160,5 @@ def test_a_difference_is_located_at_the_point_that_shows_it() -> None:
     assert found.difference.candidate is not None
     assert found.difference.reference is not None
     assert (found.difference.candidate.operation, found.difference.reference.operation) == ("exp", "erf")
-    assert found.difference.witness is not None
-    assert found.difference.witness > 0.1
+    assert found.difference.float64 is not None
+    assert found.difference.float64 > 0.1

@@ -30,9 +30,16 @@ function differenceFacts(difference) {
     ['First at', nameOf(difference.name)],
     ['Candidate', place(difference.candidate)],
     ['Reference', place(difference.reference)],
-    ['In float64', difference.witness === null ? null : `a relative RMS of ${formatError(difference.witness)} on the model\u2019s own weights`],
+    ['In float64', difference.float64 === null ? null : `a relative RMS of ${formatError(difference.float64)} on the model\u2019s own weights`],
+    ['Witness', difference.witness && witnessText(difference.witness)],
     ['In 60 digits', difference.digits === null ? null : `${formatError(difference.digits)} at random weights`],
   ].filter(([, value]) => value);
+}
+
+function witnessText({ found, output, weights, difference, kinds }) {
+  if (found) return `${weights} show it in float64: ${output}, by a relative RMS of ${formatError(difference)}`;
+  const largest = difference === null ? '' : `: the largest relative RMS is ${formatError(difference)}`;
+  return `none of ${counted(kinds, 'kind')} of weights shows it in float64${largest}`;
 }
 
 function boundFacts({ verdict, tasks }) {

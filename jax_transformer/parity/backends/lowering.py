@@ -14,6 +14,7 @@ import numpy as np
 from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
@@ -24,6 +25,8 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 STEPS = (1, 3)
 """After how many optimizer steps parameters are compared."""
+FIRST_RATES = np.array([1e-3, 2e-3, 3e-3])
+"""Learning rates on which steps are evaluated in float64; proofs hold for all rates."""
 
 
 class _Given(NamedTuple):
@@ -59,25 +62,38 @@ class Lowered:
         return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else ())
 
     def steps(self) -> Task:
-        """Returns the task of optimizer steps, for all learning rates. It changes the reference's module."""
+        """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
+        optimizer of its own. It changes the reference's module."""
         import torch
 
-        rates = np.array([1e-3, 2e-3, 3e-3])[: max(STEPS)]
+        has_own = self.reference.programs.optimizer is not None
+        of_rule = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
+        rates = np.array(of_rule) if has_own else FIRST_RATES
         tensor = torch.from_numpy(rates)
 
         def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
             given = dict(drawn)
-            return proof_jax.steps(self.candidate, self._params(given), given.pop(RATES), self.problem, STEPS)
+            own = given.pop(RATES, rates)
+            return proof_jax.steps(self.candidate, self._params(given), jnp.asarray(own), self.problem, STEPS)
 
         def theirs() -> Mapping[str, Any]:
             return proof_torch.steps(self.reference, self._module, tensor, self.problem, STEPS)
 
-        return self._task(ours, theirs, {RATES: rates}, {RATES: tensor}, tuple(map(after, STEPS)))
+        more: tuple[dict[str, Any], dict[str, Any]] = ({}, {}) if has_own else ({RATES: rates}, {RATES: tensor})
+        return self._task(ours, theirs, *more, tuple(map(after, STEPS)))
 
-    def own_weights(self) -> tuple[Arrays, Arrays]:
-        """Returns the problem's weights, as both programs read them."""
-        ours = {path: leaf for path, leaf in flatten(self.problem.params).items() if path in self._drawn_paths}
-        return ours, self._tensors()
+    def carried(self, leaves: Arrays) -> tuple[Arrays, Arrays]:
+        """Returns weights by path as both programs read them, and the rates of optimizer steps."""
+        ours = {path: leaves[path] for path in self._drawn_paths}
+        return {**ours, RATES: FIRST_RATES}, {**self._tensors(self._with_kept(leaves)), RATES: FIRST_RATES}
+
+    def written(self, leaves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        """Returns weights by path as users load them: all parameters of the candidate, the reference's whole
+        state_dict, and the batch."""
+        ids = {name: getattr(self.problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
+        params = self._with_kept(leaves)
+        held = {name: tensor.numpy() for name, tensor in self._module.state_dict().items()}
+        return {path: np.asarray(leaf) for path, leaf in flatten(params).items()}, held | self._tensors(params), ids
 
     # --- within
 
@@ -109,8 +125,7 @@ class Lowered:
             left, right = self._draw(draw)
             return {**left, **shared}, {**right, **shared}
 
-        ours_own, theirs_own = self.own_weights()
-        own = {**ours_own, **more}, {**theirs_own, **more}
+        own = self.carried(self._own_leaves)
         return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), is_masked, own)
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
@@ -153,21 +168,29 @@ class Lowered:
     @cached_property
     def _kept(self) -> dict[str, np.ndarray]:
         """Returns the leaves that are constants of both sides."""
-        leaves = flatten(self.problem.params)
+        leaves = self._own_leaves
         return {path: np.asarray(leaf, np.float64) for path, leaf in leaves.items() if path not in self._drawn_paths}
+
+    @property
+    def _own_leaves(self) -> dict[str, Any]:
+        return flatten(self.problem.params)
 
     @property
     def _module(self) -> Any:
         return self.reference._given(self.problem.params, "float64")
 
-    def _tensors(self) -> dict[str, np.ndarray]:
+    def _tensors(self, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Returns the reference's tensors that the porting table fills, by name; tied ones are one array."""
-        return dict(self.reference.reference.state_dict(self.problem.params, self._module.state_dict().keys()))
+        return dict(self.reference.reference.state_dict(params, self._module.state_dict().keys()))
+
+    def _with_kept(self, leaves: Arrays) -> dict[str, Any]:
+        """Returns parameters of which both sides' constants are the problem's."""
+        return unflatten({**leaves, **{path: leaf for path, leaf in self._own_leaves.items() if path in self._kept}})
 
     @cached_property
     def _given(self) -> dict[str, _Given]:
         """Describes these tensors."""
-        tensors, first = self._tensors(), dict[int, str]()
+        tensors, first = self._tensors(self.problem.params), dict[int, str]()
         return {name: _Given(array.shape, first.setdefault(id(array), name)) for name, array in tensors.items()}
 
     @cached_property

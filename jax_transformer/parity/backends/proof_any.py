@@ -167,14 +167,26 @@ class AnyTwo:
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
 
-        return Task(ours, theirs, draw, self._aligned, is_masked, None if gradients else self.own_weights())
+        own = self.own(self.candidate), self.own(self.reference)
+        return Task(ours, theirs, draw, self._aligned, is_masked, None if gradients else own)
 
-    def own_weights(self) -> tuple[Arrays, Arrays]:
-        both = []
-        for one in (self.candidate, self.reference):
-            weights = {name: np.asarray(array, np.float64) for name, array in one.weights.items()}
-            both.append({**weights, **one.floats})
-        return both[0], both[1]
+    def own(self, one: AnyProgram) -> dict[str, np.ndarray]:
+        """Returns the weights and floating-point inputs that a program is given."""
+        weights = {name: np.asarray(array, np.float64) for name, array in one.weights.items()}
+        return {**weights, **one.floats}
+
+    def carried(self, drawn: Arrays) -> tuple[Arrays, Arrays]:
+        """Returns weights and floating-point inputs, by the candidate's names, as both programs read them."""
+        theirs = {name: drawn[self._ours(name)] for name in self.own(self.reference)}
+        return drawn, theirs
+
+    def written(self, drawn: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        """Returns weights, by the candidate's names, as users load them: those of both programs, and the inputs."""
+        both = (
+            {name: array for name, array in side.items() if not name.startswith(INPUT)} for side in self.carried(drawn)
+        )
+        inputs = {name: drawn.get(INPUT + name, array) for name, array in self.candidate.inputs.items()}
+        return *both, inputs  # type: ignore[return-value]
 
     def _ours(self, name: str) -> str:
         return self.names.get(name, name)

@@ -11,6 +11,7 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, after
 from jax_transformer.parity.backends.torch_module import TorchSide, _tensors
 from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.torch_programs import clear_gradients, make_optimizer, take_step
 from jax_transformer.parity.problems import Problem
 
 if TYPE_CHECKING:
@@ -43,19 +44,24 @@ def steps(
     """Returns the parameters after some optimizer steps, by the names of the state_dict."""
     from jax_transformer.proof.torch_programs import cut
 
-    optimizer = (side.programs.optimizer or _Built(side.rules.train, rates))(module)
+    program = side.programs.optimizer or _Built(side.rules.train, rates)
+    optimizer = make_optimizer(program, module)
     found: dict[str, torch.Tensor] = {}
     with deterministic(), _exact_corrections():
         for number in range(1, max(shown) + 1):
-            optimizer.zero_grad()
+            clear_gradients(program, optimizer)
             logits, _ = side.reference.outputs(module, *_tensors(problem))
             side._loss(logits, problem).backward()
             cut([one.grad for one in module.parameters() if one.grad is not None], is_weight=False)
-            optimizer.step()
+            take_step(program, optimizer)
             if number in shown:
                 found |= {after(number) + name: one.clone() for name, one in module.state_dict().items()}
             cut([one for one in module.parameters() if one.grad is not None], is_weight=True)
     return found
+
+
+CAPTURED = {"capturable": True, "foreach": False, "fused": False}
+"""Options of PyTorch's optimizers with which they compute in tensors alone."""
 
 
 class _Built:
@@ -75,8 +81,6 @@ class _Built:
             (train.adam_b1, train.adam_b2),
             train.adam_eps,
             train.weight_decay,
-            capturable=True,
-            foreach=False,
         )
         return self
 
@@ -89,19 +93,47 @@ class _Built:
         torch.nn.utils.clip_grad_norm_(self.parameters, self.train.clip_norm)
         for group in self.adam.param_groups:
             group["lr"] = self.rates[self.done]
-        with patch("torch.compiler.is_compiling", lambda: True):  # else capturable is for GPUs alone
-            self.adam.step()
+        self.adam.step()
         self.done += 1
 
 
 @contextlib.contextmanager
 def _exact_corrections() -> Iterator[None]:
-    """Makes optimizers count steps in float64 tensors: 1 − βᵗ is then a part of the program, not a rounded number."""
+    """Makes PyTorch's optimizers compute corrections and rates in float64 tensors: 1 − βᵗ and lr/(1 − βᵗ) are then
+    parts of the program, not rounded numbers. Each step is the same function as without."""
     import torch
+    from torch.optim import optimizer as torch_optimizer
 
     before: Any = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    running: list[contextlib.ExitStack] = []
+
+    def enter(optimizer: Any, *call: Any) -> None:
+        running.append(_in_tensors(optimizer))
+
+    def leave(*call: Any) -> None:
+        running.pop().close()
+
+    def leave_all() -> None:
+        while running:
+            leave()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(leave_all)  # steps that raised
+        stack.callback(torch_optimizer.register_optimizer_step_pre_hook(enter).remove)
+        stack.callback(torch_optimizer.register_optimizer_step_post_hook(leave).remove)
+        stack.callback(torch.set_default_dtype, before)
+        torch.set_default_dtype(torch.float64)
         yield
-    finally:
-        torch.set_default_dtype(before)
+
+
+def _in_tensors(optimizer: torch.optim.Optimizer) -> contextlib.ExitStack:
+    """Makes one of PyTorch's optimizers compute in tensors alone, until the stack is closed."""
+    import torch
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch("torch.compiler.is_compiling", lambda: True))  # else capturable is for GPUs alone
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            rate = torch.as_tensor(group["lr"], dtype=torch.float64)
+            stack.enter_context(patch.dict(group, {**CAPTURED, "lr": rate}))
+    return stack

@@ -13,6 +13,7 @@ from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import Hypotheses
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.proof.programs import UnknownOperation
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,8 @@ def call_loss(program: Callable[..., Any], logits: torch.Tensor, labels: torch.T
 
     with _named("loss", program):
         loss = program(logits, labels)
-    if not (isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad):
+    depends = isinstance(loss, torch.Tensor) and (loss.requires_grad or not torch.is_grad_enabled())
+    if not (depends and loss.numel() == 1):
         received = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ParityError(
             f"loss {_name(program)}: expected (logits [B, T, V], labels [B, T]) → a scalar tensor that depends on the "
@@ -120,9 +122,12 @@ def _scores(program: Callable[..., Any], scores: Any, count: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _named(what: str, program: Callable[..., Any]) -> Iterator[None]:
-    """Turns whatever the user's program raises into a ParityError that names it."""
+    """Turns whatever the user's program raises into a ParityError that names it. An operation without a rule, which
+    ends a proof, is no mistake of the program."""
     try:
         yield
+    except UnknownOperation:
+        raise
     except RAISED as error:
         raise ParityError(f"{what} {_name(program)}: raised {in_short(error)}") from error
 

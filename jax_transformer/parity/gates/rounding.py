@@ -26,12 +26,15 @@ def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """
     rng = np.random.default_rng(0)
     return {
-        name: _nudged(array, rng) if np.issubdtype(array.dtype, np.floating) else array
-        for name, array in weights.items()
+        name: moved(array, rng) if np.issubdtype(array.dtype, np.floating) else array for name, array in weights.items()
     }
 
 
-def _nudged(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns an array in float64 with each value moved to the next number above or below, at random.
+
+    Zeros and infinities stay.
+    """
     to = np.where(rng.integers(0, 2, array.shape, dtype=bool), np.inf, -np.inf)
     to = np.where(np.abs(array) < np.finfo(np.float64).max, to, 0.0)  # nothing finite lies beyond
     return np.where((array == 0) | np.isinf(array), array, np.nextafter(array.astype(np.float64), to))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jax_transformer.parity.allowances import with_keys_for_all
@@ -11,8 +12,11 @@ from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import LIBRARIES, Pair
+from jax_transformer.parity.witness_weights import kinds_for_model
+from jax_transformer.parity.witnesses import Subject, find_witness
 from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
 from jax_transformer.proof.certificate import difference_of
+from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.environment import environment
 
 STAGES = ("forward", "loss", "gradients", "steps")
@@ -44,7 +48,8 @@ def prove_pair(
     Args:
       stages: a selection of STAGES.
     """
-    problem, collected = proof_problem(pair, seed), Collected()
+    problem = proof_problem(pair, seed)
+    collected = Collected(seed)
     first = tuple(name for name in ("forward", "loss", "gradients") if name in stages)
     after_steps = ("step 1", "step 3") if "steps" in stages else ()
     try:
@@ -52,18 +57,22 @@ def prove_pair(
     except CannotRun as reason:
         collected.stages = [StageProof(name, "unknown", reason=str(reason)) for name in (*first, *after_steps)]
     else:
+        kinds = partial(kinds_for_model, pair.config, problem, seed)
+        collected.subject = Subject(kinds, both.carried, both.written)
         if first:
-            _prove_forward(both, first, seed, collected, progress)
+            _prove_forward(both, first, collected, progress)
         if after_steps:
             progress("proof: optimizer steps")
-            collected.prove(after_steps, both.steps, seed)
+            collected.prove(after_steps, both.steps)
     ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
-    return collected.certificate(pair.candidate.name, pair.reference.name, ids, seed)
+    certificate = collected.certificate(pair.candidate.name, pair.reference.name, ids)
+    return replace(certificate, allowed=tuple(sorted(pair.allow)))
 
 
 def proof_problem(pair: Pair, seed: int) -> Problem:
-    """Returns a batch in which every query sees a key; a small one for large models."""
-    problem = with_keys_for_all(pair.config, own_problem(pair.config, pair.params, seed))
+    """Returns a batch in which every query sees a key, without what shows allowed differences; a small one for large
+    models."""
+    problem = with_keys_for_all(pair.config, pair.allowing(own_problem(pair.config, pair.params, seed)))
     if not pair.is_large:
         return problem
     source, target = LENGTHS_OF_LARGE
@@ -78,51 +87,71 @@ def proof_problem(pair: Pair, seed: int) -> Problem:
 
 
 def _prove_forward(
-    both: Lowered,
-    names: tuple[str, ...],
-    seed: int,
-    collected: Collected,
-    progress: Callable[[str], None],
+    both: Lowered, names: tuple[str, ...], collected: Collected, progress: Callable[[str], None]
 ) -> None:
     """Proves activations, loss and gradients as outputs of one pair of programs; without gradients if these can't be
     lowered."""
     if "gradients" in names:
         progress("proof: forward, loss and gradients")
-        collected.prove(names, lambda: both.forward(gradients=True), seed)
+        collected.prove(names, lambda: both.forward(gradients=True))
         if collected.tasks or names == ("gradients",):
             return
     progress("proof: forward and loss")
     of_gradients = [stage for stage in collected.stages if stage.name == "gradients"]
     collected.stages.clear()
     rest = tuple(name for name in names if name != "gradients")
-    collected.prove(rest, lambda: both.forward(gradients=False), seed)
+    collected.prove(rest, lambda: both.forward(gradients=False))
     collected.stages += of_gradients
 
 
 class Collected:
-    """Collects what is known of stages."""
+    """Collects what is known of stages.
 
-    def __init__(self) -> None:
+    Args:
+      subject: what a search for weights needs to know, on which a refutation shows in float64; None: there is none.
+    """
+
+    def __init__(self, seed: int, subject: Subject | None = None) -> None:
+        self.seed, self.subject = seed, subject
         self.stages: list[StageProof] = []
         self.tasks: list[TaskProof] = []
         self.difference: dict[str, Any] | None = None
+        self.witness: Witness | None = None
 
-    def prove(self, names: tuple[str, ...], lower: Callable[[], Task], seed: int) -> None:
+    def prove(self, names: tuple[str, ...], lower: Callable[[], Task]) -> None:
         """Proves the outputs of a pair of programs, each of which belongs to one of the stages."""
         try:
             task = lower()
         except (UnknownOperation, CannotRun) as error:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
-        result = decide(task, seed=seed)
+        result = decide(task, seed=self.seed)
+        is_first_refuted = result.verdict == "refuted" and all(stage.verdict != "refuted" for stage in self.stages)
+        if result.difference is not None and (self.difference is None or is_first_refuted):
+            facts = self._search(task, result) if is_first_refuted else None
+            self.difference = difference_of(result.difference, facts)
         self.stages += [_stage_proof(name, result) for name in names]
         self.tasks.append(TaskProof.of(names, task, result))
-        self.difference = self.difference or difference_of(result.difference)
 
-    def certificate(self, candidate: str, reference: str, inputs: Mapping[str, Any], seed: int) -> Certificate:
-        facts = environment(LIBRARIES)
-        parts = tuple(self.stages), tuple(self.tasks), self.difference
-        return Certificate(candidate, reference, *parts, inputs, seed, environment=facts)
+    def _search(self, task: Task, result: Result) -> dict[str, Any] | None:
+        """Searches for weights on which a refutation shows, keeps them, and returns what a certificate tells of it."""
+        if self.subject is None:
+            return None
+        facts, self.witness = find_witness(task, result, self.subject, self.seed)
+        return facts
+
+    def certificate(self, candidate: str, reference: str, inputs: Mapping[str, Any]) -> Certificate:
+        return Certificate(
+            candidate,
+            reference,
+            tuple(self.stages),
+            tuple(self.tasks),
+            self.difference,
+            inputs,
+            seed=self.seed,
+            environment=environment(LIBRARIES),
+            witness=self.witness,
+        )
 
 
 def _stage_proof(name: str, result: Result) -> StageProof:
