@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jax_transformer.config.parallel import AXES, MeshConfig
 from jax_transformer.config.validation import ConfigError
@@ -46,9 +46,11 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | 
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def platform_of(mesh: Mesh | None) -> str:
-    """Returns the platform of the mesh's devices, such as "tpu"; of JAX's default device without a mesh."""
-    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)
+def platform_of(mesh: Mesh | AbstractMesh | None) -> str:
+    """Returns the platform of the mesh's devices, such as "tpu"; of JAX's default device without a mesh, and for one of
+    no devices in particular."""
+    device = None if mesh is None else mesh.abstract_device if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+    return jax.default_backend() if device is None else str(device.platform)
 
 
 def described(mesh: Mesh) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_transformer.proof import masks
 from jax_transformer.proof.algebra import Algebra
+from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
 from jax_transformer.proof.programs import Operation, UnknownOperation, Value
 
@@ -115,6 +116,16 @@ class Builder(Algebra):
         """
         x = self.as_float(x)
         return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
+
+    def agreed(self, values: Sequence[Value]) -> Value:
+        """Returns the first of values that are equal. Where they aren't, the program has no value, and no proof."""
+        values = self._alike(values)
+        first = values[0]
+        if first.node is None or any(
+            not np.array_equal(fills_of(each), fills_of(first), equal_nan=True) for each in values
+        ):
+            raise UnknownOperation("agreed", self.line, DISAGREE)
+        return self._emit("agreed", values, first.shape, kind=first.kind, known=first.known, fills=first.fills)
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""

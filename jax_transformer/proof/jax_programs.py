@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ CALLS = {
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
 }  # fmt: skip
 """Primitives that call a jaxpr → the parameter that holds it."""
-CONTROL = frozenset((*CALLS, "scan", "while", "cond"))
+CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map"))
 """Primitives whose narrowing is that of the operations inside them."""
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
@@ -77,7 +78,7 @@ class Lowering:
 
     def run(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
         """Lowers a closed jaxpr on these inputs, and returns its outputs."""
-        constants = [self.builder.constant(_array(each)) for each in closed.consts]
+        constants = [self.constant(each) for each in closed.consts]
         return self._run(closed.jaxpr, constants, inputs)
 
     def _run(self, jaxpr: Any, constants: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
@@ -85,22 +86,36 @@ class Lowering:
         held |= dict(zip(jaxpr.invars, inputs, strict=True))
 
         def value(each: Any) -> Value:
-            return self.builder.constant(_array(each.val)) if isinstance(each, jex_core.Literal) else held[each]
+            return self.constant(each.val) if isinstance(each, jex_core.Literal) else held[each]
 
         for equation in jaxpr.eqns:
-            name = equation.primitive.name
-            outer = self._line
-            self._line = _line(equation) or outer  # a library's own functions have no line of the user's
-            self.builder.line = f"{name}, {self._line}"
-            inputs = [value(each) for each in equation.invars]
-            outputs = self._apply(name, equation, inputs)
-            self._note_narrowing(name, equation)
-            self._line = outer
-            for variable, output in zip(equation.outvars, outputs, strict=True):
-                held[variable] = self._checked(name, output, variable.aval)
+            outputs = self.lower_equation(equation, [value(each) for each in equation.invars])
+            held |= dict(zip(equation.outvars, outputs, strict=True))
         return [value(each) for each in jaxpr.outvars]
 
-    def _checked(self, name: str, found: Value, aval: Any) -> Value:
+    def lower_equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Lowers an equation on these inputs, and returns its outputs."""
+        name = equation.primitive.name
+        with self.at(equation):
+            outputs = self._apply(name, equation, inputs)
+            self._note_narrowing(name, equation)
+            pairs = zip(equation.outvars, outputs, strict=True)
+            return [self.checked(name, output, variable.aval) for variable, output in pairs]
+
+    @contextmanager
+    def at(self, equation: Any) -> Iterator[None]:
+        """Notes that what is lowered within is at an equation's line."""
+        outer = self._line, self.builder.line
+        self._line = _line(equation) or self._line  # a library's own functions have no line of the user's
+        self.builder.line = f"{equation.primitive.name}, {self._line}"
+        yield
+        self._line, self.builder.line = outer
+
+    def constant(self, array: Any) -> Value:
+        """Returns a constant of a jaxpr."""
+        return self.builder.constant(_array(array))
+
+    def checked(self, name: str, found: Value, aval: Any) -> Value:
         """Returns a result that has the shape and the kind of number that the primitive's has."""
         if found.shape != tuple(aval.shape):
             raise UnknownOperation(name, self._line, f"its rule returns {list(found.shape)} for {list(aval.shape)}")
@@ -127,13 +142,17 @@ class Lowering:
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params
         if name in CALLS:
-            return self.run(_closed(params[CALLS[name]]), inputs)
+            return self.run(closed_of(params[CALLS[name]]), inputs)
         if name == "scan":
             return self._scan(params, inputs)
         if name == "cond":
             return self._cond(params, inputs)
         if name == "while":
             return self._while(params, inputs)
+        if name == "shard_map":
+            from jax_transformer.proof.jax_meshes import lower_shard_map
+
+            return lower_shard_map(self, params, inputs)
         if name.startswith(RANDOM):
             raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
         if "callback" in name or name == "infeed":
@@ -155,7 +174,7 @@ class Lowering:
         arrays = [
             np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
         ]
-        found = equation.primitive.bind(*arrays, **equation.params)
+        found = equation.primitive.bind(*arrays, **_on_one_device(equation.params))
         found = found if equation.primitive.multiple_results else [found]
         return [self.builder.constant(_array(each)) for each in found]
 
@@ -164,7 +183,7 @@ class Lowering:
         source, *rest = inputs
         if any(each.known is None for each in rest):
             raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
-        params = dict(equation.params)
+        params = _on_one_device(equation.params)
         fill = params.get("fill_value")
         if "fill_value" in params:
             params["fill_value"] = -1
@@ -190,17 +209,16 @@ class Lowering:
         slices: list[list[Value]] = []
         order = range(count)[::-1] if params["reverse"] else range(count)
         for step in order:
-            parts = [_slice(b, each, step) for each in stacked]
+            parts = [slice_of(b, each, step) for each in stacked]
             found = self.run(closed, [*constants, *carry, *parts])
             carry = found[:num_carry]
             slices.append(found[num_carry:])
         if params["reverse"]:
             slices.reverse()
-        shapes = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
+        avals = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
         outputs = []
-        for place, shape in enumerate(shapes):
-            parts = [b.reshape(each[place], (1, *each[place].shape)) for each in slices]
-            outputs.append(b.concatenate(parts, 0) if parts else b.constant(np.zeros((0, *shape.shape), shape.dtype)))
+        for place, aval in enumerate(avals):
+            outputs.append(stack(b, [each[place] for each in slices], aval))
         return [*carry, *outputs]
 
     def _cond(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
@@ -229,6 +247,11 @@ def _without_dead_code(closed: Any) -> Any:
     return jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
+def _on_one_device(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an equation's parameters without those that say where its results lie on a mesh."""
+    return {name: None if name in ("sharding", "out_sharding") else each for name, each in params.items()}
+
+
 def _bits(aval: Any) -> int:
     """Returns how wide the floats of an array are; 0 for other numbers."""
     dtype = getattr(aval, "dtype", None)
@@ -236,7 +259,8 @@ def _bits(aval: Any) -> int:
     return int(jax.dtypes.finfo(dtype).nmant) if is_float else 0
 
 
-def _slice(b: Builder, x: Value, step: int) -> Value:
+def slice_of(b: Builder, x: Value, step: int) -> Value:
+    """Returns the slice of x that a scan reads in a step."""
     if x.known is not None and x.kind != "float":
         return b.constant(x.known[step])
     size = int(np.prod(x.shape[1:], dtype=np.int64))
@@ -244,7 +268,14 @@ def _slice(b: Builder, x: Value, step: int) -> Value:
     return b.take(x, places)
 
 
-def _closed(jaxpr: Any) -> Any:
+def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
+    """Returns what a scan returns of its steps' slices, whose type is `aval`."""
+    if not slices:
+        return b.constant(np.zeros((0, *aval.shape), aval.dtype))
+    return b.concatenate([b.reshape(each, (1, *each.shape)) for each in slices], 0)
+
+
+def closed_of(jaxpr: Any) -> Any:
     return jaxpr if hasattr(jaxpr, "consts") else jex_core.ClosedJaxpr(jaxpr, ())
 
 

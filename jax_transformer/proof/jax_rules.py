@@ -17,6 +17,10 @@ Rule = Callable[..., Any]
 
 MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev"))
 """Primitives that move elements of their first operand."""
+UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
+"""Primitives that return what they read."""
+LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
+"""Primitives that say where elements lie."""
 RULES: dict[str, Rule] = {}
 
 
@@ -40,7 +44,7 @@ def _register() -> None:
         "or": "logical_or", "eq": "equal",
     }.items():  # fmt: skip
         RULES[name] = lambda b, *inputs, method=method, **params: getattr(b, method)(*inputs)
-    for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier"):
+    for name in (*UNCHANGED, *LAYOUTS):
         RULES[name] = lambda b, *inputs, **params: list(inputs)
 
 
