@@ -23,6 +23,7 @@ from jax_transformer.parity.rules import SEARCH_FIELDS
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.report.report import Report
     from jax_transformer.proof import Certificate
 
@@ -238,7 +239,7 @@ def _certificate(options: ParityOptions) -> Certificate:
 
     stages = None if options.stages is None else _split(options.stages)
     candidate, reference = _sides(options)
-    return prove(candidate, reference, stages=stages, **_what(options))
+    return prove(candidate, reference, stages=stages, mesh=_traced_mesh(options.parallel), **_what(options))
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -322,6 +323,15 @@ def _mesh(config: MeshConfig) -> Mesh | None:
     from jax_transformer.parallel.mesh import make_mesh
 
     return make_mesh(config)
+
+
+def _traced_mesh(config: MeshConfig) -> AnyMesh | None:
+    """Returns the devices that the model is traced for, which needn't be there. None: one."""
+    if config == MeshConfig(data=1) or -1 in (config.data, config.fsdp, config.tensor):
+        return _mesh(config)
+    from jax_transformer.parallel.mesh import make_abstract_mesh
+
+    return make_abstract_mesh(config)
 
 
 def _split(text: str) -> list[str]:

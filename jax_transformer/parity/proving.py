@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax_transformer.parity.array_pairs import read_inputs
 from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo, weights_of
@@ -15,6 +15,9 @@ from jax_transformer.parity.pairing import Sides, check_module, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.proof import Certificate
+
+if TYPE_CHECKING:
+    from jax_transformer.parallel.mesh import AnyMesh
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
@@ -31,6 +34,7 @@ def prove(
     stages: Sequence[str] | None = None,
     seed: int = 0,
     dialect: str | None = None,
+    mesh: AnyMesh | None = None,
     candidate_name: str | None = None,
     reference_name: str | None = None,
     progress: Callable[[str], None] = lambda work: None,
@@ -57,6 +61,8 @@ def prove(
         steps are the parameters after one and three steps of the optimizer that `compare` takes, for all learning
         rates.
       seed: seeds the ids, primes and weights.
+      mesh: the devices that share a model's weights and rows, as `make_mesh` returns them, or `make_abstract_mesh`, whose
+        devices needn't be there. None: one device. (A function has the mesh of its own `jax.shard_map`.)
 
     Returns:
       A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends
@@ -85,15 +91,15 @@ def prove(
     if inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
-        if hints or model is not None or dialect is not None:
-            raise ParityError("inputs: two programs on inputs take no model, dialect or hints")
+        if hints or model is not None or dialect is not None or mesh is not None:
+            raise ParityError("inputs: two programs on inputs take no model, mesh, dialect or hints")
         two = _two(candidate, reference, read_inputs(inputs), weights, names, (candidate_name, reference_name))
         return _prove_any(two, selected(stages, ANY_STAGES, "stages"), seed, progress)
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
     if isinstance(names, Mapping):
         raise ParityError("names: models take a map of names, or its file")
-    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name)
+    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name, mesh=mesh)
     pair, _ = pair_models(sides)
     return prove_pair(pair, stages=selected(stages, STAGES, "stages"), seed=seed, progress=progress)
 

@@ -209,9 +209,7 @@ class Devices:
             raise UnknownOperation("shard_map", self.builder.line, f"{spec} leaves sums to others")
         for axis in (axis for axes in layout for axis in axes):
             if axis not in new:
-                raise UnknownOperation(
-                    "shard_map", self.builder.line, f"{spec} names the axis {axis!r} of another"
-                )
+                raise UnknownOperation("shard_map", self.builder.line, f"{spec} names the axis {axis!r} of another")
         return (*layout, *[()] * (rank - len(layout)))
 
     def _part(self, whole: Value, layout: Layout, device: int) -> Value:
