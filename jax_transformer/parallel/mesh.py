@@ -75,7 +75,8 @@ def platform_of(mesh: AnyMesh | None) -> str:
 
 def described(mesh: AnyMesh) -> str:
     """Describes the devices, such as "8 × TPU v5e (data 4, fsdp 2, tensor 1)"."""
-    kind = "any device" if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0].device_kind
-    if mesh.size == 1:
-        return kind
-    return f"{mesh.size} × {kind} ({', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())})"
+    sizes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    if isinstance(mesh, AbstractMesh):
+        return f"{mesh.size} devices ({sizes})"
+    kind = mesh.devices.flat[0].device_kind
+    return kind if mesh.size == 1 else f"{mesh.size} × {kind} ({sizes})"

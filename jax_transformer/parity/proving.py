@@ -61,8 +61,8 @@ def prove(
         steps are the parameters after one and three steps of the optimizer that `compare` takes, for all learning
         rates.
       seed: seeds the ids, primes and weights.
-      mesh: the devices that share a model's weights and rows, as `make_mesh` returns them, or `make_abstract_mesh`, whose
-        devices needn't be there. None: one device. (A function has the mesh of its own `jax.shard_map`.)
+      mesh: the devices that share a model's weights and rows, as `make_mesh` returns them, or `make_abstract_mesh`,
+        whose devices needn't be there. None: one device. (A function has the mesh of its own `jax.shard_map`.)
 
     Returns:
       A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends

@@ -177,6 +177,29 @@ class Builder(Algebra):
         attributes = {"axes": axes, **({} if counts is None else {"counts": counts})}
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
 
+    def largest_of(self, parts: Sequence[Value]) -> Value:
+        """Returns the maximum of values of one shape. Where they are maxima of rows, it is that of longer rows."""
+        rows = [self._rows_of_largest(part) for part in parts]
+        if rows[0] is not None and all(each is not None and each[1:] == rows[0][1:] for each in rows):
+            stacked = self._stacked([each[0] for each in rows if each is not None])
+            return self.reshape(self.largest(stacked, (0, *(axis + 1 for axis in rows[0][1]))), parts[0].shape)
+        return self.largest(self._stacked(parts), (0,))
+
+    def _rows_of_largest(self, x: Value) -> tuple[Value, tuple[int, ...], tuple[int, ...]] | None:
+        """Returns what a value is the maximum of, its axes and its shape; None if it is none, or entries are masked."""
+        if x.node is None:
+            return None
+        one = self.operations[x.node]
+        while one.name == "reshape":
+            one = self.operations[one.inputs[0]]
+        if one.name != "largest":
+            return None
+        row = self._values[one.inputs[0]]
+        return None if row.fills is not None else (row, one.attributes["axes"], row.shape)
+
+    def _stacked(self, parts: Sequence[Value]) -> Value:
+        return self.concatenate([self.reshape(part, (1, *part.shape)) for part in parts], 0)
+
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])

@@ -9,7 +9,8 @@ import numpy as np
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.jax_meshes import Devices, Shares, names_of
-from jax_transformer.proof.programs import Value
+from jax_transformer.proof.jax_rules import reduce_max, reduce_min, reduce_sum
+from jax_transformer.proof.programs import UnknownOperation, Value
 
 Collective = Callable[..., Shares]
 
@@ -46,26 +47,33 @@ def axis_index(devices: Devices, *, axis_name: Any) -> Shares:
 
 @collective("psum", "psum_invariant")
 def psum(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    return devices.communicate(x, axes, axis_index_groups, lambda parts: [_sum(devices.builder, parts)] * len(parts))
+    return _reduced(devices, x, axes, axis_index_groups, reduce_sum, _sum)
 
 
 @collective("pmax")
 def pmax(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    return devices.communicate(
-        x, axes, axis_index_groups, lambda parts: [_largest(devices.builder, parts)] * len(parts)
-    )
+    return _reduced(devices, x, axes, axis_index_groups, reduce_max, Builder.largest_of)
 
 
 @collective("pmin")
 def pmin(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    b = devices.builder
+    return _reduced(devices, x, axes, axis_index_groups, reduce_min, _smallest)
 
-    def of_group(parts: list[Value]) -> list[Value]:
-        if all(part.kind == "int" for part in parts):
-            return [b.constant(np.min([part.known for part in parts], axis=0))] * len(parts)
-        return [b.negate(_largest(b, [b.negate(part) for part in parts]))] * len(parts)
 
-    return devices.communicate(x, axes, axis_index_groups, of_group)
+def _reduced(
+    devices: Devices,
+    x: Shares,
+    axes: Any,
+    numbers: Any,
+    of_axes: Callable[..., Value],
+    of_values: Callable[[Builder, list[Value]], Value],
+) -> Shares:
+    """Reduces each value over its own axes, which are numbers, and then the values of each group."""
+    own = [axis for axis in names_of(axes) if isinstance(axis, int)]
+    if own:
+        x = tuple(of_axes(devices.builder, each, axes=own) for each in x)
+    others = [axis for axis in names_of(axes) if not isinstance(axis, int)]
+    return devices.communicate(x, others, numbers, lambda parts: [of_values(devices.builder, parts)] * len(parts))
 
 
 @collective("reduce_scatter")
@@ -101,19 +109,21 @@ def all_gather(
 
 @collective("ppermute")
 def ppermute(devices: Devices, x: Shares, *, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Shares:
-    """A device that receives nothing has zeros."""
-    senders = {receiver: sender for sender, receiver in perm}
+    """A device that receives nothing has zeros. Several axes are numbered in the order of the mesh, however they are
+    named; new versions of JAX refuse another order."""
+    names = names_of(axis_name)
+    if names != tuple(axis for axis in devices.grid.order if axis in names):
+        raise UnknownOperation("ppermute", devices.builder.line, f"its axes {names} aren't in the order of the mesh")
 
     def of_group(parts: list[Value]) -> list[Value]:
+        senders = {receiver: sender for sender, receiver in perm}
+        is_once = len(perm) == len(senders) == len({*senders.values()})
+        if not is_once or not {*senders, *senders.values()} <= {*range(len(parts))}:
+            raise UnknownOperation("ppermute", devices.builder.line, f"no {len(parts)} devices have the pairs {perm}")
         nothing = _zeros(devices.builder, parts[0])
         return [parts[senders[place]] if place in senders else nothing for place in range(len(parts))]
 
     return devices.communicate(x, axis_name, None, of_group)
-
-
-@collective("pbroadcast")
-def pbroadcast(devices: Devices, x: Shares, *, axis_name: Any, source: int) -> Shares:
-    return devices.communicate(x, axis_name, None, lambda parts: [parts[source]] * len(parts))
 
 
 @collective("all_to_all")
@@ -143,8 +153,10 @@ def _sum(b: Builder, parts: list[Value]) -> Value:
     return found
 
 
-def _largest(b: Builder, parts: list[Value]) -> Value:
-    return b.largest(_stack(b, parts, 0), (0,))
+def _smallest(b: Builder, parts: list[Value]) -> Value:
+    if all(part.kind == "int" for part in parts):
+        return b.constant(np.min([part.known for part in parts], axis=0))
+    return b.negate(b.largest_of([b.negate(part) for part in parts]))
 
 
 def _stack(b: Builder, parts: list[Value], axis: int) -> Value:

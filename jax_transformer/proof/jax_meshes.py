@@ -33,6 +33,8 @@ class Grid:
 
     sizes: Mapping[str, int]
     """Axes → how many devices there are along them."""
+    order: tuple[str, ...] = ()
+    """All axes of the mesh, in its own order."""
 
     @property
     def count(self) -> int:
@@ -187,7 +189,7 @@ class Devices:
     def _shard_map(self, params: Mapping[str, Any], inputs: Sequence[Shares]) -> list[Shares]:
         """Divides the arrays of each device over more axes, and joins those that the body returns."""
         new = {axis: size for axis, size in params["mesh"].shape.items() if axis in params["newly_manual_axes"]}
-        inner = Devices(self.lowering, Grid({**self.grid.sizes, **new}))
+        inner = Devices(self.lowering, Grid({**self.grid.sizes, **new}, params["mesh"].axis_names))
         each, share = range(inner.grid.count), math.prod(new.values())
         divided = []
         for shares, spec in zip(inputs, params["in_specs"], strict=True):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parallel.mesh import described
+from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.backends.side import CannotRun
