@@ -146,7 +146,8 @@ def all_to_all(
 
 def _sum(b: Builder, parts: list[Value]) -> Value:
     if all(part.kind == "int" for part in parts):
-        return b.constant(np.sum([part.known for part in parts], axis=0, dtype=np.asarray(parts[0].known).dtype))
+        numbers = np.asarray([part.known for part in parts])
+        return b.constant(numbers.sum(axis=0, dtype=numbers.dtype))
     found, *others = parts
     for part in others:
         found = b.add(found, part)
@@ -155,7 +156,7 @@ def _sum(b: Builder, parts: list[Value]) -> Value:
 
 def _smallest(b: Builder, parts: list[Value]) -> Value:
     if all(part.kind == "int" for part in parts):
-        return b.constant(np.min([part.known for part in parts], axis=0))
+        return b.constant(np.asarray([part.known for part in parts]).min(axis=0))
     return b.negate(b.largest_of([b.negate(part) for part in parts]))
 
 

@@ -41,7 +41,7 @@ def after(step: int) -> str:
 
 def outputs(side: JaxSide | FunctionSide, params: Any, problem: Problem, *, gradients: bool) -> dict[str, Any]:
     """Returns activations, the loss, and its gradients."""
-    loss = partial(_of_function if isinstance(side, FunctionSide) else _of_model, side, problem)
+    loss = partial(_of_function, side, problem) if isinstance(side, FunctionSide) else partial(_of_model, side, problem)
     with _tracing(side):
         if not gradients:
             value, trace = loss(params)
