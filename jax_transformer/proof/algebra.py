@@ -338,8 +338,11 @@ class Algebra(Emitter):
 
     def _where_finite(self, x: Value) -> Value:
         """Returns x with 0 for ∞ and −∞."""
-        is_infinite = np.isinf(fills_of(x))
-        return self.where(self.constant(is_infinite), self.constant(np.zeros(x.shape)), x) if is_infinite.any() else x
+        return self._zero_at(np.isinf(fills_of(x)), x)
+
+    def _zero_at(self, places: np.ndarray, x: Value) -> Value:
+        """Returns x with 0 where `places` is true."""
+        return self.where(self.constant(places), self.constant(np.zeros(x.shape)), x) if places.any() else x
 
     def maximum(self, x: Value, y: Value) -> Value:
         """Returns y + (x − y) · [x > y]."""
@@ -349,6 +352,13 @@ class Algebra(Emitter):
             if low.any() and other.node != one.node:
                 inside = self.maximum(one, self._where_finite(other))
                 return self.where(self.constant(low), one, inside)
+        gap = fills_of(x) - fills_of(y)
+        if (is_decided := np.abs(gap) >= -masks.FILL).any():
+            self.axioms.setdefault("masks", {})[self.line] = None
+            higher = self.where(self.constant(gap > 0), x, y)
+            return higher if is_decided.all() else self.where(
+                self.constant(is_decided), higher, self.maximum(self._zero_at(is_decided, x), self._zero_at(is_decided, y))
+            )
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
         assert x.node is not None

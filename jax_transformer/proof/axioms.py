@@ -26,6 +26,10 @@ AXIOMS = {
         "a sum of squares, or of exponentials, isn't negative. It is positive almost everywhere if it follows from how "
         "it is computed that it isn't zero. So a test of its sign is decided."
     ),
+    "differences": (
+        "exp(x − y) = exp(x) · exp(−y), whatever x and y are. So a softmax may be computed block by block, and what was "
+        "subtracted from a block be taken back later. Used only where programs differ without it."
+    ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (
         "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), σ(x) = (1 + tanh(x/2))/2, erf and sin are odd, cos is even, and "

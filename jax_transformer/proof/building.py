@@ -64,9 +64,8 @@ class Builder(Algebra):
         axis = self._row_axis(x)
         if axis is not None:
             return self._exp_of_rows(x, axis)
-        if x.known is None and masks.infinite(x.fills):
-            x, low = self._without_low(x)
-            return self.multiply(self._elementwise("exp", x, np.exp), self.constant(np.where(low, 0.0, 1.0)))
+        if x.known is None and (low := masks.low(x.fills, self.line)) is not None:
+            return self.multiply(self.exp(self._zero_at(low, x)), self.constant(np.where(low, 0.0, 1.0)))
         return self._elementwise("exp", x, np.exp)
 
     def log(self, x: Value) -> Value:
@@ -156,12 +155,6 @@ class Builder(Algebra):
         axis %= len(x.shape)
         return self.reshape(self.sum(x, (axis,)), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
-    def _without_low(self, x: Value) -> tuple[Value, np.ndarray]:
-        """Returns x with 0 for −∞, and where it was."""
-        if np.isposinf(fills_of(x)).any():
-            raise UnknownOperation("exp", self.line, "of +∞")
-        return self._where_finite(x), np.isneginf(fills_of(x))
-
     def largest(self, x: Value, axes: Sequence[int]) -> Value:
         """Returns the maximum over axes, which go."""
         axes = tuple(sorted(int(axis) for axis in axes))
@@ -203,17 +196,16 @@ class Builder(Algebra):
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        own = masks.counting(x.fills, (axis,), self.line)
-        if counts is None or own is None:
-            counts = own if counts is None else counts
-        else:
-            counts = _whole_rows(counts & own, (axis,))
-            if (counts & np.isneginf(fills_of(x))).any():
-                raise UnknownOperation("softmax", self.line, "all entries of a row are -inf or left out: it leaves 0/0")
-        attributes = {"axis": axis, **({} if counts is None else {"counts": counts})}
+        low, empty = masks.low(x.fills, self.line), np.zeros(shape, bool)
+        if low is not None or counts is not None:
+            counts = (True if counts is None else counts) & ~(False if low is None else low)
+            empty = ~counts.any(axis=axis, keepdims=True)
+            counts, x = counts | empty, self._zero_at(np.broadcast_to(empty, x.shape), x)
+        attributes = {"axis": axis, **({} if counts is None or counts.all() else {"counts": counts})}
         mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
-        return self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
+        found = self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
+        return self._zero_at(np.broadcast_to(empty, x.shape), found)
 
     def _row_axis(self, x: Value) -> int | None:
         """Returns the axis along which one number was subtracted from each row of x; None if none was."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -31,17 +32,26 @@ class Digits(Reals):
 
     dtype = Decimal
 
+    def __init__(self, precision: int = PRECISION) -> None:
+        self.precision = precision
+
     def constant(self, array: np.ndarray) -> np.ndarray:
         few = few_numbers(array)
-        as_read = {} if few is None else {value: _number(read(float(value))) for value in few if np.isfinite(value)}
+        with self._context():
+            as_read = {} if few is None else {value: _number(read(float(value))) for value in few if np.isfinite(value)}
         convert = np.frompyfunc(lambda value: as_read.get(value, Decimal(float(value))), 1, 1)
         return np.asarray(convert(np.asarray(array, np.float64)), object)
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
-        with decimal.localcontext() as context:
-            context.prec, context.Emin, context.Emax = PRECISION, decimal.MIN_EMIN, decimal.MAX_EMAX
-            context.clear_traps()
+        with self._context():
             return np.asarray(getattr(self, name)(*inputs, **attributes), object)
+
+    @contextmanager
+    def _context(self) -> Iterator[None]:
+        with decimal.localcontext() as context:
+            context.prec, context.Emin, context.Emax = self.precision, decimal.MIN_EMIN, decimal.MAX_EMAX
+            context.clear_traps()
+            yield
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
         return _each(lambda value: 1 / value, x)
@@ -104,9 +114,9 @@ def work(program: Program) -> int:
     return total
 
 
-def distance(x: np.ndarray, y: np.ndarray) -> float:
-    """Returns the largest difference, relative to the largest number; 0 for two arrays of zeros, infinity for arrays of
-    different shapes.
+def distance(x: np.ndarray, y: np.ndarray, size: Decimal | None = None) -> float:
+    """Returns the largest difference, relative to `size`, by default the largest number; 0 for two arrays of zeros,
+    infinity for arrays of different shapes.
 
     Raises:
       ValueError: a number isn't finite.
@@ -116,8 +126,13 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     pairs = [(Decimal(a), Decimal(b)) for a, b in zip(np.ravel(x), np.ravel(y), strict=True)]
     if not all(a.is_finite() and b.is_finite() for a, b in pairs):
         raise ValueError("not finite")
-    size = max((max(abs(a), abs(b)) for a, b in pairs), default=Decimal(0))
-    return float(max(abs(a - b) for a, b in pairs) / size) if size else 0.0
+    apart, size = max((abs(a - b) for a, b in pairs), default=Decimal(0)), largest(x, y) if size is None else size
+    return float(apart / size) if apart else 0.0
+
+
+def largest(*arrays: np.ndarray) -> Decimal:
+    """Returns the largest absolute value of decimals."""
+    return max((abs(Decimal(value)) for array in arrays for value in np.ravel(array)), default=Decimal(0))
 
 
 def as_decimals(array: np.ndarray) -> np.ndarray:
@@ -130,18 +145,13 @@ def _each(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
 
 
 def _number(number: Number) -> Decimal:
-    with decimal.localcontext() as context:
-        context.prec = PRECISION
-        root = Decimal(number.radicand).sqrt()
-        value = _fraction(number.fraction) * (root.sqrt() if number.is_fourth_root else root)
-        root_of_pi = (Decimal(PI.numerator) / Decimal(PI.denominator)).sqrt()
-        return value * root_of_pi**number.half_pis
+    root = Decimal(number.radicand).sqrt()
+    value = _fraction(number.fraction) * (root.sqrt() if number.is_fourth_root else root)
+    return value * _fraction(PI).sqrt() ** number.half_pis
 
 
 def _fraction(value: Any) -> Decimal:
-    with decimal.localcontext() as context:
-        context.prec = PRECISION
-        return Decimal(value.numerator) / Decimal(value.denominator)
+    return Decimal(value.numerator) / Decimal(value.denominator)
 
 
 def _erf(x: Decimal) -> Decimal:
@@ -149,20 +159,25 @@ def _erf(x: Decimal) -> Decimal:
     if abs(x) > 12:
         return Decimal(1).copy_sign(x)
     term, total, n = x, x, 0
-    while term and abs(term) > abs(total) * Decimal(10) ** -PRECISION:
+    while term and abs(term) > abs(total) * _unit():
         n += 1
         term *= 2 * x * x / (2 * n + 1)
         total += term
-    return 2 / (Decimal(PI.numerator) / Decimal(PI.denominator)).sqrt() * (-x * x).exp() * total
+    return 2 / _fraction(PI).sqrt() * (-x * x).exp() * total
 
 
 def _sine(x: Decimal, first: int) -> Decimal:
     """Sums the series of sin (first = 1) or cos (first = 0)."""
-    turn = 2 * Decimal(PI.numerator) / Decimal(PI.denominator)
+    turn = 2 * _fraction(PI)
     x = x.remainder_near(turn)
     term = x if first else Decimal(1)
     total, n = term, first
-    while term and abs(term) > Decimal(10) ** -PRECISION:
+    while term and abs(term) > _unit():
         term *= -x * x / ((n + 1) * (n + 2))
         total, n = total + term, n + 2
     return total
+
+
+def _unit() -> Decimal:
+    """Returns the last place of a number near 1."""
+    return Decimal(10) ** -decimal.getcontext().prec

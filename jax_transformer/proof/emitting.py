@@ -123,7 +123,7 @@ class Emitter:
         return self._move("take", x, places.shape, moved, places=places)
 
     def _source(self, x: Value, places: np.ndarray) -> tuple[Value, np.ndarray]:
-        """Returns from which earlier array the elements come, through reshapes, takes and stacks."""
+        """Returns from which earlier array the elements come, through reshapes, takes, stacks, and writes elsewhere."""
         while x.node is not None and places.size:
             one = self.operations[x.node]
             if one.name == "take":
@@ -136,6 +136,14 @@ class Emitter:
                 if places.min() < start:
                     break
                 x, places = self._as(x.kind, one.inputs[part]), places - start
+                continue
+            elif one.name == "put" and not one.attributes["adds"]:
+                written = _inverted(one.attributes["places"], x.size)[places]
+                is_written = (written >= 0) & (places >= 0)
+                if is_written.any() and not is_written.all():
+                    break
+                x = self._as(x.kind, one.inputs[int(is_written.any())])
+                places = written if is_written.any() else places
                 continue
             elif one.name != "reshape":
                 break
@@ -160,6 +168,8 @@ class Emitter:
         """Writes updates to places of the flat array, or adds them; drops those at place −1."""
         x, updates = self._alike([x, updates])
         places = np.asarray(places, np.int64).ravel()
+        if not adds and self._are_there(x, places, updates):
+            return x
         if not adds and np.unique(kept := places[places >= 0]).size < kept.size:
             raise UnknownOperation(
                 "put", self.line, "two elements are written to one place, in an order that isn't defined"
@@ -178,7 +188,29 @@ class Emitter:
             return Value(x.shape, x.kind, known)
         fills = None if x.fills is None and updates.fills is None else changed(fills_of(x), fills_of(updates))
         attributes = {"places": places, "adds": adds}
-        return self._emit("put", [x, updates], x.shape, attributes, kind=x.kind, known=known, fills=fills)
+        found = self._emit("put", [x, updates], x.shape, attributes, kind=x.kind, known=known, fills=fills)
+        return found if adds else self._written_as_a_whole(found) or found
+
+    def _are_there(self, x: Value, places: np.ndarray, updates: Value) -> bool:
+        """Returns whether the updates are what x has at these places: a block that a kernel reads and leaves."""
+        if x.node is None or updates.node is None:
+            return False
+        source, read = self._source(updates, np.arange(updates.size))
+        return source.node == x.node and np.array_equal(read, places)
+
+    def _written_as_a_whole(self, x: Value) -> Value | None:
+        """Returns the elements of an array that were all written since it was NaN; None of another one. So memory that
+        is written before it is read never shows how it began."""
+        left, found, parts, node = np.ones(x.size, bool), np.zeros(x.size, np.int64), list[Value](), x.node or 0
+        while self.operations[node].name == "put" and not self.operations[node].attributes["adds"]:
+            places, (node, written) = self.operations[node].attributes["places"], self.operations[node].inputs
+            is_new = (places >= 0) & left[places]
+            found[places[is_new]] = sum(part.size for part in parts) + np.flatnonzero(is_new)
+            left[places[is_new]] = False
+            parts.append(self.reshape(self._values[written], (places.size,)))
+        if left.any() or not has_nan(self._values[node]):
+            return None
+        return self.take(self.concatenate(parts, 0), found.reshape(x.shape))
 
     # --- kinds
 
@@ -268,7 +300,7 @@ class Emitter:
             nodes.sort()
         if known is not None and known.dtype.kind == "f":
             fills = masks.of_constant(known)
-        elif name != "where" and any(map(has_nan, inputs)):
+        elif name not in ("where", "put") and any(map(has_nan, inputs)):
             raise UnknownOperation(name, self.line, "a constant is NaN")
         fills = masks.tidy(fills)
         key = name, tuple(nodes), shape, key_of(attributes)
@@ -277,6 +309,13 @@ class Emitter:
             self.operations.append(Operation(name, tuple(nodes), shape, attributes, self.line))
             self._values.append(Value(shape, "float", known, self._nodes[key], fills))
         return Value(shape, kind, known, self._nodes[key], fills)
+
+
+def _inverted(places: np.ndarray, size: int) -> np.ndarray:
+    """Returns which update is written to each place of a flat array; −1 where none is."""
+    found = np.full(size, -1, np.int64)
+    found[places[places >= 0]] = np.flatnonzero(places >= 0)
+    return found
 
 
 def fills_of(x: Value) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ CALLS = {
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
 }  # fmt: skip
 """Primitives that call a jaxpr → the parameter that holds it."""
-CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map"))
+CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
@@ -153,6 +154,8 @@ class Lowering:
             from jax_transformer.proof.jax_meshes import lower_shard_map
 
             return lower_shard_map(self, params, inputs)
+        if name == "pallas_call":
+            return self._kernel(equation, inputs)
         if name.startswith(RANDOM):
             raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
         if "callback" in name or name == "infeed":
@@ -239,6 +242,15 @@ class Lowering:
             if not goes_on.known:
                 return list(carry)
             carry = self.run(params["body_jaxpr"], [*body, *carry])
+
+    def _kernel(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Runs a Pallas kernel as Pallas's interpreter does: block after block of its grid, references to memory as
+        arrays that are passed on. What no block writes is NaN."""
+        from jax._src.pallas.hlo_interpreter import pallas_call_hlo_interpret  # private, as all of pallas_call's rules
+
+        params = {name: each for name, each in equation.params.items() if name not in ("interpret", "backend")}
+        shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.invars]
+        return self.run(jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes), inputs)
 
 
 def _without_dead_code(closed: Any) -> Any:

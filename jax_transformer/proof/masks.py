@@ -92,6 +92,16 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
     return None if not is_zero.any() else ~is_zero
 
 
+def low(x: Fills, line: str) -> np.ndarray | None:
+    """Returns of which exponents the exponential is 0; None: of none. Raises UnknownOperation for that of ∞."""
+    if x is None:
+        return None
+    if np.isposinf(x).any():
+        raise UnknownOperation("exp", line, "of ∞, which leaves NaN")
+    is_low = x <= FILL
+    return is_low if is_low.any() else None
+
+
 def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fills:
     """Returns the fills of the largest entries of rows."""
     if x is None:

@@ -1,0 +1,129 @@
+"""Write exponentials of differences as products: exp(x − y) = exp(x) · exp(−y), whatever x and y are.
+
+A softmax that is computed block by block subtracts from each block the largest entry so far, and rescales the sums of
+earlier blocks by exp(old − new). In products, all that was subtracted cancels. So it does in the logarithm of such a
+sum, if log x + y is written as log(x · exp(y)).
+
+The rows of a softmax lose by it that they don't depend on a number that isn't written as a difference, so programs are
+first compared as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.proof.programs import Operation, Program, Value, key_of
+
+AXIOM = "differences"
+
+
+MOVES = frozenset(("reshape", "broadcast", "transpose", "where"))
+"""Operations on elements through which an exponential may pass."""
+
+
+def is_needed(program: Program) -> bool:
+    """Returns whether a program has an exponential of a difference, which isn't one of a row from which a number was
+    subtracted."""
+    return any(one.name == "exp" and _is_difference(program, one.inputs[0]) for one in program.operations)
+
+
+def _is_difference(program: Program, node: int) -> bool:
+    one = program.operations[node]
+    return one.name == "subtract" or (one.name in MOVES and any(_is_difference(program, each) for each in one.inputs))
+
+
+def written_out(program: Program) -> Program:
+    """Returns the program with exponentials of differences written as products."""
+    writing = _Writing(program)
+    for one in program.operations:
+        writing.copy(one)
+    outputs = {
+        name: value if value.node is None else replace(value, node=writing.copied[value.node])
+        for name, value in program.outputs.items()
+    }
+    axioms = {**program.axioms, AXIOM: dict.fromkeys(writing.lines)}
+    return replace(program, operations=tuple(writing.operations), outputs=outputs, axioms=axioms)
+
+
+class _Writing:
+    """Copies operations, and writes out those that are exponentials."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.operations: list[Operation] = []
+        self.copied: list[int] = []
+        """The program's operations → the copies."""
+        self.lines: dict[str, None] = {}
+        self._nodes: dict[Any, int] = {}
+
+    def copy(self, one: Operation) -> None:
+        if one.name == "exp":
+            found = self._exp(one.inputs[0], 1, one.line)
+        elif one.name == "row_exp":
+            found = self._of_row(one)
+        elif (sum_with_log := self._sum_with_log(one)) is not None:
+            found = sum_with_log
+        else:
+            found = self._emit(one.name, [self.copied[each] for each in one.inputs], one.shape, one.attributes, one.line)
+        self.copied.append(found)
+
+    def _sum_with_log(self, one: Operation) -> int | None:
+        """Returns log(x · exp(y)) for log x + y; None for anything else."""
+        if one.name != "add":
+            return None
+        for of_log, other in (one.inputs, one.inputs[::-1]):
+            moves, node = list[Operation](), self.copied[of_log]
+            while self.operations[node].name in ("reshape", "broadcast"):
+                moves.append(self.operations[node])
+                node = self.operations[node].inputs[0]
+            if self.operations[node].name == "log":
+                self.lines[one.line] = None
+                factor = self.operations[node].inputs[0]
+                for move in moves[::-1]:
+                    factor = self._emit(move.name, [factor], move.shape, move.attributes, move.line)
+                product = [factor, self._exp(other, 1, one.line)]
+                product_of = self._emit("multiply", product, one.shape, {}, one.line)
+                return self._emit("log", [product_of], one.shape, {}, one.line)
+        return None
+
+    def _of_row(self, one: Operation) -> int:
+        """Returns exp(x) · exp(−m) for exp(x − m), and 0 for entries that don't count."""
+        x, mean = (self._exp(each, sign, one.line) for each, sign in zip(one.inputs, (1, -1), strict=True))
+        mean = self._emit("broadcast", [mean], one.shape, {}, one.line)
+        found = self._emit("multiply", [x, mean], one.shape, {}, one.line)
+        counts = one.attributes.get("counts")
+        if counts is None:
+            return found
+        zero = self._emit("constant", [], (), {"array": np.zeros(())}, one.line)
+        zero = self._emit("broadcast", [zero], one.shape, {}, one.line)
+        return self._emit("where", [found, zero], one.shape, {"condition": np.broadcast_to(counts, one.shape)}, one.line)
+
+    def _exp(self, node: int, sign: int, line: str) -> int:
+        """Returns exp(x) or exp(−x) of an operation's result."""
+        one = self.program.operations[node]
+        if one.name == "subtract":
+            self.lines[line] = None
+            factors = [self._exp(one.inputs[0], sign, line), self._exp(one.inputs[1], -sign, line)]
+            return self._emit("multiply", factors, one.shape, {}, line)
+        if one.name == "negate":
+            return self._exp(one.inputs[0], -sign, line)
+        if one.name in MOVES:
+            moved = [self._exp(each, sign, line) for each in one.inputs]
+            return self._emit(one.name, moved, one.shape, one.attributes, line)
+        argument = self.copied[node]
+        if sign < 0:
+            argument = self._emit("negate", [argument], one.shape, {}, line)
+        return self._emit("exp", [argument], one.shape, {}, line)
+
+    def _emit(
+        self, name: str, inputs: Sequence[int], shape: tuple[int, ...], attributes: Mapping[str, Any], line: str
+    ) -> int:
+        key = name, tuple(inputs), shape, key_of(attributes)
+        if key not in self._nodes:
+            self._nodes[key] = len(self.operations)
+            self.operations.append(Operation(name, tuple(inputs), shape, attributes, line))
+        return self._nodes[key]
