@@ -27,8 +27,19 @@ MOVES = frozenset(("reshape", "broadcast", "transpose", "where"))
 
 def is_needed(program: Program) -> bool:
     """Returns whether a program has an exponential of a difference, which isn't one of a row from which a number was
-    subtracted."""
-    return any(one.name == "exp" and _is_difference(program, one.inputs[0]) for one in program.operations)
+    subtracted; or several rows from which one number was, as where devices have parts of a row."""
+    if any(one.name == "exp" and _is_difference(program, one.inputs[0]) for one in program.operations):
+        return True
+    rows = {one.inputs[0] for one in program.operations if one.name == "row_exp"}
+    subtracted = [_subtracted(program, node) for node in rows if program.operations[node].name == "subtract"]
+    return len({*subtracted}) < len(subtracted)
+
+
+def _subtracted(program: Program, difference: int) -> int:
+    node = program.operations[difference].inputs[1]
+    while program.operations[node].name in ("reshape", "broadcast"):
+        node = program.operations[node].inputs[0]
+    return node
 
 
 def _is_difference(program: Program, node: int) -> bool:
@@ -72,9 +83,11 @@ class _Writing:
         self.copied.append(found)
 
     def _sum_with_log(self, one: Operation) -> int | None:
-        """Returns log(x · exp(y)) for log x + y; None for anything else."""
-        if one.name != "add":
+        """Returns log(x · exp(y)) for log x + y, and ± log(x · exp(−y)) for log x − y and y − log x; None for anything
+        else."""
+        if one.name not in ("add", "subtract"):
             return None
+        sign = 1 if one.name == "add" else -1
         for of_log, other in (one.inputs, one.inputs[::-1]):
             moves, node = list[Operation](), self.copied[of_log]
             while self.operations[node].name in ("reshape", "broadcast"):
@@ -85,9 +98,11 @@ class _Writing:
                 factor = self.operations[node].inputs[0]
                 for move in moves[::-1]:
                     factor = self._emit(move.name, [factor], move.shape, move.attributes, move.line)
-                product = [factor, self._exp(other, 1, one.line)]
+                product = [factor, self._exp(other, sign, one.line)]
                 product_of = self._emit("multiply", product, one.shape, {}, one.line)
-                return self._emit("log", [product_of], one.shape, {}, one.line)
+                found = self._emit("log", [product_of], one.shape, {}, one.line)
+                is_negative = sign < 0 and of_log != one.inputs[0]
+                return self._emit("negate", [found], one.shape, {}, one.line) if is_negative else found
         return None
 
     def _of_row(self, one: Operation) -> int:

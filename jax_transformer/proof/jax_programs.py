@@ -53,7 +53,8 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
     closed = _without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
-    found = Lowering(builder).run(closed, inputs)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # it computes integers on one device
+        found = Lowering(builder).run(closed, inputs)
     return builder.program(dict(zip(keys, found, strict=True)))
 
 
@@ -250,7 +251,9 @@ class Lowering:
 
         params = {name: each for name, each in equation.params.items() if name not in ("interpret", "backend")}
         shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.invars]
-        return self.run(jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes), inputs)
+        with jax.sharding.use_abstract_mesh(equation.outvars[0].aval.sharding.mesh):  # that of a shard_map around it
+            kernel = jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes)
+        return self.run(kernel, inputs)
 
 
 def _without_dead_code(closed: Any) -> Any:
