@@ -355,10 +355,11 @@ class Algebra(Emitter):
         gap = fills_of(x) - fills_of(y)
         if (is_decided := np.abs(gap) >= -masks.FILL).any():
             self.axioms.setdefault("masks", {})[self.line] = None
-            higher = self.where(self.constant(gap > 0), x, y)
-            return higher if is_decided.all() else self.where(
-                self.constant(is_decided), higher, self.maximum(self._zero_at(is_decided, x), self._zero_at(is_decided, y))
+            higher, left = (
+                self.where(self.constant(gap > 0), x, y),
+                (self._zero_at(is_decided, each) for each in (x, y)),
             )
+            return higher if is_decided.all() else self.where(self.constant(is_decided), higher, self.maximum(*left))
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
         assert x.node is not None

@@ -11,8 +11,9 @@ AXIOMS = {
         "exp(x + m) = exp(x) · exp(m) along a row. So softmax doesn't depend on a number that is subtracted from a row."
     ),
     "masks": (
-        "an entry that is masked by a constant of at most −10⁴ counts for 0 in a row with another entry. It underflows "
-        "while logits stay within ±10³. Rows that are masked as a whole are not covered."
+        "an entry that is masked by a constant of at most −10⁴ counts for 0 in a row with another entry, and is less "
+        "than it: exp(−10⁴ + x) underflows while logits stay within ±10³. Rows that are masked as a whole are not "
+        "covered."
     ),
     "roots": (
         "√x · √x = x, √(x · y) = √x · √y, and a constant within one unit in the last place of √n, 1/√n, or such a "
@@ -27,8 +28,8 @@ AXIOMS = {
         "it is computed that it isn't zero. So a test of its sign is decided."
     ),
     "differences": (
-        "exp(x − y) = exp(x) · exp(−y), whatever x and y are. So a softmax may be computed block by block, and what was "
-        "subtracted from a block be taken back later. Used only where programs differ without it."
+        "exp(x − y) = exp(x) · exp(−y) and log x + y = log(x · exp(y)) for all x and y. So a softmax may be computed "
+        "block by block. Used only where two programs differ without it."
     ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (

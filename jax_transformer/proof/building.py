@@ -10,7 +10,7 @@ from jax_transformer.proof import masks
 from jax_transformer.proof.algebra import Algebra
 from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
-from jax_transformer.proof.programs import Operation, UnknownOperation, Value
+from jax_transformer.proof.programs import Operation, Value
 
 
 class Builder(Algebra):
@@ -64,7 +64,7 @@ class Builder(Algebra):
         axis = self._row_axis(x)
         if axis is not None:
             return self._exp_of_rows(x, axis)
-        if x.known is None and (low := masks.low(x.fills, self.line)) is not None:
+        if x.known is None and (low := self._low(x)) is not None:
             return self.multiply(self.exp(self._zero_at(low, x)), self.constant(np.where(low, 0.0, 1.0)))
         return self._elementwise("exp", x, np.exp)
 
@@ -155,6 +155,13 @@ class Builder(Algebra):
         axis %= len(x.shape)
         return self.reshape(self.sum(x, (axis,)), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
+    def _low(self, x: Value) -> np.ndarray | None:
+        """Returns where exp(x) is 0 for a constant that masks x (axiom "masks"); None: nowhere."""
+        low = masks.low(x.fills, self.line)
+        if low is not None and (low & np.isfinite(fills_of(x))).any():
+            self.axioms.setdefault("masks", {})[self.line] = None
+        return low
+
     def largest(self, x: Value, axes: Sequence[int]) -> Value:
         """Returns the maximum over axes, which go."""
         axes = tuple(sorted(int(axis) for axis in axes))
@@ -194,14 +201,14 @@ class Builder(Algebra):
         return self.concatenate([self.reshape(part, (1, *part.shape)) for part in parts], 0)
 
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
-        """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked."""
+        """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked; 0
+        for a row without any."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        low, empty = masks.low(x.fills, self.line), np.zeros(shape, bool)
-        if low is not None or counts is not None:
-            counts = (True if counts is None else counts) & ~(False if low is None else low)
-            empty = ~counts.any(axis=axis, keepdims=True)
-            counts, x = counts | empty, self._zero_at(np.broadcast_to(empty, x.shape), x)
-        attributes = {"axis": axis, **({} if counts is None or counts.all() else {"counts": counts})}
+        low, counting = self._low(x), np.ones(x.shape, bool) if counts is None else np.broadcast_to(counts, x.shape)
+        counting = counting if low is None else counting & ~low
+        empty = ~counting.any(axis=axis, keepdims=True)
+        counts, x = counting | empty, self._zero_at(np.broadcast_to(empty, x.shape), x)
+        attributes = {"axis": axis, **({} if counts.all() else {"counts": counts})}
         mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
         found = self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))

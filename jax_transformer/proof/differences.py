@@ -2,7 +2,7 @@
 
 A softmax that is computed block by block subtracts from each block the largest entry so far, and rescales the sums of
 earlier blocks by exp(old − new). In products, all that was subtracted cancels. So it does in the logarithm of such a
-sum, if log x + y is written as log(x · exp(y)).
+sum, if log x + y is written as log(x · exp(y)), and log x − y as log(x · exp(−y)).
 
 The rows of a softmax lose by it that they don't depend on a number that isn't written as a difference, so programs are
 first compared as they stand.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof.programs import Operation, Program, Value, key_of
+from jax_transformer.proof.programs import Operation, Program, key_of
 
 AXIOM = "differences"
 
@@ -25,30 +25,9 @@ MOVES = frozenset(("reshape", "broadcast", "transpose", "where"))
 """Operations on elements through which an exponential may pass."""
 
 
-def is_needed(program: Program) -> bool:
-    """Returns whether a program has an exponential of a difference, which isn't one of a row from which a number was
-    subtracted; or several rows from which one number was, as where devices have parts of a row."""
-    if any(one.name == "exp" and _is_difference(program, one.inputs[0]) for one in program.operations):
-        return True
-    rows = {one.inputs[0] for one in program.operations if one.name == "row_exp"}
-    subtracted = [_subtracted(program, node) for node in rows if program.operations[node].name == "subtract"]
-    return len({*subtracted}) < len(subtracted)
-
-
-def _subtracted(program: Program, difference: int) -> int:
-    node = program.operations[difference].inputs[1]
-    while program.operations[node].name in ("reshape", "broadcast"):
-        node = program.operations[node].inputs[0]
-    return node
-
-
-def _is_difference(program: Program, node: int) -> bool:
-    one = program.operations[node]
-    return one.name == "subtract" or (one.name in MOVES and any(_is_difference(program, each) for each in one.inputs))
-
-
 def written_out(program: Program) -> Program:
-    """Returns the program with exponentials of differences written as products."""
+    """Returns the program with its exponentials written as products, and under the axiom where there were any
+    differences."""
     writing = _Writing(program)
     for one in program.operations:
         writing.copy(one)
@@ -79,7 +58,9 @@ class _Writing:
         elif (sum_with_log := self._sum_with_log(one)) is not None:
             found = sum_with_log
         else:
-            found = self._emit(one.name, [self.copied[each] for each in one.inputs], one.shape, one.attributes, one.line)
+            found = self._emit(
+                one.name, [self.copied[each] for each in one.inputs], one.shape, one.attributes, one.line
+            )
         self.copied.append(found)
 
     def _sum_with_log(self, one: Operation) -> int | None:
@@ -115,7 +96,9 @@ class _Writing:
             return found
         zero = self._emit("constant", [], (), {"array": np.zeros(())}, one.line)
         zero = self._emit("broadcast", [zero], one.shape, {}, one.line)
-        return self._emit("where", [found, zero], one.shape, {"condition": np.broadcast_to(counts, one.shape)}, one.line)
+        return self._emit(
+            "where", [found, zero], one.shape, {"condition": np.broadcast_to(counts, one.shape)}, one.line
+        )
 
     def _exp(self, node: int, sign: int, line: str) -> int:
         """Returns exp(x) or exp(−x) of an operation's result."""

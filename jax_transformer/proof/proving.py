@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
-from jax_transformer.proof.differences import is_needed, written_out
+from jax_transformer.proof.differences import AXIOM, written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
 from jax_transformer.proof.domains import Reals, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
@@ -128,9 +128,9 @@ def decide(task: Task, *, seed: int = 0) -> Result:
                 found = _compare_at(task, named, fills, [*seeds, series, len(points)], axioms)
                 points.append(found.point)
                 patterns.add(found.pattern)
-                if found.different and (other := _without_differences(task)) is not None:
-                    if not _compare_at(other, named, fills, found.seeds, {}).different:
-                        return decide(other, seed=seed)
+                other = _without_differences(task) if found.different else None
+                if other is not None and not _compare_at(other, named, fills, found.seeds, {}).different:
+                    return decide(other, seed=seed)
                 if found.different:
                     difference = _difference(task, found)
                     if difference.digits is not None and difference.digits < SAME:
@@ -149,11 +149,12 @@ def decide(task: Task, *, seed: int = 0) -> Result:
 
 
 def _without_differences(task: Task) -> Task | None:
-    """Returns the task with exponentials of differences written as products, where a program has any that matter."""
-    programs = task.candidate, task.reference
-    if not any(map(is_needed, programs)):
+    """Returns the task with exponentials of differences written as products; None if there are none, or no more."""
+    if AXIOM in task.candidate.axioms:
         return None
-    candidate, reference = map(written_out, programs)
+    candidate, reference = map(written_out, (task.candidate, task.reference))
+    if not candidate.axioms[AXIOM] and not reference.axioms[AXIOM]:
+        return None
     return replace(task, candidate=candidate, reference=reference)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from proof.pairs import Pair, Weights, in_jax, in_torch
+from proof.pairs import Pair, Side, Weights, in_jax, in_torch
 
 B, Q, K, N, H, D = 2, 3, 5, 2, 4, 7
 HEADS = {"query": (B, Q, N, H), "key": (B, K, N, H), "value": (B, K, N, H)}
@@ -228,6 +228,38 @@ def all_steps_at_once(w: Weights) -> torch.Tensor:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+# --- a block of keys at a time
+
+
+def block_by_block(seen: np.ndarray | None) -> Side:
+    """Rescales the sums of earlier blocks by exp(old maximum − new maximum) (Milakov and Gimelshein, 2018)."""
+
+    def compute(w: Weights) -> torch.Tensor:
+        logits, value = _torch_logits(w), w["value"].transpose(1, 2)
+        logits = logits if seen is None else logits.masked_fill(~torch.tensor(seen), -1e9)
+        largest = torch.full((B, N, Q, 1), -math.inf, dtype=logits.dtype)
+        total, context = torch.zeros_like(largest), torch.zeros((B, N, Q, H), dtype=logits.dtype)
+        for block in (slice(0, 2), slice(2, 4), slice(4, 5)):
+            new = torch.maximum(largest, logits[..., block].amax(-1, keepdim=True))
+            weights, rescaled = torch.exp(logits[..., block] - new), torch.exp(largest - new)
+            total = total * rescaled + weights.sum(-1, keepdim=True)
+            context = context * rescaled + weights @ value[:, :, block]
+            largest = new
+        return (context / total).transpose(1, 2)
+
+    return in_torch(compute)
+
+
+def blocks_merged(w: Weights) -> torch.Tensor:
+    """Computes two blocks apart, and weighs their contexts by exp(logsumexp of the block − logsumexp of both)."""
+    logits, value = _torch_logits(w), w["value"].transpose(1, 2)
+    blocks = (slice(0, 2), slice(2, 5))
+    contexts = [torch.softmax(logits[..., block], -1) @ value[:, :, block] for block in blocks]
+    of_blocks = torch.stack([torch.logsumexp(logits[..., block], -1, keepdim=True) for block in blocks])
+    weights = torch.exp(of_blocks - torch.logsumexp(of_blocks, 0))
+    return sum(weight * context for weight, context in zip(weights, contexts, strict=True)).transpose(1, 2)
+
+
 def padded_bucket(w: Weights) -> jax.Array:
     """Three more keys, which are pads."""
     key, value = (jnp.pad(w[name], ((0, 0), (0, 3), (0, 0), (0, 0)), constant_values=0.7) for name in ("key", "value"))
@@ -321,6 +353,11 @@ PAIRS = (
         in_torch(scaled_dot_product_attention),
     ),
     Pair("steps with a cache, and teacher forcing", PROJECTED, in_jax(steps_with_a_cache), in_torch(all_steps_at_once)),
+    Pair("block by block, and at once", HEADS, block_by_block(None), in_jax(plain)),
+    Pair("block by block with masked keys, and at once", HEADS, block_by_block(SEEN), filled_in_jax(-1e9)),
+    Pair("block by block, and exponentials times the mask", HEADS, block_by_block(SEEN), in_jax(exponentials_masked)),
+    Pair("two blocks merged, and at once", HEADS, in_torch(blocks_merged), in_torch(in_matrices)),
+    Pair("two blocks merged, and block by block", HEADS, in_torch(blocks_merged), block_by_block(None)),
     Pair("a longer bucket, and a shorter one", HEADS, in_jax(padded_bucket), filled_in_torch(-1e9)),
     Pair(
         "grouped queries by einsum, and by repeated keys",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Result, Task, constants, decide, domains
+from jax_transformer.proof import Result, Task, constants, decide, domains, proving
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, Value
 
@@ -111,6 +111,16 @@ NEEDED: dict[str, tuple[Compute, Compute, Compute]] = {
         lambda b, u, v: u,
         lambda b, u, v: v,
     ),
+    "differences": (
+        lambda b, u, v: b.multiply(b.exp(b.subtract(u, v)), b.exp(v)),
+        lambda b, u, v: b.exp(u),
+        lambda b, u, v: b.exp(b.subtract(u, v)),
+    ),
+    "differences: a logarithm": (
+        lambda b, u, v: b.exp(b.subtract(v, b.add(b.log(b.exp(u)), v))),
+        lambda b, u, v: b.exp(b.negate(u)),
+        lambda b, u, v: b.exp(u),
+    ),
     "exp of log": (
         lambda b, u, v: b.exp(b.negate(b.log(u))),
         lambda b, u, v: b.inverse(u),
@@ -130,6 +140,7 @@ def test_softmax_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, same, _ = NEEDED["softmax"]
     assert "softmax" in compared(one, same).axioms
     monkeypatch.setattr(Builder, "_about_mean", lambda self, x, axis: x)
+    monkeypatch.setattr(proving, "_without_differences", lambda task: None)  # it proves this pair, too
     assert compared(one, same).verdict == "unknown"
 
 
@@ -139,6 +150,13 @@ def test_masks_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax_transformer.proof import masks
 
     monkeypatch.setattr(masks, "FILL", -1e30)
+    assert compared(one, same).verdict == "unknown"
+
+
+def test_differences_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, same, _ = NEEDED["differences"]
+    assert "differences" in compared(one, same).axioms
+    monkeypatch.setattr(proving, "_without_differences", lambda task: None)
     assert compared(one, same).verdict == "unknown"
 
 
