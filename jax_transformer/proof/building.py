@@ -10,7 +10,7 @@ from jax_transformer.proof import masks
 from jax_transformer.proof.algebra import Algebra
 from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
-from jax_transformer.proof.programs import Operation, Value
+from jax_transformer.proof.programs import Operation, UnknownOperation, Value
 
 
 class Builder(Algebra):

@@ -17,8 +17,11 @@ DISAGREE = "devices of the mesh hold different values of what out_specs says is 
 
 
 class Undefined(ArithmeticError):
-    """Raised for a program that computes no number, whatever its weights are: it divides by zero, or the devices of a
-    mesh disagree."""
+    """Raised for a program that computes no number, whatever its weights are: it divides by zero."""
+
+
+class Disagreement(Undefined):
+    """Raised for a program of a mesh whose devices disagree."""
 
 
 class Domain(Protocol):
@@ -189,7 +192,7 @@ class Residues:
 
     def agreed(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
         if any((x != other).any() for other in others):
-            raise Undefined(f"{DISAGREE}, or an axiom is missing")
+            raise Disagreement(f"{DISAGREE}, or an axiom is missing")
         return x
 
     # --- functions

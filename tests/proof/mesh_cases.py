@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from rule_checks import differs_exactly, is_arithmetic
 
 from jax_transformer.proof import Program, UnknownOperation, jax_programs
-from jax_transformer.proof.domains import Reals, Undefined
+from jax_transformer.proof.domains import Disagreement, Reals
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.jax_collectives import COLLECTIVES
 from jax_transformer.proof.jax_meshes import Devices, Shares
@@ -199,7 +199,7 @@ class Checked:
     def shows(self) -> bool:
         try:
             return bool(self.differs())
-        except (UnknownOperation, Undefined):
+        except (UnknownOperation, Disagreement):
             return True
 
 

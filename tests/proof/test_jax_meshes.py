@@ -113,6 +113,24 @@ def whole_gradients(w: Any) -> Any:
     return jax.grad(mean_squares)({name: w[name] for name in ("up", "down", "bias")}, w["x"])
 
 
+def attended(w: Any, *, in_turn: bool) -> Any:
+    """All devices compute the attention of all queries; each begins with its own keys, which are passed on."""
+
+    def body(query: Any, key: Any, value: Any) -> Any:
+        largest, total, context = -1e30, 0.0, 0.0
+        for _ in range(4):
+            logits = query @ key.T
+            new = jnp.maximum(largest, logits.max(-1, keepdims=True))
+            weights, scale = jnp.exp(logits - new), jnp.exp(largest - new)
+            total, context = total * scale + weights.sum(-1, keepdims=True), context * scale + weights @ value
+            largest = new
+            if in_turn:
+                key, value = (lax.ppermute(each, "ring", NEXT) for each in (key, value))
+        return context / total
+
+    return on_ring(body, (P(), P("ring"), P("ring")), P())(w["x"], w["up"], w["down"])
+
+
 SAME: dict[str, tuple[Function, Function]] = {
     "units divided": (divided(megatron), feed_forward),
     "units divided, as JAX checks it": (
@@ -146,6 +164,9 @@ SAME: dict[str, tuple[Function, Function]] = {
             lambda x: lax.switch(lax.axis_index("ring"), [jnp.sin, jnp.cos, jnp.exp, jnp.copy], x), P("ring"), P("ring")
         )(w["x"]),
         lambda w: jnp.stack([jnp.sin(w["x"][0]), jnp.cos(w["x"][1]), jnp.exp(w["x"][2]), w["x"][3]]),
+    ),
+    "attention around a ring, on each device in another order": (
+        lambda w: attended(w, in_turn=True), lambda w: jax.nn.softmax(w["x"] @ w["up"].T) @ w["down"],
     ),
     "annotations": (
         lambda w: jax.jit(
@@ -271,6 +292,9 @@ FAULTS: dict[str, tuple[Function, Function, str]] = {
         "refuted",
     ),
     "a mean of means": (mean_of_means, one_mean, "refuted"),
+    "attention to a device's own keys alone": (
+        partial(attended, in_turn=False), lambda w: jax.nn.softmax(w["x"] @ w["up"].T) @ w["down"], "unknown",
+    ),
 }  # fmt: skip
 
 

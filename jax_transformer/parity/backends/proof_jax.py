@@ -60,7 +60,7 @@ def _of_model(side: JaxSide, problem: Problem, params: Any) -> tuple[Any, Mappin
     devices, filled = side.devices, side.filled_up(problem)
     mean = mean_loss(side.config, side.train_config, side.programs, is_filled_up=devices.mesh is not None)
     logits, trace = functional.apply(side.config, params, *map(jnp.asarray, filled.ids), return_trace=True)
-    own = {name: devices.own_rows(value, problem, filled) for name, value in trace.items()}
+    own = jax.tree.map(lambda value: devices.own_rows(value, problem, filled), trace)  # in execution order
     return mean(logits, jnp.asarray(filled.labels)), own
 
 
