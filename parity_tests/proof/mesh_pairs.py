@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
@@ -196,6 +197,54 @@ def looked_up(w: Weights) -> jax.Array:
     return on_ring(body, (P("ring"), P()), P())(w["table"], jnp.asarray(ids))
 
 
+LABELS = np.array([0, 3, 7, 5])
+
+
+def cross_entropy_of_vocabulary(w: Weights) -> jax.Array:
+    """Each device has some columns of the head [D, V] and their logits alone (Shoeybi et al., 2019)."""
+
+    def body(x: jax.Array, head: jax.Array) -> jax.Array:
+        logits = x @ head
+        largest = lax.stop_gradient(lax.pmax(lax.stop_gradient(logits).max(-1, keepdims=True), "ring"))
+        total = lax.psum(jnp.exp(logits - largest).sum(-1), "ring")
+        own = LABELS - lax.axis_index("ring") * head.shape[1]
+        is_here = (own >= 0) & (own < head.shape[1])
+        found = jnp.take_along_axis(logits, jnp.where(is_here, own, 0)[:, None], 1)[:, 0]
+        return (jnp.log(total) + largest[:, 0] - lax.psum(jnp.where(is_here, found, 0), "ring")).mean()
+
+    return on_ring(body, (P(), P(None, "ring")), P())(w["x"], w["head"])
+
+
+def cross_entropy(w: Weights) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(w["x"] @ w["head"], LABELS).mean()
+
+
+def ring_attention(w: Weights) -> jax.Array:
+    """Each device has the queries of some positions; keys and values are passed on (Liu et al., 2023)."""
+
+    def body(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        largest, total, context = (jnp.full((*query.shape[:-1], 1), number) for number in (-1e30, 0.0, 0.0))
+
+        def attend(held: Any, nothing: None) -> Any:
+            largest, total, context, key, value = held
+            logits = query @ key.T
+            new = jnp.maximum(largest, logits.max(-1, keepdims=True))
+            weights, scale = jnp.exp(logits - new), jnp.exp(largest - new)
+            passed = (lax.ppermute(each, "ring", NEXT) for each in (key, value))
+            total = total * scale + weights.sum(-1, keepdims=True)
+            return (new, total, context * scale + weights @ value, *passed), None
+
+        start = largest, total, context * jnp.zeros(value.shape[-1]), key, value
+        _, total, context, _, _ = lax.scan(attend, start, None, length=4)[0]
+        return context / total
+
+    return on_ring(body, P("ring"), P("ring"))(w["query"], w["key"], w["value"])
+
+
+def attention(w: Weights) -> jax.Array:
+    return jax.nn.softmax(w["query"] @ w["key"].T) @ w["value"]
+
+
 def pipelined(w: Weights) -> jax.Array:
     """Each device has one layer [D, D], and microbatches [M, D] pass from device to device (Huang et al., 2019)."""
 
@@ -275,6 +324,13 @@ PROGRAMS: Mapping[str, tuple[Function, Function, Shapes, tuple[Any, ...]]] = {
     ),
     "a table divided by its vocabulary, and whole": (
         looked_up, lambda w: w["table"][np.array([[0, 3, 5], [7, 2, 2]])], {"table": (8, 3)}, (),
+    ),
+    "a cross-entropy divided by its vocabulary, and whole": (
+        with_gradients(cross_entropy_of_vocabulary), with_gradients(cross_entropy), {"x": (4, 3), "head": (3, 8)}, (),
+    ),
+    "attention around a ring, and at once": (
+        with_gradients(ring_attention), with_gradients(attention),
+        {"query": (4, 3), "key": (8, 3), "value": (8, 3)}, (),
     ),
     "layers in a pipeline, and one after another": (
         with_gradients(pipelined), with_gradients(one_after_another), {"kernels": (4, 3, 3), "x": (3, 3)}, (),
