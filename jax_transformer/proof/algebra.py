@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jax_transformer.proof import masks, roots
+from jax_transformer.proof import masks, roots, steps
 from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import UnknownOperation, Value, key_of
@@ -85,10 +85,10 @@ class Algebra(Emitter):
         if met is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
             return self.broadcast(met, x.shape)
-        stepped = self._stepped(x, y) or self._stepped(y, x)
+        stepped = steps.simpler(self, x, y) or steps.simpler(self, y, x)
         if stepped is not None:
             x, y = stepped
-        switched = self._switched_once(x, y) or self._switched_once(y, x)
+        switched = steps.with_one(self, x, y) or steps.with_one(self, y, x)
         if switched is not None:
             return switched
         known = shadow(np.multiply, x, y)
@@ -158,52 +158,11 @@ class Algebra(Emitter):
         if radicand is not None:
             even = self.power(radicand, exponent // 2)
             return self.multiply(even, x) if exponent % 2 else even
-        switched = self._switch(x)
+        switched = steps.split(self, x)
         if switched is not None and exponent > 0:
             return self.multiply(self.power(switched[0], exponent), switched[1])
         known = shadow(lambda array: array**exponent, x)
         return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
-
-    def _stepped(self, x: Value, y: Value) -> tuple[Value, Value] | None:
-        """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
-        and s · y is s · a if y is a wherever s is 1."""
-        assert x.node is not None
-        assert y.node is not None
-        one, negated = self.operations[y.node], self._negated.get(y.node)
-        if one.name == "step" and one.inputs[0] == x.node and not one.attributes["reflects"]:
-            return x, self.as_float(self._loose_step(x))
-        if negated is not None and negated.node is not None:
-            read = self.operations[self.operations[negated.node].inputs[0]]
-            if read.name == "negate" and read.inputs[0] == x.node:
-                return x, self.as_float(self._loose_step(x))
-        chosen = self._chosen.get(x.node)
-        if chosen is not None and chosen[0] == y.node:
-            return self.broadcast(chosen[1], x.shape), y
-        if chosen is not None and negated is not None and chosen[0] == negated.node:
-            return self.broadcast(chosen[2], x.shape), y
-        return None
-
-    def _switched_once(self, x: Value, y: Value) -> Value | None:
-        """Returns the product of x = a · s with y = b · s or y = s as one with a single s, if s is a step: s² = s."""
-        ours, theirs = self._switch(x), self._switch(y)
-        if ours is None:
-            return None
-        rest, flag = ours
-        if y.node == flag.node:
-            return x
-        if theirs is None or theirs[1].node != flag.node:
-            return None
-        return self.multiply(self.multiply(rest, theirs[0]), flag)
-
-    def _switch(self, x: Value) -> tuple[Value, Value] | None:
-        """Returns a and s of a product a · s with a step s."""
-        assert x.node is not None
-        one = self.operations[x.node]
-        if one.name == "multiply":
-            for rest, flag in (one.inputs, one.inputs[::-1]):
-                if self.operations[flag].name == "step":
-                    return self._values[rest], self._values[flag]
-        return None
 
     def matmul(self, x: Value, y: Value) -> Value:
         """Returns x [B, M, K] · y [B, K, N]."""

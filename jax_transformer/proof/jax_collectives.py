@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_meshes import Devices, Shares, names_of
+from jax_transformer.proof.grids import Grid, Shares, names_of
 from jax_transformer.proof.jax_rules import reduce_max, reduce_min, reduce_sum
 from jax_transformer.proof.programs import UnknownOperation, Value
 
 Collective = Callable[..., Shares]
 
 COLLECTIVES: dict[str, Collective] = {}
-"""Primitives that name axes of a mesh → (devices, shares, **params) → shares."""
+"""Primitives that name axes of a mesh → (builder, grid, shares, **params) → shares."""
 
 
 def collective(*names: str) -> Callable[[Collective], Collective]:
@@ -31,37 +31,38 @@ def collective(*names: str) -> Callable[[Collective], Collective]:
 
 
 @collective("pvary")
-def pvary(devices: Devices, x: Shares, **params: Any) -> Shares:
+def pvary(b: Builder, grid: Grid, x: Shares, **params: Any) -> Shares:
     """A cast: only its transpose communicates."""
     return x
 
 
 @collective("axis_index")
-def axis_index(devices: Devices, *, axis_name: Any) -> Shares:
-    places = [devices.grid.place(device, names_of(axis_name)) for device in range(devices.grid.count)]
-    return tuple(devices.builder.constant(np.int32(place)) for place in places)
+def axis_index(b: Builder, grid: Grid, *, axis_name: Any) -> Shares:
+    places = [grid.place(device, names_of(axis_name)) for device in range(grid.count)]
+    return tuple(b.constant(np.int32(place)) for place in places)
 
 
 # --- reductions
 
 
 @collective("psum", "psum_invariant")
-def psum(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    return _reduced(devices, x, axes, axis_index_groups, reduce_sum, _sum)
+def psum(b: Builder, grid: Grid, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
+    return _reduced(b, grid, x, axes, axis_index_groups, reduce_sum, _sum)
 
 
 @collective("pmax")
-def pmax(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    return _reduced(devices, x, axes, axis_index_groups, reduce_max, Builder.largest_of)
+def pmax(b: Builder, grid: Grid, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
+    return _reduced(b, grid, x, axes, axis_index_groups, reduce_max, Builder.largest_of)
 
 
 @collective("pmin")
-def pmin(devices: Devices, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
-    return _reduced(devices, x, axes, axis_index_groups, reduce_min, _smallest)
+def pmin(b: Builder, grid: Grid, x: Shares, *, axes: Any, axis_index_groups: Any = None) -> Shares:
+    return _reduced(b, grid, x, axes, axis_index_groups, reduce_min, _smallest)
 
 
 def _reduced(
-    devices: Devices,
+    b: Builder,
+    grid: Grid,
     x: Shares,
     axes: Any,
     numbers: Any,
@@ -71,23 +72,21 @@ def _reduced(
     """Reduces each value over its own axes, which are numbers, and then the values of each group."""
     own = [axis for axis in names_of(axes) if isinstance(axis, int)]
     if own:
-        x = tuple(of_axes(devices.builder, each, axes=own) for each in x)
+        x = tuple(of_axes(b, each, axes=own) for each in x)
     others = [axis for axis in names_of(axes) if not isinstance(axis, int)]
-    return devices.communicate(x, others, numbers, lambda parts: [of_values(devices.builder, parts)] * len(parts))
+    return grid.communicate(x, others, numbers, lambda parts: [of_values(b, parts)] * len(parts))
 
 
 @collective("reduce_scatter")
 def reduce_scatter(
-    devices: Devices, x: Shares, *, axis_name: Any, scatter_dimension: int, axis_index_groups: Any, tiled: bool,
+    b: Builder, grid: Grid, x: Shares, *, axis_name: Any, scatter_dimension: int, axis_index_groups: Any, tiled: bool,
     axis_size: int,
 ) -> Shares:  # fmt: skip
-    b = devices.builder
-
     def of_group(parts: list[Value]) -> list[Value]:
         found = _split(b, _sum(b, parts), len(parts), scatter_dimension)
         return found if tiled else [b.reshape(each, _without(each.shape, scatter_dimension)) for each in found]
 
-    return devices.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, of_group)
 
 
 # --- moves
@@ -95,50 +94,47 @@ def reduce_scatter(
 
 @collective("all_gather", "all_gather_invariant")
 def all_gather(
-    devices: Devices, x: Shares, *, axis_name: Any, all_gather_dimension: int, tiled: bool, axis_size: int,
+    b: Builder, grid: Grid, x: Shares, *, axis_name: Any, all_gather_dimension: int, tiled: bool, axis_size: int,
     axis_index_groups: Any = None,
 ) -> Shares:  # fmt: skip
-    b = devices.builder
-
     def of_group(parts: list[Value]) -> list[Value]:
         whole = b.concatenate(parts, all_gather_dimension) if tiled else _stack(b, parts, all_gather_dimension)
         return [whole] * len(parts)
 
-    return devices.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, of_group)
 
 
 @collective("ppermute")
-def ppermute(devices: Devices, x: Shares, *, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Shares:
+def ppermute(b: Builder, grid: Grid, x: Shares, *, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Shares:
     """A device that receives nothing has zeros. Several axes are numbered in the order of the mesh, however they are
     named; new versions of JAX refuse another order."""
     names = names_of(axis_name)
-    if names != tuple(axis for axis in devices.grid.order if axis in names):
-        raise UnknownOperation("ppermute", devices.builder.line, f"its axes {names} aren't in the order of the mesh")
+    if names != tuple(axis for axis in grid.order if axis in names):
+        raise UnknownOperation("ppermute", b.line, f"its axes {names} aren't in the order of the mesh")
 
     def of_group(parts: list[Value]) -> list[Value]:
         senders = {receiver: sender for sender, receiver in perm}
         is_once = len(perm) == len(senders) == len({*senders.values()})
         if not is_once or not {*senders, *senders.values()} <= {*range(len(parts))}:
-            raise UnknownOperation("ppermute", devices.builder.line, f"no {len(parts)} devices have the pairs {perm}")
-        nothing = _zeros(devices.builder, parts[0])
+            raise UnknownOperation("ppermute", b.line, f"no {len(parts)} devices have the pairs {perm}")
+        nothing = _zeros(b, parts[0])
         return [parts[senders[place]] if place in senders else nothing for place in range(len(parts))]
 
-    return devices.communicate(x, axis_name, None, of_group)
+    return grid.communicate(x, axis_name, None, of_group)
 
 
 @collective("all_to_all")
 def all_to_all(
-    devices: Devices, x: Shares, *, axis_name: Any, split_axis: int, concat_axis: int, axis_index_groups: Any,
+    b: Builder, grid: Grid, x: Shares, *, axis_name: Any, split_axis: int, concat_axis: int, axis_index_groups: Any,
     tiled: bool,
 ) -> Shares:  # fmt: skip
     """Device i receives part i of every device. Without `tiled`, JAX adds and drops axes around it."""
-    b = devices.builder
 
     def of_group(parts: list[Value]) -> list[Value]:
         split = [_split(b, part, len(parts), split_axis) for part in parts]
         return [b.concatenate(received, concat_axis) for received in zip(*split, strict=True)]
 
-    return devices.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, of_group)
 
 
 # --- values of a group

@@ -9,59 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend import core as jex_core
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_programs import CALLS, Lowering, closed_of, slice_of, stack
+from jax_transformer.proof.grids import Grid, Shares, names_of
+from jax_transformer.proof.jax_collectives import COLLECTIVES
+from jax_transformer.proof.jaxprs import CALLS, closed_of, counts_of, slice_of, stack
 from jax_transformer.proof.programs import UnknownOperation, Value, digest_of
 
-Shares = tuple[Value, ...]
-"""The value of a variable on each device."""
-OfGroup = Callable[[list[Value]], Sequence[Value]]
-"""The values of a group's devices → the values that they receive, in the same order."""
+if TYPE_CHECKING:
+    from jax_transformer.proof.jax_programs import Lowering
+
 Layout = tuple[tuple[str, ...], ...]
 """The axes of the mesh that divide each dimension of an array, the first of them into the largest blocks."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Numbers the devices along some axes of a mesh."""
-
-    sizes: Mapping[str, int]
-    """Axes → how many devices there are along them."""
-    order: tuple[str, ...] = ()
-    """All axes of the mesh, in its own order."""
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.sizes.values())
-
-    def place(self, device: int, axes: Iterable[str]) -> int:
-        """Returns a device's number among those along some axes, of which the last one counts first."""
-        numbers = np.unravel_index(device, tuple(self.sizes.values())) if self.sizes else ()
-        along = {axis: int(number) for axis, number in zip(self.sizes, numbers, strict=True)}
-        found = 0
-        for axis in axes:
-            found = found * self.sizes[axis] + along[axis]
-        return found
-
-    def groups(self, axes: Sequence[str], numbers: Sequence[Sequence[int]] | None = None) -> Iterator[list[int]]:
-        """Yields the devices that communicate along some axes.
-
-        Args:
-          numbers: the places along the axes that form each group, in order. None: all form one.
-        """
-        others = [axis for axis in self.sizes if axis not in axes]
-        lines: dict[int, dict[int, int]] = {}
-        for device in range(self.count):
-            lines.setdefault(self.place(device, others), {})[self.place(device, axes)] = device
-        for line in lines.values():
-            for group in [sorted(line)] if numbers is None else numbers:
-                yield [line[number] for number in group]
 
 
 class Devices:
@@ -89,13 +52,6 @@ class Devices:
             held |= dict(zip(equation.outvars, found, strict=True))
         return [shares(each) for each in jaxpr.outvars]
 
-    def communicate(self, shares: Shares, axes: Any, numbers: Any, of_group: OfGroup) -> Shares:
-        """Returns what the devices have after those of each group communicated; `axes` and `numbers` as of `Grid`."""
-        found: dict[int, Value] = {}
-        for devices in self.grid.groups(names_of(axes), numbers):
-            found.update(zip(devices, of_group([shares[device] for device in devices]), strict=True))
-        return tuple(found[device] for device in range(self.grid.count))
-
     # --- equations
 
     def _constant(self, array: Any) -> Shares:
@@ -122,8 +78,6 @@ class Devices:
 
     def _together(self, equation: Any, inputs: list[Shares]) -> list[Shares]:
         """Lowers an equation in which devices communicate."""
-        from jax_transformer.proof.jax_collectives import COLLECTIVES
-
         name, params = equation.primitive.name, equation.params
         with self.lowering.at(equation):
             if name in CALLS:
@@ -133,7 +87,7 @@ class Devices:
             elif name in COLLECTIVES:
                 self.builder.read[name] = self.builder.read.get(name, 0) + 1
                 read = [_of_dtype(shares, of.aval.dtype) for shares, of in zip(inputs, equation.invars, strict=True)]
-                found = [COLLECTIVES[name](self, *read, **params)]
+                found = [COLLECTIVES[name](self.builder, self.grid, *read, **params)]
             else:
                 raise UnknownOperation(name, self.builder.line)
             return [
@@ -143,7 +97,7 @@ class Devices:
 
     def _scan(self, params: Mapping[str, Any], inputs: list[Shares]) -> list[Shares]:
         """Runs the body once for each slice, as a `Lowering` does."""
-        num_consts, num_carry, steps = params["num_consts"], params["num_carry"], range(params["length"])
+        (num_consts, num_carry), steps = counts_of(params), range(params["length"])
         constants, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
         outputs: dict[int, list[Shares]] = {}
         for step in reversed(steps) if params["reverse"] else steps:
@@ -270,11 +224,6 @@ def lower_shard_map(lowering: Lowering, params: Mapping[str, Any], inputs: Seque
     """Lowers a shard_map that is within no other."""
     alone = Devices(lowering, Grid({}))
     return [found for (found,) in alone._shard_map(params, [(each,) for each in inputs])]
-
-
-def names_of(axes: Any) -> tuple[Any, ...]:
-    """Returns the axes that one axis, several or none are."""
-    return () if axes is None else tuple(axes) if isinstance(axes, list | tuple) else (axes,)
 
 
 def _key(value: Value) -> Any:

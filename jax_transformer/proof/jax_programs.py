@@ -11,18 +11,23 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
-from jax.interpreters import partial_eval
 
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.jax_meshes import lower_shard_map
 from jax_transformer.proof.jax_rules import CUTS, MOVES, RULES
+from jax_transformer.proof.jaxprs import (
+    CALLS,
+    array_of,
+    closed_of,
+    counts_of,
+    line_of,
+    on_one_device,
+    slice_of,
+    stack,
+    without_dead_code,
+)
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 
-CALLS = {
-    "pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
-}  # fmt: skip
-"""Primitives that call a jaxpr → the parameter that holds it."""
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
 RANDOM = ("random_", "rng_", "threefry")
@@ -50,7 +55,7 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
         keys.extend(outputs)  # in execution order, which a pytree would not keep
         return list(outputs.values())
 
-    closed = _without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
+    closed = without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # it computes integers on one device
@@ -108,14 +113,14 @@ class Lowering:
     def at(self, equation: Any) -> Iterator[None]:
         """Notes that what is lowered within is at an equation's line."""
         outer = self._line, self.builder.line
-        self._line = _line(equation) or self._line  # a library's own functions have no line of the user's
+        self._line = line_of(equation) or self._line  # a library's own functions have no line of the user's
         self.builder.line = f"{equation.primitive.name}, {self._line}"
         yield
         self._line, self.builder.line = outer
 
     def constant(self, array: Any) -> Value:
         """Returns a constant of a jaxpr."""
-        return self.builder.constant(_array(array))
+        return self.builder.constant(array_of(array))
 
     def checked(self, name: str, found: Value, aval: Any) -> Value:
         """Returns a result that has the shape and the kind of number that the primitive's has."""
@@ -152,8 +157,6 @@ class Lowering:
         if name == "while":
             return self._while(params, inputs)
         if name == "shard_map":
-            from jax_transformer.proof.jax_meshes import lower_shard_map
-
             return lower_shard_map(self, params, inputs)
         if name == "pallas_call":
             return self._kernel(equation, inputs)
@@ -178,16 +181,16 @@ class Lowering:
         arrays = [
             np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
         ]
-        found = equation.primitive.bind(*arrays, **_on_one_device(equation.params))
+        found = equation.primitive.bind(*arrays, **on_one_device(equation.params))
         found = found if equation.primitive.multiple_results else [found]
-        return [self.builder.constant(_array(each)) for each in found]
+        return [self.builder.constant(array_of(each)) for each in found]
 
     def _move(self, equation: Any, inputs: list[Value]) -> Value:
         """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
         source, *rest = inputs
         if any(each.known is None for each in rest):
             raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
-        params = _on_one_device(equation.params)
+        params = on_one_device(equation.params)
         fill = params.get("fill_value")
         if "fill_value" in params:
             params["fill_value"] = -1
@@ -204,7 +207,7 @@ class Lowering:
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         """Runs the body once for each slice."""
         b, closed, count = self.builder, params["jaxpr"], params["length"]
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts, num_carry = counts_of(params)
         constants, carry, stacked = (
             inputs[:num_consts],
             inputs[num_consts : num_consts + num_carry],
@@ -256,52 +259,8 @@ class Lowering:
         return self.run(kernel, inputs)
 
 
-def _without_dead_code(closed: Any) -> Any:
-    """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    return jex_core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def _on_one_device(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an equation's parameters without those that say where its results lie on a mesh."""
-    return {name: None if name in ("sharding", "out_sharding") else each for name, each in params.items()}
-
-
 def _bits(aval: Any) -> int:
     """Returns how wide the floats of an array are; 0 for other numbers."""
     dtype = getattr(aval, "dtype", None)
     is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.floating)
     return int(jax.dtypes.finfo(dtype).nmant) if is_float else 0
-
-
-def slice_of(b: Builder, x: Value, step: int) -> Value:
-    """Returns the slice of x that a scan reads in a step."""
-    if x.known is not None and x.kind != "float":
-        return b.constant(x.known[step])
-    size = int(np.prod(x.shape[1:], dtype=np.int64))
-    places = np.arange(step * size, (step + 1) * size).reshape(x.shape[1:])
-    return b.take(x, places)
-
-
-def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
-    """Returns what a scan returns of its steps' slices, whose type is `aval`."""
-    if not slices:
-        return b.constant(np.zeros((0, *aval.shape), aval.dtype))
-    return b.concatenate([b.reshape(each, (1, *each.shape)) for each in slices], 0)
-
-
-def closed_of(jaxpr: Any) -> Any:
-    return jaxpr if hasattr(jaxpr, "consts") else jex_core.ClosedJaxpr(jaxpr, ())
-
-
-def _array(each: Any) -> np.ndarray:
-    if hasattr(each, "dtype") and jax.dtypes.issubdtype(each.dtype, jax.dtypes.prng_key):
-        raise UnknownOperation("random key", "", "random numbers are no function of weights and ids")
-    return np.asarray(each)
-
-
-def _line(equation: Any) -> str:
-    from jax._src import source_info_util
-
-    frame = source_info_util.user_frame(equation.source_info.traceback)
-    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"

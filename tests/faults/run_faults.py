@@ -2,9 +2,9 @@
 
     python tests/faults/run_faults.py [--operations train port …] [--journal faults.jsonl] [--write docs/reliability.md]
 
-All calls of all operations (--every-call) take some five hours on two cores. With --journal, a search that was stopped
-goes on where it was; --write renews the rows of the operations that were tried. Exit code 1 if any fault went unnoticed
-or did harm."""
+All calls of all operations (--every-call) take some five hours on two cores, with --warm about two. With --journal, a
+search that was stopped goes on where it was; --write renews the rows of the operations that were tried. Exit code 1 if
+any fault went unnoticed or did harm."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--operations", nargs="*", default=[each.name for each in OPERATIONS])
     parser.add_argument("--kinds", nargs="*", default=list(FAULTS))
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--warm", action="store_true", help="run commands in processes that have run others before")
     parser.add_argument("--every-call", action="store_true", help="of all operations: see EVERY_CALL")
     parser.add_argument("--every", type=int, default=1, help="of the slower operations, try only each n-th fault")
     parser.add_argument("--journal", type=Path, help="what came of each fault; those that it holds aren't tried again")
@@ -70,6 +71,8 @@ def main() -> int:
             laboratories = [
                 Laboratory(server, operation, needs, folder) for server, folder in zip(servers, folders, strict=True)
             ]
+            if options.warm:
+                laboratories = [laboratory.warmed() for laboratory in laboratories]
             every_case = [(call, fault) for call in laboratories[0].calls for fault in FAULTS[call.kind]]
             tried = search(operation, laboratories, chosen(operation, laboratories[0].calls, options), journal)
             rows[operation.name] = tabulated(operation, tried, len(every_case))

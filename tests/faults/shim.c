@@ -39,10 +39,13 @@ void arm(const char *below, const char *kind, long number, int error, const char
   chosen_number = number;
   chosen_error = error;
   is_full = 0;
+  if (log_file >= 0) syscall(SYS_close, log_file);
   log_file = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   strncpy(folder, below, sizeof folder - 1);
   folder_length = strlen(folder);
 }
+
+void disarm(void) { folder_length = 0; }
 
 static int is_below(const char *path) { return folder_length && strncmp(path, folder, folder_length) == 0; }
 

@@ -49,6 +49,17 @@ def test_a_fault_is_told_or_does_no_harm(laboratories: dict[str, Laboratory], na
     assert {finding.outcome for finding in found.values()} == {Outcome.RIGHT, Outcome.TOLD}
 
 
+def test_a_warm_process_does_what_a_process_of_its_own_does(laboratories: dict[str, Laboratory]) -> None:
+    laboratory = laboratories["translate"]
+    faults = some_faults(laboratory.calls)[::3]
+    own, warm = (
+        [each.inject(call, FAULTS[call.kind][fault]).outcome for call, fault in faults]
+        for each in (laboratory, laboratory.warmed())
+    )
+    assert own == warm
+    assert Outcome.TOLD in own
+
+
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(laboratories: dict[str, Laboratory]) -> None:
     """In Orbax's threads, and while the directory is made, for which they wait."""
     laboratory = laboratories["train"]

@@ -17,10 +17,11 @@ from jax.sharding import PartitionSpec as P
 from rule_checks import differs_exactly, is_arithmetic
 
 from jax_transformer.proof import Program, UnknownOperation, jax_programs
+from jax_transformer.proof.building import Builder
 from jax_transformer.proof.domains import Disagreement, Reals
 from jax_transformer.proof.evaluating import evaluate
+from jax_transformer.proof.grids import Shares
 from jax_transformer.proof.jax_collectives import COLLECTIVES
-from jax_transformer.proof.jax_meshes import Devices, Shares
 
 GROUPS = [[0, 3], [2, 1]]
 FOUR = "a", "b"
@@ -161,12 +162,11 @@ def changed(name: str) -> Iterator[tuple[str, Callable[..., Shares]]]:
     """Yields wrong versions of a rule."""
     rule = COLLECTIVES[name]
     yield "each has what the next has", lambda *x, **kw: (lambda found: found[1:] + found[:1])(rule(*x, **kw))
-    yield "all have what the first has", lambda devices, *x, **kw: rule(devices, *x, **kw)[:1] * devices.grid.count
-    yield "negated", lambda devices, *x, **kw: tuple(negated(devices, each) for each in rule(devices, *x, **kw))
+    yield "all have what the first has", lambda b, grid, *x, **kw: rule(b, grid, *x, **kw)[:1] * grid.count
+    yield "negated", lambda b, *x, **kw: tuple(negated(b, each) for each in rule(b, *x, **kw))
 
 
-def negated(devices: Devices, x: Any) -> Any:
-    b = devices.builder
+def negated(b: Builder, x: Any) -> Any:
     return b.constant(1 - x.known) if x.kind == "int" else b.negate(x)
 
 
