@@ -14,7 +14,7 @@ from jax.extend import core as jex_core
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.jax_meshes import lower_shard_map
-from jax_transformer.proof.jax_rules import CUTS, MOVES, RULES
+from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, RULES
 from jax_transformer.proof.jaxprs import (
     CALLS,
     array_of,
@@ -164,7 +164,8 @@ class Lowering:
             raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
-        if all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
+        is_computed = name not in LAYOUTS  # on one device, they would look for the others
+        if is_computed and all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:

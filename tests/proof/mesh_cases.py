@@ -119,7 +119,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "all_gather_invariant": [
         Case(
-            lambda x: all_gather_invariant(x, "a", axis=1, tiled=True), in_specs=P("b", "a"), out_specs=P("b"),
+            lambda x: lax.all_gather(x, "a", axis=1, tiled=True, to="invarying"), in_specs=P("b", "a"), out_specs=P("b"),
             check_vma=True,
         )
     ],
@@ -149,13 +149,6 @@ CASES: dict[str, list[Case]] = {
     "integers": [Case(with_ids)],
 }  # fmt: skip
 """A primitive, or a subject → programs."""
-
-
-def all_gather_invariant(x: jax.Array, name: str, **options: Any) -> jax.Array:
-    from jax._src.lax import parallel  # no public function has it
-
-    found: jax.Array = parallel.all_gather_invariant(x, name, **options)
-    return found
 
 
 def changed(name: str) -> Iterator[tuple[str, Callable[..., Shares]]]:

@@ -346,7 +346,8 @@ UNKNOWN: dict[str, tuple[Callable[..., Any], str]] = {
         lambda x: lax.cond(x[0, 0] > 0, lambda y: lax.psum(y, "ring"), lambda y: y, x),
         "int32 of numbers that depend on weights",
     ),
-    "a pair of no device": (lambda x: lax.ppermute(x, "ring", [(3, 4)]), "ppermute: no 4 devices have the pairs"),
+    "a pair of no device": (lambda x: lax.ppermute(x, "ring", [(3, 4)]), "no 4 devices have the pairs"),
+    "two that send to one": (lambda x: lax.ppermute(x, "ring", [(0, 1), (2, 1)]), "no 4 devices have the pairs"),
     "a collective without a rule": (lambda x: lax.pbroadcast(x, ("ring",), 0), "pbroadcast: no rule covers it"),
     "random numbers": (
         lambda x: x * jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("ring"))), "random",
@@ -417,6 +418,26 @@ def test_explicit_axes_are_proven() -> None:
     with jax.sharding.use_abstract_mesh(mesh):
         certificate = prove(explicit, on_one_device, **GIVEN)
     assert certificate.verdict == "proven", str(certificate)
+
+
+def test_integers_on_explicit_axes_are_what_they_are() -> None:
+    def explicit(w: Any) -> Any:
+        rows = P("data", None)
+        ids = jax.reshard(jnp.asarray(np.array([0, 2, 1, 3])), P("data"))
+        is_own = ids == jnp.arange(4, out_sharding=P("data"))
+        taken = w["x"].at[ids].get(out_sharding=rows)
+        numbers = jnp.einsum("a,b->ab", ids, jnp.arange(4), out_sharding=rows)
+        return jnp.where(is_own[:, None], jax.reshard(w["x"], rows), 0) + taken * numbers
+
+    def plain(w: Any) -> Any:
+        ids = np.array([0, 2, 1, 3])
+        return w["x"] * (ids == np.arange(4))[:, None] + w["x"][ids] * np.outer(ids, np.arange(4))
+
+    mesh = AbstractMesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = lowered(explicit)
+    result = decide(Task(program, lowered(plain), lambda one: ({n: one(s) for n, s in SHAPES.items()},) * 2))
+    assert result.verdict == "proven", (result.reason, result.difference)
 
 
 def test_two_functions_take_no_mesh_beside_their_own() -> None:
