@@ -119,8 +119,8 @@ CASES: dict[str, list[Case]] = {
     ],
     "all_gather_invariant": [
         Case(
-            lambda x: lax.all_gather(x, "a", axis=1, tiled=True, to="invarying"), in_specs=P("b", "a"), out_specs=P("b"),
-            check_vma=True,
+            lambda x: lax.all_gather(x, "a", axis=1, tiled=True, to="invarying"),
+            in_specs=P("b", "a"), out_specs=P("b"), check_vma=True,
         )
     ],
     "reduce_scatter": [
