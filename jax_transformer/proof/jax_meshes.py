@@ -17,7 +17,7 @@ from jax.extend import core as jex_core
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.grids import Grid, Shares, names_of
 from jax_transformer.proof.jax_collectives import COLLECTIVES
-from jax_transformer.proof.jaxprs import CALLS, closed_of, counts_of, slice_of, stack
+from jax_transformer.proof.jaxprs import CALLS, called, closed_of, counts_of, slice_of, stack
 from jax_transformer.proof.programs import UnknownOperation, Value, digest_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Devices:
         name, params = equation.primitive.name, equation.params
         with self.lowering.at(equation):
             if name in CALLS:
-                found = self.run(closed_of(params[CALLS[name]]), inputs)
+                found = self.run(called(name, params), inputs)
             elif name in CONTROL:
                 found = CONTROL[name](self, params, inputs)
             elif name in COLLECTIVES:

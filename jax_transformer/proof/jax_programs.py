@@ -18,7 +18,7 @@ from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, RULES
 from jax_transformer.proof.jaxprs import (
     CALLS,
     array_of,
-    closed_of,
+    called,
     counts_of,
     line_of,
     on_one_device,
@@ -149,7 +149,7 @@ class Lowering:
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params
         if name in CALLS:
-            return self.run(closed_of(params[CALLS[name]]), inputs)
+            return self.run(called(name, params), inputs)
         if name == "scan":
             return self._scan(params, inputs)
         if name == "cond":

@@ -17,6 +17,7 @@ CALLS = {
     "pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
 }  # fmt: skip
 """Primitives that call a jaxpr → the parameter that holds it."""
 
@@ -54,6 +55,11 @@ def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
     if not slices:
         return b.constant(np.zeros((0, *aval.shape), aval.dtype))
     return b.concatenate([b.reshape(each, (1, *each.shape)) for each in slices], 0)
+
+
+def called(name: str, params: Mapping[str, Any]) -> Any:
+    """Returns the jaxpr that a primitive of `CALLS` calls."""
+    return closed_of(params[CALLS[name] if CALLS[name] in params else "jaxpr"])  # versions of jax differ
 
 
 def closed_of(jaxpr: Any) -> Any:
