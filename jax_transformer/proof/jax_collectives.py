@@ -30,9 +30,16 @@ def collective(*names: str) -> Callable[[Collective], Collective]:
 # --- of one device
 
 
-@collective("pvary")
-def pvary(b: Builder, grid: Grid, x: Shares, **params: Any) -> Shares:
-    """A cast: only its transpose communicates."""
+CASTS = (
+    "pvary",
+    *("reduced_vary_cast", "reduced_vary_cast_p"),  # with _p up to jax 0.10
+    *("vary_unreduced_cast", "vary_unreduced_cast_p"),
+)
+"""Primitives that change which devices a type says are alike, and nothing that they hold; transposes communicate."""
+
+
+@collective(*CASTS)
+def cast(b: Builder, grid: Grid, x: Shares, **params: Any) -> Shares:
     return x
 
 
@@ -77,10 +84,10 @@ def _reduced(
     return grid.communicate(x, others, numbers, lambda parts: [of_values(b, parts)] * len(parts))
 
 
-@collective("reduce_scatter")
+@collective("reduce_scatter", "unreduced_reduce_scatter")
 def reduce_scatter(
-    b: Builder, grid: Grid, x: Shares, *, axis_name: Any, scatter_dimension: int, axis_index_groups: Any, tiled: bool,
-    axis_size: int,
+    b: Builder, grid: Grid, x: Shares, *, axis_name: Any, scatter_dimension: int, tiled: bool, axis_size: int,
+    axis_index_groups: Any = None,
 ) -> Shares:  # fmt: skip
     def of_group(parts: list[Value]) -> list[Value]:
         found = _split(b, _sum(b, parts), len(parts), scatter_dimension)
@@ -92,7 +99,7 @@ def reduce_scatter(
 # --- moves
 
 
-@collective("all_gather", "all_gather_invariant")
+@collective("all_gather", "all_gather_invariant", "all_gather_reduced")
 def all_gather(
     b: Builder, grid: Grid, x: Shares, *, axis_name: Any, all_gather_dimension: int, tiled: bool, axis_size: int,
     axis_index_groups: Any = None,
