@@ -63,7 +63,7 @@ def test_a_mesh_that_does_not_fit_is_refused(model: Path) -> None:
 
 
 def test_a_model_is_proven_on_a_mesh_without_its_devices(model: Path) -> None:
-    certificate = prove(str(model), mesh=make_abstract_mesh(MeshConfig(data=4, tensor=2)), stages=["forward", "loss"])
+    certificate = prove(str(model), mesh=make_abstract_mesh(MeshConfig(data=4, tensor=2)), stages=["forward"])
     assert certificate.verdict == "proven", str(certificate)
     assert certificate.candidate.endswith("on 8 devices (data 4, fsdp 1, tensor 2)")
 
