@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -67,6 +68,8 @@ def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             patch.setenv(name.upper(), str(value))
             jax.config.update(name, value)
         patch.setattr(compilation_cache, "get_executable_and_time", _loaded_once)
+        if not any(getattr(compilation_cache, name, None) for name in ("zstd", "zstandard")):  # which JAX prefers
+            patch.setattr(compilation_cache, "compress_executable", _compressed)
         yield
     for name, value in before.items():
         jax.config.update(name, value)
@@ -82,6 +85,11 @@ def _loaded_once(cache_key: str, options: Any, backend: Any, devices: Any, *call
             return program, seconds
         _loaded[key] = program, seconds
     return _loaded[key]
+
+
+def _compressed(program: bytes) -> bytes:
+    """Returns what JAX reads as it reads its own, a fourth larger, in a third of the time."""
+    return zlib.compress(program, level=1)
 
 
 @pytest.fixture(scope="module")

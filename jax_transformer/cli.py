@@ -28,7 +28,7 @@ from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
-from jax_transformer.runtime.garbage import collect_rarely
+from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.memory import host_memory
 from jax_transformer.runtime.standard_output import named_output
 from jax_transformer.runtime.unraisable import silence_closed_loops
@@ -60,6 +60,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise ValueError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
     collect_rarely()
+    collect_nothing_at_exit()
     use_compilation_cache()
     silence_closed_loops()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with PyTorch: threads that spin starve other work

@@ -1,8 +1,10 @@
-"""How often Python looks for garbage."""
+"""How often Python looks for garbage, and that it doesn't at the exit."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -22,3 +24,21 @@ def test_it_looks_less_often_than_before_or_as_often(before: int, after: int) ->
     gc.set_threshold(before, 7, 9)
     collect_rarely()
     assert gc.get_threshold() == (after, 7, 9)
+
+
+LEAVING = """
+import gc
+from jax_transformer.runtime.garbage import collect_nothing_at_exit
+{}
+cycle = []
+cycle.append(cycle)
+del cycle
+gc.callbacks.append(lambda phase, found: phase == "stop" and print(found["collected"] > 0, flush=True))
+"""
+
+
+@pytest.mark.parametrize(("call", "looks"), [("", True), ("collect_nothing_at_exit()", False)])
+def test_it_looks_for_none_at_the_exit(call: str, looks: bool) -> None:
+    command = [sys.executable, "-c", LEAVING.format(call)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ("True" in output.split()) == looks

@@ -30,7 +30,7 @@ from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
-from jax_transformer.training.state import init_state
+from jax_transformer.training.state import abstract_state, init_state
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params, load_training_state
 
@@ -176,7 +176,7 @@ def _check_start(config: RunConfig, corpus: PreparedCorpus, *, describes: bool =
     check_divides(model, mesh)
     if not describes:
         check_memory(config, model, mesh)
-    state = jax.eval_shape(lambda: init_state(model, config.train))
+    state = abstract_state(model, config.train)
     if config.init_from:
         params = load_initial_params(config.init_from, model, corpus, config.init_adapters_from)
         if config.init_adapters_from:

@@ -190,7 +190,8 @@ def abstract_state(
       >>> abstract_state(config, optimizer=optax.sgd(0.1)).params["head"]["kernel"].shape
       (8, 7)
     """
-    state: TrainState = jax.eval_shape(lambda: init_state(model, config, optimizer=optimizer))
+    drawn = functional.abstract_params(model)
+    state: TrainState = jax.eval_shape(lambda params: init_state(model, config, params, optimizer=optimizer), drawn)
     if mesh is None:
         return state
     check_divides(model, mesh)

@@ -32,7 +32,7 @@ from jax_transformer.model.functional import Params, abstract_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
 from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
 from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
-from jax_transformer.runtime.garbage import collect_rarely
+from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
@@ -427,6 +427,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
 
 if __name__ == "__main__":
     collect_rarely()
+    collect_nothing_at_exit()
     assert jax.device_count() == 8
     chosen = [name for name in sys.argv[1:] if name != "--all"] or [case.__name__ for case in CASES]
     with jax.enable_x64(True):

@@ -24,7 +24,7 @@ from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.scoring import score
 from jax_transformer.parallel import ProcessConfig, join_processes, make_mesh, tree_shardings
 from jax_transformer.parallel.placement import fetch
-from jax_transformer.runtime.garbage import collect_rarely
+from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.state import all_params
@@ -104,6 +104,7 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 if __name__ == "__main__":
     collect_rarely()
+    collect_nothing_at_exit()
     names, directory, address, count, number = sys.argv[1:]
     processes = join_processes(ProcessConfig(coordinator=address, processes=int(count), process_id=int(number)))
     with processes.together(), jax.enable_x64(True):
