@@ -18,6 +18,7 @@ from jax_transformer.config.parallel import MeshConfig
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.report.report import Report
     from jax_transformer.proof import Certificate
 
@@ -126,7 +127,8 @@ def _certificate(options: ParityOptions) -> Certificate:
     stages = None if options.stages is None else _split(options.stages)
     programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}
     candidate, reference = _sides(options)
-    return prove(candidate, reference, stages=stages, **programs, **_what(options))
+    mesh = _traced_mesh(options.parallel)
+    return prove(candidate, reference, stages=stages, mesh=mesh, **programs, **_what(options))
 
 
 def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:
@@ -209,6 +211,15 @@ def _mesh(config: MeshConfig) -> Mesh | None:
     from jax_transformer.parallel.mesh import make_mesh
 
     return make_mesh(config)
+
+
+def _traced_mesh(config: MeshConfig) -> AnyMesh | None:
+    """Returns the devices that the model is traced for, which needn't be there. None: one."""
+    if config == MeshConfig(data=1) or -1 in (config.data, config.fsdp, config.tensor):
+        return _mesh(config)
+    from jax_transformer.parallel.mesh import make_abstract_mesh
+
+    return make_abstract_mesh(config)
 
 
 def _split(text: str) -> list[str]:

@@ -151,5 +151,3 @@ def check_proof(options: ParityOptions) -> None:
         part, default = (options, usual) if hasattr(usual, name) else (options.programs, programs)
         if getattr(part, name) != getattr(default, name):
             raise ValueError(f"--prove: expected no --{name.replace('_', '-')} beside it: {reason}")
-    if options.parallel != usual.parallel:
-        raise ValueError("--prove: expected no --parallel options beside it: a proof reads the program of one device")

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jax_transformer.config.parallel import AXES, MeshConfig
 from jax_transformer.config.validation import ConfigError
+
+AnyMesh = Mesh | AbstractMesh
+"""A mesh of devices, or one whose devices needn't be there: programs are traced for either."""
 
 
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -46,14 +49,34 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | 
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def platform_of(mesh: Mesh | None) -> str:
-    """Returns the platform of the mesh's devices, such as "tpu"; of JAX's default device without a mesh."""
-    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)
+def make_abstract_mesh(config: MeshConfig) -> AbstractMesh:
+    """Returns a mesh whose devices needn't be there, so that programs can be traced for it, and proven.
+
+    Raises:
+      ConfigError: a size is -1, what is left of devices that aren't there.
+
+    Example:
+      >>> from jax_transformer.parallel import MeshConfig, make_abstract_mesh
+      >>> make_abstract_mesh(MeshConfig(data=4, tensor=2)).size
+      8
+    """
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    if -1 in sizes.values():
+        raise ConfigError(f"parallel.{next(a for a in AXES if sizes[a] == -1)}: expected a size; received -1, the rest")
+    return AbstractMesh(tuple(sizes.values()), AXES, (AxisType.Auto,) * len(AXES))
 
 
-def described(mesh: Mesh) -> str:
+def platform_of(mesh: AnyMesh | None) -> str:
+    """Returns the platform of the mesh's devices, such as "tpu"; of JAX's default device without a mesh, and for one of
+    no devices in particular."""
+    device = None if mesh is None else mesh.abstract_device if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+    return jax.default_backend() if device is None else str(device.platform)
+
+
+def described(mesh: AnyMesh) -> str:
     """Describes the devices, such as "8 × TPU v5e (data 4, fsdp 2, tensor 1)"."""
+    sizes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    if isinstance(mesh, AbstractMesh):
+        return f"{mesh.size} devices ({sizes})"
     kind = mesh.devices.flat[0].device_kind
-    if mesh.size == 1:
-        return kind
-    return f"{mesh.size} × {kind} ({', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())})"
+    return kind if mesh.size == 1 else f"{mesh.size} × {kind} ({sizes})"

@@ -14,12 +14,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax_transformer.data.batching import Batch
 from jax_transformer.model.sharding import ROWS
+from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.parallel.rules import tree_shardings
 
 Tree = TypeVar("Tree")
 
 
-def row_shards(mesh: Mesh | None) -> int:
+def row_shards(mesh: AnyMesh | None) -> int:
     """Returns among how many devices the mesh divides the rows of a batch; 1 without a mesh."""
     return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ROWS)
 

@@ -12,11 +12,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.sharding import FEATURES, WIDTH
+from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.runtime.trees import flatten
 
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -79,7 +80,7 @@ def axes_of(path: str) -> tuple[str, ...]:
     raise KeyError(f"no rule of parallel/rules.py matches the parameter {path}")
 
 
-def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: AnyMesh) -> PartitionSpec:
     """Returns how the parameter at `path` lies on the mesh.
 
     A vocabulary that `tensor` doesn't divide stays whole. Its features are then divided among the devices of `tensor`
@@ -94,7 +95,7 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     return PartitionSpec(*(table.get(axis) for axis in axes))
 
 
-def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
+def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: AnyMesh) -> Any:
     """Returns how each leaf of a tree lies on the mesh, as a tree of the same structure.
 
     A leaf lies as the parameter whose path ends its own, if both have the same shape: so do optimizer state, gradients
@@ -128,7 +129,7 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
-def check_divides(config: TransformerConfig, mesh: Mesh) -> None:
+def check_divides(config: TransformerConfig, mesh: AnyMesh) -> None:
     """Raises ConfigError unless the mesh divides the model's heads (of keys and values too), feed-forward units and
     features."""
     sizes = [("d_model", FEATURES, config.d_model)]

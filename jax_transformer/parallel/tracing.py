@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh
 
 from jax_transformer.data.batching import Batch
 from jax_transformer.model.functional import Params
 from jax_transformer.model.sharding import constrain, row_shards
+from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.parallel.rules import tree_shardings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Tree = TypeVar("Tree")
 
 
-def in_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
+def in_mesh(mesh: AnyMesh | None) -> AbstractContextManager[Any]:
     """Returns a context in which the model, while it is traced, lays out its activations on the mesh."""
     return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def on_mesh(function: Function, mesh: Mesh | None) -> Function:
+def on_mesh(function: Function, mesh: AnyMesh | None) -> Function:
     """Returns the function such that it is always traced in the mesh's context."""
     if mesh is None:
         return function
@@ -35,7 +35,7 @@ def on_mesh(function: Function, mesh: Mesh | None) -> Function:
     return traced  # type: ignore[return-value]
 
 
-def lie_as_parameters(tree: Tree, params: Params, mesh: Mesh | None) -> Tree:
+def lie_as_parameters(tree: Tree, params: Params, mesh: AnyMesh | None) -> Tree:
     """Returns the tree with each leaf where the parameter at its path lies; see `tree_shardings`."""
     if mesh is None:
         return tree

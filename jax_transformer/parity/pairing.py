@@ -19,8 +19,7 @@ from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
+    from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
@@ -49,7 +48,7 @@ class Sides:
     rules: Rules = BUILT_IN
     candidate_programs: Programs = NO_PROGRAMS
     reference_programs: Programs = NO_PROGRAMS
-    mesh: Mesh | None = None
+    mesh: AnyMesh | None = None
     """The devices on which the model computes. None: one."""
 
     @property
@@ -127,6 +126,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
+        _check_axes(sides.mesh)
         check_divides(model.config, sides.mesh)
     reference, visible = _reference(sides, model)
     visible, unseen = _shown(reference, visible, model)
@@ -200,6 +200,18 @@ def _check_kinds(sides: Sides) -> None:
         raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
     if candidate == "function" and sides.source is None:
         raise ParityError("expected a model whose parameters the function receives, or a reference that has them")
+
+
+def _check_axes(mesh: AnyMesh) -> None:
+    """Raises ParityError unless a mesh is one of those that models are laid out on."""
+    from jax.sharding import AxisType
+
+    from jax_transformer.config.parallel import AXES
+
+    if tuple(mesh.axis_names) != AXES or any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ParityError(
+            f"mesh: expected one of make_mesh or make_abstract_mesh, with axes {', '.join(AXES)}; received {mesh}"
+        )
 
 
 def check_module(module: Any, name: str) -> None:

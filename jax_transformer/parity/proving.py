@@ -23,6 +23,7 @@ from jax_transformer.proof import Certificate
 
 if TYPE_CHECKING:
     from jax_transformer.config.run import TrainConfig
+    from jax_transformer.parallel.mesh import AnyMesh
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
@@ -45,6 +46,7 @@ def prove(
     optimizer: Callable[..., Any] | None = None,
     jax_loss: Callable[..., Any] | None = None,
     jax_optimizer: Any = None,
+    mesh: AnyMesh | None = None,
     candidate_name: str | None = None,
     reference_name: str | None = None,
     progress: Callable[[str], None] = lambda work: None,
@@ -75,6 +77,8 @@ def prove(
         claimed of them. "fully-masked" needs no mention.
       train, loss, optimizer, jax_loss, jax_optimizer: as of `compare`. An optimizer of yours is proven for its own
         learning rates.
+      mesh: the devices that share a model's weights and rows, as `make_mesh` returns them, or `make_abstract_mesh`,
+        whose devices needn't be there. None: one device. (A function has the mesh of its own `jax.shard_map`.)
 
     Returns:
       A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends
@@ -103,8 +107,9 @@ def prove(
     if inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
-        own = {"allow": allow, "train": train, "loss": loss, "optimizer": optimizer}
-        own |= {"jax_loss": jax_loss, "jax_optimizer": jax_optimizer, "model": model, "dialect": dialect, **hints}
+        own: dict[str, Any] = {"allow": allow, "train": train, "loss": loss, "optimizer": optimizer}
+        own |= {"jax_loss": jax_loss, "jax_optimizer": jax_optimizer, "model": model, "mesh": mesh, "dialect": dialect}
+        own |= hints
         wrong = [name for name, value in own.items() if value is not None]
         if wrong:
             raise ParityError(f"{wrong[0]} doesn't apply to two programs on inputs; it needs a model")
@@ -124,7 +129,7 @@ def prove(
     train = rule_of(candidate, train, ours, theirs)
     rules = make_rules(train, ours, theirs, None)
     shown = candidate_name, reference_name
-    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, *shown, rules, ours, theirs)
+    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, *shown, rules, ours, theirs, mesh=mesh)
     chosen = selected(stages, STAGES, "stages")
     allowed = () if allow is None else selected(allow, ALLOWANCES, "allow")
     pair, _ = pair_models(sides)

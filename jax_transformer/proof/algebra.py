@@ -72,6 +72,8 @@ class Algebra(Emitter):
 
     def negate(self, x: Value) -> Value:
         x = self.as_float(x)
+        if x.node is not None and self.operations[x.node].name == "negate":
+            return self._as("float", self.operations[x.node].inputs[0])
         return self._emit("negate", [x], x.shape, known=shadow(np.negative, x), fills=masks.negated(x.fills))
 
     def multiply(self, x: Value, y: Value) -> Value:

@@ -28,7 +28,7 @@ AXIOMS = {
         "it is computed that it isn't zero. So a test of its sign is decided."
     ),
     "differences": (
-        "exp(x − y) = exp(x) · exp(−y) and log x + y = log(x · exp(y)) for all x and y. So a softmax may be computed "
+        "exp(x − y) = exp(x) · exp(−y) and log x ± y = log(x · exp(±y)) for all x and y. So a softmax may be computed "
         "block by block. Used only where two programs differ without it."
     ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",

@@ -8,8 +8,9 @@ import numpy as np
 
 from jax_transformer.proof import masks
 from jax_transformer.proof.algebra import Algebra
+from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
-from jax_transformer.proof.programs import Operation, Value
+from jax_transformer.proof.programs import Operation, UnknownOperation, Value
 
 
 class Builder(Algebra):
@@ -115,6 +116,16 @@ class Builder(Algebra):
         x = self.as_float(x)
         return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
 
+    def agreed(self, values: Sequence[Value]) -> Value:
+        """Returns the first of values that are equal. Where they aren't, the program has no value, and no proof."""
+        values = self._alike(values)
+        first = values[0]
+        if first.node is None or any(
+            not np.array_equal(fills_of(each), fills_of(first), equal_nan=True) for each in values
+        ):
+            raise UnknownOperation("agreed", self.line, DISAGREE)
+        return self._emit("agreed", values, first.shape, kind=first.kind, known=first.known, fills=first.fills)
+
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""
         half = self.constant(0.5)
@@ -165,6 +176,29 @@ class Builder(Algebra):
         fills = masks.of_largest(x.fills, counts, axes)
         attributes = {"axes": axes, **({} if counts is None else {"counts": counts})}
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
+
+    def largest_of(self, parts: Sequence[Value]) -> Value:
+        """Returns the maximum of values of one shape. Where they are maxima of rows, it is that of longer rows."""
+        rows = [self._rows_of_largest(part) for part in parts]
+        if rows[0] is not None and all(each is not None and each[1:] == rows[0][1:] for each in rows):
+            stacked = self._stacked([each[0] for each in rows if each is not None])
+            return self.reshape(self.largest(stacked, (0, *(axis + 1 for axis in rows[0][1]))), parts[0].shape)
+        return self.largest(self._stacked(parts), (0,))
+
+    def _rows_of_largest(self, x: Value) -> tuple[Value, tuple[int, ...], tuple[int, ...]] | None:
+        """Returns what a value is the maximum of, its axes and its shape; None if it is none, or entries are masked."""
+        if x.node is None:
+            return None
+        one = self.operations[x.node]
+        while one.name == "reshape":
+            one = self.operations[one.inputs[0]]
+        if one.name != "largest":
+            return None
+        row = self._values[one.inputs[0]]
+        return None if row.fills is not None else (row, one.attributes["axes"], row.shape)
+
+    def _stacked(self, parts: Sequence[Value]) -> Value:
+        return self.concatenate([self.reshape(part, (1, *part.shape)) for part in parts], 0)
 
     def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked; 0

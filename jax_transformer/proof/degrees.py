@@ -95,6 +95,8 @@ def _highest(program: Program) -> tuple[int, int]:
     highest, values, of_logarithm = 1, 0, 0
     for node, one in enumerate(program.operations):
         inputs = [degrees[each] for each in one.inputs]
+        if one.name == "agreed":
+            highest = max(highest, total(_combined(one, inputs, whole)))
         if one.name in FUNCTIONS:
             highest = max(highest, total(_combined(one, inputs, whole)))
             values += program.size(one.inputs[0]) + READ_AGAIN.get(one.name, 0) * program.size(node)

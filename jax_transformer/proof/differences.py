@@ -2,7 +2,7 @@
 
 A softmax that is computed block by block subtracts from each block the largest entry so far, and rescales the sums of
 earlier blocks by exp(old − new). In products, all that was subtracted cancels. So it does in the logarithm of such a
-sum, if log x + y is written as log(x · exp(y)).
+sum, if log x + y is written as log(x · exp(y)), and log x − y as log(x · exp(−y)).
 
 The rows of a softmax lose by it that they don't depend on a number that isn't written as a difference, so programs are
 first compared as they stand.
@@ -64,23 +64,47 @@ class _Writing:
         self.copied.append(found)
 
     def _sum_with_log(self, one: Operation) -> int | None:
-        """Returns log(x · exp(y)) for log x + y; None for anything else."""
-        if one.name != "add":
+        """Returns log(x · exp(y)) for log x + y, and ± log(x · exp(−y)) for the difference of log x and y; None for
+        anything else, such as the difference of two logarithms."""
+        if one.name not in ("add", "subtract"):
             return None
-        for of_log, other in (one.inputs, one.inputs[::-1]):
-            moves, node = list[Operation](), self.copied[of_log]
-            while self.operations[node].name in ("reshape", "broadcast"):
-                moves.append(self.operations[node])
-                node = self.operations[node].inputs[0]
-            if self.operations[node].name == "log":
-                self.lines[one.line] = None
-                factor = self.operations[node].inputs[0]
-                for move in moves[::-1]:
-                    factor = self._emit(move.name, [factor], move.shape, move.attributes, move.line)
-                product = [factor, self._exp(other, 1, one.line)]
-                product_of = self._emit("multiply", product, one.shape, {}, one.line)
-                return self._emit("log", [product_of], one.shape, {}, one.line)
-        return None
+        logs = [self._as_log(each) for each in one.inputs]
+        place = 1 if logs[0] is None else 0
+        factor = logs[place]
+        if factor is None or (one.name == "subtract" and self._holds_log(one.inputs[1 - place])):
+            return None
+        self.lines[one.line] = None
+        sign = 1 if one.name == "add" else -1
+        product = [factor, self._exp(one.inputs[1 - place], sign, one.line)]
+        found = self._emit("log", [self._emit("multiply", product, one.shape, {}, one.line)], one.shape, {}, one.line)
+        is_negative = one.name == "subtract" and place == 1
+        return self._emit("negate", [found], one.shape, {}, one.line) if is_negative else found
+
+    def _as_log(self, node: int) -> int | None:
+        """Returns x if an operation of the program is log x."""
+        moves, node = list[Operation](), self.copied[node]
+        while self.operations[node].name in ("reshape", "broadcast"):
+            moves.append(self.operations[node])
+            node = self.operations[node].inputs[0]
+        if self.operations[node].name != "log":
+            return None
+        factor = self.operations[node].inputs[0]
+        for move in moves[::-1]:
+            factor = self._emit(move.name, [factor], move.shape, move.attributes, move.line)
+        return factor
+
+    def _holds_log(self, node: int) -> bool:
+        """Returns whether elements of an operation of the program are logarithms."""
+        seen, waiting = set[int](), [node]
+        while waiting:
+            each = waiting.pop()
+            one = self.program.operations[each]
+            if self.operations[self.copied[each]].name == "log":
+                return True
+            if each not in seen and one.name in (*MOVES, "concatenate", "take"):
+                waiting += one.inputs
+            seen.add(each)
+        return False
 
     def _of_row(self, one: Operation) -> int:
         """Returns exp(x) · exp(−m) for exp(x − m), and 0 for entries that don't count."""

@@ -13,9 +13,15 @@ import numpy as np
 from jax_transformer.proof.constants import Number, few_numbers, read, root_of
 from jax_transformer.proof.fields import PrimeField
 
+DISAGREE = "devices of the mesh hold different values of what out_specs says is one"
+
 
 class Undefined(ArithmeticError):
     """Raised for a program that computes no number, whatever its weights are: it divides by zero."""
+
+
+class Disagreement(Undefined):
+    """Raised for a program of a mesh whose devices disagree."""
 
 
 class Domain(Protocol):
@@ -80,6 +86,9 @@ class Reals:
         return of_row if counts is None else np.where(counts, of_row, 0.0)
 
     def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
+        return x
+
+    def agreed(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
         return x
 
     def exp(self, x: np.ndarray) -> np.ndarray:
@@ -189,6 +198,11 @@ class Residues:
             count, x = counts.sum(axis=axis, keepdims=True), np.where(counts, x, 0)
         total = np.expand_dims(self.field.sum(x, (axis,)), axis)
         return self.field.multiply(total, self.field.invert(np.asarray(count, np.int64)))
+
+    def agreed(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        if any((x != other).any() for other in others):
+            raise Disagreement(f"{DISAGREE}, or an axiom is missing")
+        return x
 
     # --- functions
 

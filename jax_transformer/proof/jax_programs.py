@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,19 +11,24 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
-from jax.interpreters import partial_eval
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_rules import CUTS, MOVES, RULES
+from jax_transformer.proof.jax_meshes import lower_shard_map
+from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, RULES
+from jax_transformer.proof.jaxprs import (
+    CALLS,
+    array_of,
+    called,
+    counts_of,
+    line_of,
+    on_one_device,
+    slice_of,
+    stack,
+    without_dead_code,
+)
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 
-CALLS = {
-    "pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
-}  # fmt: skip
-"""Primitives that call a jaxpr → the parameter that holds it."""
-CONTROL = frozenset((*CALLS, "scan", "while", "cond", "pallas_call"))
+CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
@@ -49,10 +55,11 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
         keys.extend(outputs)  # in execution order, which a pytree would not keep
         return list(outputs.values())
 
-    closed = _without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
+    closed = without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
-    found = Lowering(builder).run(closed, inputs)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # it computes integers on one device
+        found = Lowering(builder).run(closed, inputs)
     return builder.program(dict(zip(keys, found, strict=True)))
 
 
@@ -78,7 +85,7 @@ class Lowering:
 
     def run(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
         """Lowers a closed jaxpr on these inputs, and returns its outputs."""
-        constants = [self.builder.constant(_array(each)) for each in closed.consts]
+        constants = [self.constant(each) for each in closed.consts]
         return self._run(closed.jaxpr, constants, inputs)
 
     def _run(self, jaxpr: Any, constants: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
@@ -86,22 +93,36 @@ class Lowering:
         held |= dict(zip(jaxpr.invars, inputs, strict=True))
 
         def value(each: Any) -> Value:
-            return self.builder.constant(_array(each.val)) if isinstance(each, jex_core.Literal) else held[each]
+            return self.constant(each.val) if isinstance(each, jex_core.Literal) else held[each]
 
         for equation in jaxpr.eqns:
-            name = equation.primitive.name
-            outer = self._line
-            self._line = _line(equation) or outer  # a library's own functions have no line of the user's
-            self.builder.line = f"{name}, {self._line}"
-            inputs = [value(each) for each in equation.invars]
-            outputs = self._apply(name, equation, inputs)
-            self._note_narrowing(name, equation)
-            self._line = outer
-            for variable, output in zip(equation.outvars, outputs, strict=True):
-                held[variable] = self._checked(name, output, variable.aval)
+            outputs = self.lower_equation(equation, [value(each) for each in equation.invars])
+            held |= dict(zip(equation.outvars, outputs, strict=True))
         return [value(each) for each in jaxpr.outvars]
 
-    def _checked(self, name: str, found: Value, aval: Any) -> Value:
+    def lower_equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Lowers an equation on these inputs, and returns its outputs."""
+        name = equation.primitive.name
+        with self.at(equation):
+            outputs = self._apply(name, equation, inputs)
+            self._note_narrowing(name, equation)
+            pairs = zip(equation.outvars, outputs, strict=True)
+            return [self.checked(name, output, variable.aval) for variable, output in pairs]
+
+    @contextmanager
+    def at(self, equation: Any) -> Iterator[None]:
+        """Notes that what is lowered within is at an equation's line."""
+        outer = self._line, self.builder.line
+        self._line = line_of(equation) or self._line  # a library's own functions have no line of the user's
+        self.builder.line = f"{equation.primitive.name}, {self._line}"
+        yield
+        self._line, self.builder.line = outer
+
+    def constant(self, array: Any) -> Value:
+        """Returns a constant of a jaxpr."""
+        return self.builder.constant(array_of(array))
+
+    def checked(self, name: str, found: Value, aval: Any) -> Value:
         """Returns a result that has the shape and the kind of number that the primitive's has."""
         if found.shape != tuple(aval.shape):
             raise UnknownOperation(name, self._line, f"its rule returns {list(found.shape)} for {list(aval.shape)}")
@@ -128,20 +149,23 @@ class Lowering:
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params
         if name in CALLS:
-            return self.run(_closed(params[CALLS[name]]), inputs)
+            return self.run(called(name, params), inputs)
         if name == "scan":
             return self._scan(params, inputs)
         if name == "cond":
             return self._cond(params, inputs)
         if name == "while":
             return self._while(params, inputs)
+        if name == "shard_map":
+            return lower_shard_map(self, params, inputs)
         if name == "pallas_call":
             return self._kernel(equation, inputs)
         if name.startswith(RANDOM):
             raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
-        if all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
+        is_computed = name not in LAYOUTS  # on one device, they would look for the others
+        if is_computed and all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
@@ -158,16 +182,16 @@ class Lowering:
         arrays = [
             np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
         ]
-        found = equation.primitive.bind(*arrays, **equation.params)
+        found = equation.primitive.bind(*arrays, **on_one_device(equation.params))
         found = found if equation.primitive.multiple_results else [found]
-        return [self.builder.constant(_array(each)) for each in found]
+        return [self.builder.constant(array_of(each)) for each in found]
 
     def _move(self, equation: Any, inputs: list[Value]) -> Value:
         """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
         source, *rest = inputs
         if any(each.known is None for each in rest):
             raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
-        params = dict(equation.params)
+        params = on_one_device(equation.params)
         fill = params.get("fill_value")
         if "fill_value" in params:
             params["fill_value"] = -1
@@ -184,7 +208,7 @@ class Lowering:
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         """Runs the body once for each slice."""
         b, closed, count = self.builder, params["jaxpr"], params["length"]
-        num_consts, num_carry = _counts(params)
+        num_consts, num_carry = counts_of(params)
         constants, carry, stacked = (
             inputs[:num_consts],
             inputs[num_consts : num_consts + num_carry],
@@ -193,17 +217,16 @@ class Lowering:
         slices: list[list[Value]] = []
         order = range(count)[::-1] if params["reverse"] else range(count)
         for step in order:
-            parts = [_slice(b, each, step) for each in stacked]
+            parts = [slice_of(b, each, step) for each in stacked]
             found = self.run(closed, [*constants, *carry, *parts])
             carry = found[:num_carry]
             slices.append(found[num_carry:])
         if params["reverse"]:
             slices.reverse()
-        shapes = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
+        avals = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
         outputs = []
-        for place, shape in enumerate(shapes):
-            parts = [b.reshape(each[place], (1, *each[place].shape)) for each in slices]
-            outputs.append(b.concatenate(parts, 0) if parts else b.constant(np.zeros((0, *shape.shape), shape.dtype)))
+        for place, aval in enumerate(avals):
+            outputs.append(stack(b, [each[place] for each in slices], aval))
         return [*carry, *outputs]
 
     def _cond(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
@@ -232,21 +255,9 @@ class Lowering:
 
         params = {name: each for name, each in equation.params.items() if name not in ("interpret", "backend")}
         shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.invars]
-        return self.run(jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes), inputs)
-
-
-def _without_dead_code(closed: Any) -> Any:
-    """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    return jex_core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def _counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns how many constants a scan has, and how many values it carries; from jax 0.11 on, trees tell."""
-    if "ft_in" in params:
-        constants, carry, _ = params["ft_in"].unpack()
-        return len(constants), len(carry)
-    return params["num_consts"], params["num_carry"]
+        with jax.sharding.use_abstract_mesh(equation.outvars[0].aval.sharding.mesh):  # that of a shard_map around it
+            kernel = jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes)
+        return self.run(kernel, inputs)
 
 
 def _bits(aval: Any) -> int:
@@ -254,28 +265,3 @@ def _bits(aval: Any) -> int:
     dtype = getattr(aval, "dtype", None)
     is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.floating)
     return int(jax.dtypes.finfo(dtype).nmant) if is_float else 0
-
-
-def _slice(b: Builder, x: Value, step: int) -> Value:
-    if x.known is not None and x.kind != "float":
-        return b.constant(x.known[step])
-    size = int(np.prod(x.shape[1:], dtype=np.int64))
-    places = np.arange(step * size, (step + 1) * size).reshape(x.shape[1:])
-    return b.take(x, places)
-
-
-def _closed(jaxpr: Any) -> Any:
-    return jaxpr if hasattr(jaxpr, "consts") else jex_core.ClosedJaxpr(jaxpr, ())
-
-
-def _array(each: Any) -> np.ndarray:
-    if hasattr(each, "dtype") and jax.dtypes.issubdtype(each.dtype, jax.dtypes.prng_key):
-        raise UnknownOperation("random key", "", "random numbers are no function of weights and ids")
-    return np.asarray(each)
-
-
-def _line(equation: Any) -> str:
-    from jax._src import source_info_util
-
-    frame = source_info_util.user_frame(equation.source_info.traceback)
-    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"

@@ -17,6 +17,10 @@ Rule = Callable[..., Any]
 
 MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev"))
 """Primitives that move elements of their first operand."""
+UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
+"""Primitives that return what they read."""
+LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
+"""Primitives that say where elements lie."""
 RULES: dict[str, Rule] = {}
 
 
@@ -40,7 +44,7 @@ def _register() -> None:
         "or": "logical_or", "eq": "equal",
     }.items():  # fmt: skip
         RULES[name] = lambda b, *inputs, method=method, **params: getattr(b, method)(*inputs)
-    for name in ("stop_gradient", "copy", "copy_p", "optimization_barrier"):
+    for name in (*UNCHANGED, *LAYOUTS):
         RULES[name] = lambda b, *inputs, **params: list(inputs)
 
 
@@ -169,7 +173,7 @@ def reduce_precision(b: Builder, x: Value, *, exponent_bits: int, mantissa_bits:
     return x
 
 
-# --- products and sums
+# --- products and sums. (Collectives over an axis of `vmap` reduce an axis of their operand.)
 
 
 @rule("dot_general")
@@ -189,17 +193,17 @@ def dot_general(b: Builder, x: Value, y: Value, *, dimension_numbers: Any, **par
     return b.reshape(b.matmul(left, right), shape)
 
 
-@rule("reduce_sum")
+@rule("reduce_sum", "psum")
 def reduce_sum(b: Builder, x: Value, *, axes: Any, **params: Any) -> Value:
     return b.sum(x, axes)
 
 
-@rule("reduce_max")
+@rule("reduce_max", "pmax")
 def reduce_max(b: Builder, x: Value, *, axes: Any, **params: Any) -> Value:
     return b.largest(x, axes)
 
 
-@rule("reduce_min")
+@rule("reduce_min", "pmin")
 def reduce_min(b: Builder, x: Value, *, axes: Any, **params: Any) -> Value:
     return b.negate(b.largest(b.negate(x), axes))
 

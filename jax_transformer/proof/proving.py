@@ -15,7 +15,7 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.differences import AXIOM, written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
-from jax_transformer.proof.domains import Floats, Residues, Undefined, pattern
+from jax_transformer.proof.domains import Disagreement, Floats, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
@@ -140,6 +140,9 @@ def decide(task: Task, *, seed: int = 0) -> Result:
         except NoInverse as zero:
             reason = str(zero)
             continue
+        except Disagreement as disagreement:  # which may be one of the writing, too
+            other = _without_differences(task)
+            return decide(other, seed=seed) if other else Result("unknown", reason=str(disagreement))
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1:

@@ -18,7 +18,7 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.sharding import constrain
-from jax_transformer.parallel.mesh import platform_of
+from jax_transformer.parallel.mesh import AnyMesh, platform_of
 from jax_transformer.parallel.tracing import divide_rows, lie_as_parameters, on_mesh
 from jax_transformer.training.losses import (
     Criterion,
@@ -106,7 +106,7 @@ class StepFunctions:
     schedule: optax.Schedule | None
     seed: int
     loss: TokenLoss | None = None
-    mesh: Mesh | None = None
+    mesh: AnyMesh | None = None
 
     @classmethod
     def of(
@@ -118,7 +118,7 @@ class StepFunctions:
         *,
         seed: int | None = None,
         loss: TokenLoss | None = None,
-        mesh: Mesh | None = None,
+        mesh: AnyMesh | None = None,
     ) -> StepFunctions:
         """Returns the parts for the arguments of `function`, whose name errors tell; see `make_train_step`."""
         config, optimizer, schedule = resolve_optimizer(function, model, config, optimizer)

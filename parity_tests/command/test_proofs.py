@@ -97,7 +97,6 @@ REFUSED = {
         *(["--decode", "user_programs:greedy"], ["--beam-size", "3"], ["--max-new-tokens", "3"]),
         *(["--length-penalty", "2"], ["--semantics", "gnmt"], ["--early-stopping", "true"]),
     ],
-    "a proof reads the program of one device": [["--parallel.tensor", "2"]],
 }
 """Reasons → options that --prove doesn't take."""
 
@@ -114,7 +113,7 @@ def test_an_option_that_says_nothing_to_a_proof_is_refused(option: list[str], ru
 def test_every_option_works_with_a_proof_or_is_refused() -> None:
     """A new option of comparisons is to be thought of here."""
     works = {"model", "dialect", "reference", "candidate", "inputs", "map", "stages", "seed", "allow", "verbose"}
-    works |= {"prove", "certificate", "witness", "verify", "checkpoint", "programs"}
+    works |= {"prove", "certificate", "witness", "verify", "checkpoint", "programs", "parallel"}
     works |= {"train", "loss", "optimizer", "jax_loss", "jax_optimizer"}
     refused = {
         option[0].lstrip("-").split(".")[0].replace("-", "_") for options in REFUSED.values() for option in options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proof import (
+    mesh_pairs,
     same_activations,
     same_attention,
     same_gradients,
@@ -23,5 +24,6 @@ SUBJECTS: dict[str, tuple[Pair, ...]] = {
     "layers": same_layers.PAIRS,
     "optimizers": same_optimizers.PAIRS,
     "whole models": same_models.PAIRS,
+    "meshes": mesh_pairs.PAIRS,
 }
 PAIRS = tuple(pair for pairs in SUBJECTS.values() for pair in pairs)

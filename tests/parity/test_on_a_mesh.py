@@ -10,12 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import init_params
-from jax_transformer.parallel import make_mesh
-from jax_transformer.parity import compare
+from jax_transformer.parallel import MeshConfig, make_abstract_mesh, make_mesh
+from jax_transformer.parity import compare, prove
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model, save_model
@@ -52,12 +53,30 @@ def test_a_model_on_a_mesh_is_pytorchs_function_in_every_stage(model: Path, tmp_
     result = parity(model, *sizes, "--dtypes", "float64,float32", "--json", tmp_path / "report.json")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert "8 × cpu (data 2, fsdp 2, tensor 2)" in (tmp_path / "report.json").read_text()
+    assert "one function for all weights: forward, loss, gradients" in result.stdout
 
 
 def test_a_mesh_that_does_not_fit_is_refused(model: Path) -> None:
     result = parity(model, "--parallel.tensor", 8)
     assert result.returncode == 2
     assert "error: parallel.tensor: expected a divisor of model.num_heads=4; received 8" in result.stderr
+
+
+def test_a_model_is_proven_on_a_mesh_without_its_devices(model: Path) -> None:
+    certificate = prove(str(model), mesh=make_abstract_mesh(MeshConfig(data=4, tensor=2)), stages=["forward"])
+    assert certificate.verdict == "proven", str(certificate)
+    assert certificate.candidate.endswith("on 8 devices (data 4, fsdp 1, tensor 2)")
+
+
+def test_a_mesh_of_other_axes_is_refused(model: Path) -> None:
+    with pytest.raises(ParityError, match="mesh: expected one of make_mesh or make_abstract_mesh, with axes data"):
+        prove(str(model), mesh=AbstractMesh((2,), ("rows",)))
+
+
+def test_an_abstract_mesh_computes_no_numbers(model: Path) -> None:
+    report = compare(str(model), mesh=make_abstract_mesh(MeshConfig(data=4)), stages=["forward"], dtypes=["float64"])
+    assert report.verdict == "inconclusive"
+    assert "the mesh is abstract, and its devices compute nothing" in str(report)
 
 
 def test_a_function_has_no_mesh(model: Path) -> None:

@@ -11,8 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from rule_checks import Case
 
+EXPLICIT, AUTO = (
+    jax.NamedSharding(jax.make_mesh((1,), ("rows",), axis_types=(kind,)), P("rows"))
+    for kind in (AxisType.Explicit, AxisType.Auto)
+)
 SQUARE, PAIR = ((3, 3),), ((2, 3), (2, 3))
 
 
@@ -30,6 +37,10 @@ UNARY: dict[str, Callable[..., Any]] = {
     "logistic": lax.logistic, "sign": lax.sign, "abs": lax.abs, "square": lax.square, "expm1": lax.expm1,
     "erfc": lax.erfc,
     "stop_gradient": lax.stop_gradient, "copy": lax.copy_p.bind,
+    "sharding_constraint": lambda x: lax.with_sharding_constraint(x, AUTO),
+    "reshard": lambda x: jax.reshard(x, EXPLICIT),
+    "layout_constraint": lambda x: with_layout_constraint(x, Layout((1, 0))),
+    "device_put": lambda x: jax.device_put(x, AUTO),
     "optimization_barrier": lax.optimization_barrier, "name": partial(checkpoint_name, name="x"),
 }  # fmt: skip
 POSITIVE: dict[str, Callable[..., Any]] = {
@@ -72,6 +83,9 @@ CASES: dict[str, list[Case]] = {
     "reduce_sum": [of(lambda x: x.sum(1)), of(lambda x: x.sum((0, 2)), (2, 3, 2))],
     "reduce_max": [of(lambda x: x.max(1)), of(lambda x: x.max((0, 2)), (2, 3, 2))],
     "reduce_min": [of(lambda x: x.min(0)), of(lambda x: x.min((0, 2)), (2, 3, 2))],
+    "psum": [of(jax.vmap(lambda x: lax.psum(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
+    "pmax": [of(jax.vmap(lambda x: lax.pmax(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
+    "pmin": [of(jax.vmap(lambda x: lax.pmin(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "cumsum": [of(lambda x: lax.cumsum(x, 1)), of(lambda x: lax.cumsum(x, 0))],
     "reshape": [of(lambda x: x.reshape(3, 2))],
     "squeeze": [of(lambda x: lax.squeeze(x, (1,)), (2, 1, 3))],

@@ -198,7 +198,6 @@ UNKNOWN: dict[str, Function] = {
     "a branch on weights": lambda w: jax.lax.cond(w[0, 0] > 0, lambda x: x, lambda x: 2 * x, w),
     "a loop on weights": lambda w: jax.lax.while_loop(lambda x: x[0, 0] > 0, lambda x: x - 1, w),
     "an index of weights": lambda w: w[(w[0, 0] > 0).astype(int)],
-    "several devices": lambda w: jax.pmap(lambda x: x)(w[None])[0],
 }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
@@ -20,6 +19,7 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.parity.backends.devices import Devices
 from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
 from jax_transformer.parity.backends.side import (
@@ -59,7 +59,7 @@ class JaxSide:
         model: Model,
         rules: Rules = BUILT_IN,
         programs: Programs = NO_PROGRAMS,
-        mesh: Mesh | None = None,
+        mesh: AnyMesh | None = None,
     ) -> None:
         self.name, self.train_config, self.programs, self.devices = name, rules.train, programs, Devices(mesh)
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
@@ -77,14 +77,14 @@ class JaxSide:
         return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
-        devices, filled = self.devices, self._filled_up(problem)
+        devices, filled = self.devices, self.filled_up(problem)
         with in_precision(dtype), devices.tracing():
             params = devices.params(cast(problem.params, dtype))
             _, trace = _forward()(self.config, params, *devices.ids(filled))
             return {name: devices.own_rows(wide(value), problem, filled) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
-        devices, filled = self.devices, self._filled_up(problem)
+        devices, filled = self.devices, self.filled_up(problem)
         compiled = self._program(_compiled_gradients, problem).result()
         with in_precision("float64"):
             params = devices.params(cast(problem.params, "float64"))
@@ -113,9 +113,9 @@ class JaxSide:
         with in_precision("float64"):
             params = cast(problem.params, "float64")
             state = init_state(
-                self.config, self.train_config, params, optimizer=self.programs.optimizer, mesh=self.devices.mesh
+                self.config, self.train_config, params, optimizer=self.programs.optimizer, mesh=self.devices.real
             )
-            batch = _batch(self._filled_up(problem))
+            batch = _batch(self.filled_up(problem))
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keep_all:
@@ -132,12 +132,12 @@ class JaxSide:
         compiled, train = self._program(_compiled_step, problem).result(), self.train_config
         with in_precision("float64"):
             params = cast(problem.params if halt is None else halt.params, "float64")
-            state = init_state(self.config, train, params, mesh=self.devices.mesh)
+            state = init_state(self.config, train, params, mesh=self.devices.real)
             losses = []
             try:
                 state = state if halt is None else continue_training(state, halt.state, train)
                 for _ in range(steps):
-                    state, metrics = compiled(state, _batch(self._filled_up(problem)))
+                    state, metrics = compiled(state, _batch(self.filled_up(problem)))
                     losses.append(float(metrics["loss"]))
                 return Halt(map_leaves(np.asarray, all_params(state)), training_state(state, train), np.array(losses))
             except OptimizerStateError as reason:
@@ -148,11 +148,12 @@ class JaxSide:
         key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
         if key not in self._programs:
             self._programs[key] = _WORKER.submit(
-                compiled, self.config, self.train_config, self.programs, self.devices, self._filled_up(problem)
+                compiled, self.config, self.train_config, self.programs, self.devices, self.filled_up(problem)
             )
         return self._programs[key]
 
-    def _filled_up(self, problem: Problem) -> Problem:
+    def filled_up(self, problem: Problem) -> Problem:
+        """Returns a problem with as many rows as the devices divide; see `Devices`."""
         return self.devices.filled_up(problem, self.config.target_pad_id)
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
@@ -261,7 +262,7 @@ def _compiled_step(
         state = jax.eval_shape(
             lambda params: init_state(config, train, params, optimizer=optimizer), _in_float64(problem)
         )
-        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss, mesh=devices.mesh)
+        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss, mesh=devices.real)
         lying = devices.abstract_state(state)
         return step.lower(lying, devices.abstract_rows(_batch(problem))).compile(compiler_options=_options())
 

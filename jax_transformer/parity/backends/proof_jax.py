@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jax_transformer.model import functional
+from jax_transformer.parallel.tracing import divide_rows
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide, mean_loss
 from jax_transformer.parity.backends.side import CannotRun, layer_by_layer
@@ -38,20 +41,31 @@ def after(step: int) -> str:
 
 def outputs(side: JaxSide | FunctionSide, params: Any, problem: Problem, *, gradients: bool) -> dict[str, Any]:
     """Returns activations, the loss, and its gradients."""
-    labels = jnp.asarray(problem.labels)
+    loss = partial(_of_function, side, problem) if isinstance(side, FunctionSide) else partial(_of_model, side, problem)
+    with _tracing(side):
+        if not gradients:
+            value, trace = loss(params)
+            return {**trace, LOSS: value}
+        (value, trace), of_params = jax.value_and_grad(loss, has_aux=True)(params)
+        return {**trace, LOSS: value, **_named(GRADIENT, of_params)}
 
-    def loss(params: Any) -> tuple[Any, Mapping[str, Any]]:
-        if isinstance(side, FunctionSide):
-            logits, trace = side._call(params, problem, "float64")
-            return side.mean_loss(logits, labels), {**trace, "logits": logits}
-        logits, trace = functional.apply(side.config, params, *problem.ids, return_trace=True)
-        return mean_loss(side.config, side.train_config, side.programs)(logits, labels), trace
 
-    if not gradients:
-        value, trace = loss(params)
-        return {**trace, LOSS: value}
-    (value, trace), of_params = jax.value_and_grad(loss, has_aux=True)(params)
-    return {**trace, LOSS: value, **_named(GRADIENT, of_params)}
+def _of_function(side: FunctionSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
+    logits, trace = side._call(params, problem, "float64")
+    return side.mean_loss(logits, jnp.asarray(problem.labels)), {**trace, "logits": logits}
+
+
+def _of_model(side: JaxSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Computes on the side's devices, and drops rows that only fill up."""
+    devices, filled = side.devices, side.filled_up(problem)
+    mean = mean_loss(side.config, side.train_config, side.programs, is_filled_up=devices.mesh is not None)
+    logits, trace = functional.apply(side.config, params, *map(jnp.asarray, filled.ids), return_trace=True)
+    own = jax.tree.map(lambda value: devices.own_rows(value, problem, filled), trace)  # in execution order
+    return mean(logits, jnp.asarray(filled.labels)), own
+
+
+def _tracing(side: JaxSide | FunctionSide) -> AbstractContextManager[Any]:
+    return nullcontext() if isinstance(side, FunctionSide) else side.devices.tracing()
 
 
 def steps(
@@ -74,16 +88,18 @@ def steps(
     train = replace(side.train_config, schedule="constant", warmup_steps=0)
     optimizer = side.programs.optimizer or make_optimizer(train, lambda count: rates[count])
     state = init_state(side.config, train, params, optimizer=optimizer)
-    step = StepFunctions.of("parity", side.config, train, optimizer, loss=side.programs.loss)
-    batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
+    step = StepFunctions.of("parity", side.config, train, optimizer, loss=side.programs.loss, mesh=side.devices.mesh)
+    filled = side.filled_up(problem)
     found: dict[str, Any] = {}
-    for number in range(1, max(shown) + 1):
-        tokens = step.count(batch)
-        mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
-        state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
-        if number in shown:
-            found |= _named(after(number), state.params)
-        state = state._replace(params=cut(state.params, is_weight=True))
+    with _tracing(side):
+        batch = divide_rows(Batch(filled.source_ids, filled.decoder_input_ids, filled.labels), train.accumulate)
+        for number in range(1, max(shown) + 1):
+            tokens = step.count(batch)
+            mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
+            state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
+            if number in shown:
+                found |= _named(after(number), state.params)
+            state = state._replace(params=cut(state.params, is_weight=True))
     return found
 
 

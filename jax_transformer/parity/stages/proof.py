@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jax_transformer.parallel.mesh import described
 from jax_transformer.parity.allowances import with_keys_for_all
+from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
@@ -65,8 +67,14 @@ def prove_pair(
             progress("proof: optimizer steps")
             collected.prove(after_steps, both.steps)
     ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
-    certificate = collected.certificate(pair.candidate.name, pair.reference.name, ids)
+    certificate = collected.certificate(_name(pair.candidate), pair.reference.name, ids)
     return replace(certificate, allowed=tuple(sorted(pair.allow)))
+
+
+def _name(candidate: Any) -> str:
+    """Returns the name of a side, with its mesh if it has one."""
+    mesh = candidate.devices.mesh if isinstance(candidate, JaxSide) else None
+    return candidate.name if mesh is None else f"{candidate.name} on {described(mesh)}"
 
 
 def proof_problem(pair: Pair, seed: int) -> Problem:

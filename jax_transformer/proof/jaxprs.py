@@ -1,0 +1,82 @@
+"""Read jaxprs: what they call, where they are in the user's source, and the slices of their scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import partial_eval
+
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.programs import UnknownOperation, Value
+
+CALLS = {
+    "pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr", "custom_lin": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+}  # fmt: skip
+"""Primitives that call a jaxpr → the parameter that holds it."""
+
+
+def without_dead_code(closed: Any) -> Any:
+    """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return jex_core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def on_one_device(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an equation's parameters without those that say where its results lie on a mesh."""
+    return {name: None if name in ("sharding", "out_sharding") else each for name, each in params.items()}
+
+
+def counts_of(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns how many constants a scan has, and how many values it carries; from jax 0.11 on, trees tell."""
+    if "ft_in" in params:
+        constants, carry, _ = params["ft_in"].unpack()
+        return len(constants), len(carry)
+    return params["num_consts"], params["num_carry"]
+
+
+def slice_of(b: Builder, x: Value, step: int) -> Value:
+    """Returns the slice of x that a scan reads in a step."""
+    if x.known is not None and x.kind != "float":
+        return b.constant(x.known[step])
+    size = int(np.prod(x.shape[1:], dtype=np.int64))
+    places = np.arange(step * size, (step + 1) * size).reshape(x.shape[1:])
+    return b.take(x, places)
+
+
+def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
+    """Returns what a scan returns of its steps' slices, whose type is `aval`."""
+    if not slices:
+        return b.constant(np.zeros((0, *aval.shape), aval.dtype))
+    return b.concatenate([b.reshape(each, (1, *each.shape)) for each in slices], 0)
+
+
+def called(name: str, params: Mapping[str, Any]) -> Any:
+    """Returns the jaxpr that a primitive of `CALLS` calls."""
+    return closed_of(params[CALLS[name] if CALLS[name] in params else "jaxpr"])  # versions of jax differ
+
+
+def closed_of(jaxpr: Any) -> Any:
+    """Returns a jaxpr with its constants."""
+    return jaxpr if hasattr(jaxpr, "consts") else jex_core.ClosedJaxpr(jaxpr, ())
+
+
+def array_of(each: Any) -> np.ndarray:
+    """Returns a constant of a jaxpr."""
+    if hasattr(each, "dtype") and jax.dtypes.issubdtype(each.dtype, jax.dtypes.prng_key):
+        raise UnknownOperation("random key", "", "random numbers are no function of weights and ids")
+    return np.asarray(each)
+
+
+def line_of(equation: Any) -> str:
+    """Returns the file and line of the user's that an equation is from; "" if none is."""
+    from jax._src import source_info_util
+
+    frame = source_info_util.user_frame(equation.source_info.traceback)
+    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"
