@@ -247,6 +247,12 @@ def stack(b: Builder, *parts: Value, axis: int = 0, **params: Any) -> Value:
     return b.concatenate([b.reshape(part, (*part.shape[:axis], 1, *part.shape[axis:])) for part in parts], axis)
 
 
+@rule("unstack")
+def unstack(b: Builder, x: Value, *, axis: int = 0, **params: Any) -> list[Value]:
+    places = np.moveaxis(np.arange(x.size).reshape(x.shape), axis, 0)
+    return [b.take(x, each) for each in places]
+
+
 @rule("split")
 def split(b: Builder, x: Value, *, sizes: Any, axis: int, **params: Any) -> list[Value]:
     places = np.split(np.arange(x.size).reshape(x.shape), np.cumsum(sizes)[:-1], axis)
