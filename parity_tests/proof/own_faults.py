@@ -66,11 +66,105 @@ class OwnFault:
         return operation == self.operation and expected in line
 
 
-CACHED = "steps with a cache, and teacher forcing"
+STEPS, STATE = "jax_transformer/model/steps.py", "jax_transformer/model/decoder_state.py"
+MODEL, STACK, ATTENTION = (f"jax_transformer/model/{name}.py" for name in ("transformer", "stack", "attention"))
+MASKS, POSITIONS, LORA = (f"jax_transformer/model/{name}.py" for name in ("masks", "positions", "lora"))
+STEP, LOSSES = "jax_transformer/training/step.py", "jax_transformer/training/losses.py"
+CACHED, BEAMS = "steps with a cache, and teacher forcing", "beams that continue others, and their own tokens at once"
+SCAN, REMAT = "layers in a scan, and unrolled", "all activations recomputed, and kept"
+FUSED = "attention on the path xla, and step by step"
+LONGER, PACKED = "a longer bucket, and a shorter one", "packed rows, and a row for each pair"
+ACCUMULATED, CHUNKED = "2 batches accumulated, and one", "a loss of 3 tokens at a time, and at once, smoothed over all"
+
+OTHER_INPUT = """    recomputed = jax.custom_vjp(run_layer)
+
+    def backward(args, cotangents):
+        return jax.vjp(run_layer, args[0] * (1 + 2**-30), *args[1:])[1](cotangents)
+
+    recomputed.defvjp(lambda *args: (run_layer(*args), args), backward)
+    return recomputed
+"""
+"""Rematerialises a layer from an input that is a little larger."""
+
 FAULTS = (
-    OwnFault(
-        "the cache is written one token late", "jax_transformer/model/steps.py",
-        "first = state.position * state.num_beams", "first = (state.position + 1) * state.num_beams",
-        CACHED, "select_n",
-    ),
+    # --- caches and beams
+    OwnFault("a token's keys overwrite those before", STEPS, "first = state.position * state.num_beams",
+             "first = jnp.maximum(state.position - 1, 0) * state.num_beams", CACHED, ""),
+    OwnFault("the cache is written one token late", STEPS, "first = state.position * state.num_beams",
+             "first = (state.position + 1) * state.num_beams", CACHED, ""),
+    OwnFault("an empty slot of the cache is attended", STATE, "jnp.arange(self.length) <= self.position",
+             "jnp.arange(self.length) <= self.position + 1", CACHED, ""),
+    OwnFault("a step's relative bias is that of the token before", MODEL,
+             "places = positions.Places(numbers, state.length, state.position)",
+             "places = positions.Places(numbers, state.length, state.position - 1)", CACHED, "", model="T5"),
+    OwnFault("a step's sinusoids are those of the next token", MODEL, '"column": state.position[None, None],',
+             '"column": state.position[None, None] + 1,', CACHED, ""),
+    OwnFault("cached keys of the source aren't rotated", STEPS, "keys = self.placed_key(keys, angles)",
+             "keys = self.placed_key(keys, None)", CACHED, "", model="rotary, shared keys"),
+    OwnFault("steps attend to the source's pads", STEPS, "cache.cross_values, AttentionTerms(mask))",
+             "cache.cross_values, AttentionTerms())", CACHED, ""),
+    OwnFault("beams keep their slots when they continue others", STATE,
+             "slots=jnp.take_along_axis(self.slots, parents[..., None], axis=1),", "slots=self.slots,", BEAMS, ""),
+    OwnFault("beams see each other's tokens", STATE, "return (is_own & is_past[:, None])",
+             "return (is_own | is_past[:, None])", BEAMS, ""),
+    OwnFault("scores are those of the inputs", "jax_transformer/decoding/scoring.py",
+             "inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)", "inputs = target_ids",
+             "score, and its definition", ""),
+    # --- layers and attention
+    OwnFault("a scan runs the first layer again and again", STACK, "layer_parameters, index = layer\n",
+             "layer_parameters, index = layer_slice(parameters, 0), layer[1]\n", SCAN, ""),
+    OwnFault("layers are unrolled from the last to the first", STACK,
+             "0 if self.config.share_layers else i)", "0 if self.config.share_layers else -1 - i)", SCAN, "",
+             side="reference"),
+    OwnFault("layers are recomputed from another input", STACK,
+             "    return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)\n", OTHER_INPUT, REMAT, ""),
+    OwnFault("a fused path has a scale of its own", ATTENTION,
+             "scale=attention_scale(config, heads.query.shape[-1]),\n        implementation",
+             "scale=None,\n        implementation", FUSED, "", model="T5"),
+    OwnFault("a fused path has no bias", ATTENTION,
+             "bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),\n        mask=terms.mask,\n"
+             "        scale", "bias=None,\n        mask=terms.mask,\n        scale", FUSED, "", model="T5"),
+    OwnFault("a tied head sends the table no gradient", MODEL, "self._target_embedding.embedding[...].T",
+             "jax.lax.stop_gradient(self._target_embedding.embedding[...].T)",
+             "one table for both sides and the head, and three", ""),
+    # --- batches
+    OwnFault("pads are attended", MASKS, '"keys": on_keys,', '"keys": None,', LONGER, ""),
+    OwnFault("pads count in the loss", LOSSES, "labels >= 0 if criterion.counts_pads else labels != criterion.pad_id",
+             "labels >= 0", LONGER, ""),
+    OwnFault("rows of padding count in the loss", LOSSES,
+             "return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)",
+             "return labels", "rows of padding where pads count, and none", ""),
+    OwnFault("a packed decoder attends to the pair before", MASKS,
+             "decoder_self=both(decoder_self, segment_mask(target, target)),", "decoder_self=decoder_self,", PACKED, ""),
+    OwnFault("a packed decoder attends to all sources", MASKS, "cross=both(cross, segment_mask(target, source)),",
+             "cross=cross,", PACKED, ""),
+    OwnFault("a packed encoder attends to the pair beside", MASKS,
+             "encoder_self=both(encoder_self, segment_mask(source, source)),", "encoder_self=encoder_self,", PACKED, ""),
+    OwnFault("positions go on from pair to pair", POSITIONS,
+             "return before - jax.lax.cummax(jnp.where(starts, before, 0), axis=1)", "return before", PACKED, ""),
+    # --- training
+    OwnFault("means of unequal parts are averaged", STEP, "total, _ = summed_loss(",
+             "total, tokens = summed_loss(", ACCUMULATED, ""),
+    OwnFault("the last part's gradients are kept alone", STEP,
+             "return jax.tree.map(jnp.add, sums, of_part(*numbered)), None", "return of_part(*numbered), None",
+             ACCUMULATED, ""),
+    OwnFault("each part is clipped", STEP, "return mean, lie_as_parameters(gradients, state.params, self.mesh)",
+             "scale = jnp.minimum(self.config.clip_norm / (optax.tree.norm(gradients) + 1e-6), 1.0)\n"
+             "            return mean, jax.tree.map(lambda gradient: gradient * scale, gradients)", ACCUMULATED, ""),
+    OwnFault("averages move before the step", STEP, "_moved_average(state.average, params, state.step, decay)",
+             "_moved_average(state.average, state.params, state.step, decay)", "a moving average, and its definition", ""),
+    OwnFault("the filling of the last chunk counts", LOSSES, "constant_values=filler", "constant_values=1", CHUNKED, ""),
+    OwnFault("a chunk's gradients forget the others'", LOSSES,
+             "to_kernel = to_kernel + jax.lax.optimization_barrier(hidden.T) @ to_logits",
+             "to_kernel = jax.lax.optimization_barrier(hidden.T) @ to_logits", CHUNKED, ""),
+    OwnFault("gradients of chunks aren't scaled by the mean", LOSSES, "(gradient * cotangent).astype(gradient.dtype)",
+             "gradient", "a user's loss, and ours", "", side="reference"),
+    OwnFault("the label shares in what others share", LOSSES, "rest, count = rest - label_logit, count - 1",
+             "rest, count = rest, count - 1", "a loss of 20 tokens at a time, and its definition, smoothed over others",
+             ""),
+    OwnFault("adapters are added unscaled", LORA, "kernel + scale * product.reshape(kernel.shape)",
+             "kernel + product.reshape(kernel.shape)", "adapters, and merged kernels", ""),
+    OwnFault("frozen parameters are trained", "jax_transformer/training/freezing.py",
+             "trained = {path: leaf for path, leaf in leaves.items() if path not in frozen}",
+             "trained, frozen = leaves, {}", "frozen parameters, and parameters put back", ""),
 )  # fmt: skip
