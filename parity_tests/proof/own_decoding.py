@@ -4,7 +4,6 @@ tokens at once."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jax_transformer.decoding.cache import Weights
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.training.step import make_evaluation_step
-from proof.own_models import BATCH, MODELS, Computation, Outputs, OwnPair, for_models
+from proof.own_models import BATCH, Computation, Outputs, OwnPair, for_models
 
 SOURCE, LABELS, START = BATCH.source_ids, BATCH.labels, 2
 IDS = np.array([[2, 5, 6, 4], [2, 4, 9, 9], [2, 7, 8, 3], [2, 10, 4, 5]], np.int32)
@@ -93,15 +92,14 @@ def with_histories(config: TransformerConfig) -> Computation:
     """Returns the computation of the same logits from each beam's own tokens, at once."""
 
     def computed(params: Params) -> Outputs:
-        return {"logits": jnp.stack([_last(params, ids) for ids in histories()], axis=1)}
+        return {"logits": jnp.stack([last(params, ids) for ids in histories()], axis=1)}
 
-    def _last(params: Params, ids: np.ndarray) -> jax.Array:
-        """Returns the logits after the last of ids [B, K, t]."""
-        beams = [
-            functional.apply(config.while_decoding(), params, jnp.asarray(SOURCE), jnp.asarray(own))[:, -1]
-            for own in np.moveaxis(ids, 1, 0)
-        ]
-        return jnp.stack(beams, axis=1)
+    def last(params: Params, ids: np.ndarray) -> jax.Array:
+        """Returns the logits [B, K, V] after the last of ids [B, K, t]."""
+        batch, beams, length = ids.shape
+        source, rows = np.repeat(SOURCE, beams, axis=0), ids.reshape(-1, length)
+        found = functional.apply(config.while_decoding(), params, jnp.asarray(source), jnp.asarray(rows))
+        return found[:, -1].reshape(batch, beams, -1)
 
     return computed
 
@@ -123,7 +121,12 @@ def scored(*, at_once: bool) -> Callable[[TransformerConfig], Computation]:
 
 def log_probs(config: TransformerConfig, params: Params, *, at_once: bool = True) -> jax.Array:
     found = scoring._log_probs(config, params, jnp.asarray(SOURCE), jnp.asarray(LABELS), START, at_once=at_once)
-    return found[LABELS != config.target_pad_id]  # `score` leaves out what follows the end
+    return found[is_real(config)]  # `score` leaves out what follows the end
+
+
+def is_real(config: TransformerConfig) -> np.ndarray:
+    """Returns which labels aren't pads, [B, T]."""
+    return np.not_equal(LABELS, config.target_pad_id)
 
 
 def by_log_softmax(config: TransformerConfig) -> Computation:
@@ -132,7 +135,7 @@ def by_log_softmax(config: TransformerConfig) -> Computation:
     def computed(params: Params) -> Outputs:
         logits = teacher_forced(config, BATCH.decoder_input_ids)(params)["logits"]
         table = np.eye(config.target_vocab_size)[LABELS]
-        return {"output": (table * jax.nn.log_softmax(logits)).sum(axis=-1)[LABELS != config.target_pad_id]}
+        return {"output": (table * jax.nn.log_softmax(logits)).sum(axis=-1)[is_real(config)]}
 
     return computed
 
@@ -146,14 +149,14 @@ def summed_scores(config: TransformerConfig) -> Computation:
     return lambda params: {"loss": -log_probs(config, params).sum()}
 
 
-def without_cache(config: TransformerConfig) -> Computation:
+def without_cache(config: TransformerConfig, ids: np.ndarray = IDS) -> Computation:
     """Returns the computation of the logits token by token from whole prefixes."""
 
     def computed(params: Params) -> Outputs:
         weights = Weights(params, None)
-        state = cache.start(config, weights, jnp.asarray(SOURCE), IDS.shape[1], 1)
+        state = cache.start(config, weights, jnp.asarray(SOURCE), ids.shape[1], 1)
         found = []
-        for column in IDS.T:
+        for column in ids.T:
             logits, state = cache.step(config, weights, state, jnp.asarray(column)[:, None])
             found.append(logits[:, 0])
         return {"logits": jnp.stack(found, axis=1)}
@@ -161,6 +164,8 @@ def without_cache(config: TransformerConfig) -> Computation:
     return computed
 
 
+HIDDEN = np.array([[0, 5, 6], [0, 4, 9], [0, 7, 8], [0, 10, 4]], np.int32)
+"""Decoder inputs that start with the pad, as T5's and Marian's do."""
 PADDED = np.array([[2, 5, 0, 4], [2, 4, 9, 9], [2, 0, 0, 3], [2, 10, 4, 0]], np.int32)
 """Decoder inputs with pads among them."""
 PAIRS: tuple[OwnPair, ...] = (
@@ -179,6 +184,10 @@ PAIRS: tuple[OwnPair, ...] = (
     ),
     *for_models("beams that continue others, and their own tokens at once", with_beams, with_histories),
     *for_models("steps from whole prefixes, and teacher forcing", without_cache, teacher_forced),
+    *for_models(
+        "steps from a start that is hidden as padding, and from whole prefixes",
+        lambda config: step_by_step(config, HIDDEN), lambda config: without_cache(config, HIDDEN),
+    ),
     *for_models("score at once, and token by token", scored(at_once=True), scored(at_once=False)),
     *for_models("score, and its definition", scored(at_once=True), by_log_softmax),
     *for_models("a validation loss, and the scores of its sentences", evaluated, summed_scores),

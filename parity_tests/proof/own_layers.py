@@ -13,7 +13,17 @@ import jax.numpy as jnp
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import Params
 from jax_transformer.runtime.trees import flatten, unflatten
-from proof.own_models import MODELS, Computation, Outputs, OwnPair, for_models, gradients_by_name, pair, shapes_of, whole
+from proof.own_models import (
+    MODELS,
+    Computation,
+    Outputs,
+    OwnPair,
+    for_models,
+    gradients_by_name,
+    pair,
+    shapes_of,
+    whole,
+)
 
 FUSED_PATHS = ("xla",)
 """Paths of attention that are proven to be the reference path. "flash" belongs here once the prover reads its
@@ -113,5 +123,5 @@ PAIRS: tuple[OwnPair, ...] = (
         for model in MODELS
     ),
     shared("T5", of_biases, "relative biases of a stack, and of each layer", relative_bias_per_layer=True),
-    shared("relative vectors", of_biases, "relative vectors of a stack, and of each layer", relative_bias_per_layer=True),
+    shared("relative vectors", of_biases, "vectors of a stack, and of each layer", relative_bias_per_layer=True),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
     python parity_tests/proof/own_table.py [--names packed cache …] [--write docs/proof_tables.md]
 
-All of them take some seven minutes of one core. --write renews the tables between the marks of a page. Exit code 1 if
+All of them take some eight minutes of one core. --write renews the tables between the marks of a page. Exit code 1 if
 a pair isn't proven, or a fault isn't refuted."""
 
 from __future__ import annotations

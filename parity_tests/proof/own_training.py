@@ -65,7 +65,7 @@ def steps(config: TransformerConfig, train: TrainConfig = TRAIN, batches: tuple[
             batch = batches[(number - 1) % len(batches)]
             tokens = step.count(batch)
             mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
-            state, metrics = step.update(state, mean, tokens, cut(gradients, is_weight=False))
+            state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
             found |= after(number, state) if number in (1, STEPS) else {}
             found |= {"loss": mean} if number == 1 else {}
             state = state._replace(params=cut(state.params, is_weight=True))
@@ -108,9 +108,7 @@ def averaged_by_hand(config: TransformerConfig, train: TrainConfig = TRAIN) -> C
             mean, gradients = step.gradients(state, BATCH, tokens, step.dropout_key(state))
             state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
             kept = min(train.ema_decay, (1 + number) / (10 + number))
-            averages = {
-                path: kept * averages[path] + (1 - kept) * leaf for path, leaf in flatten(state.params).items()
-            }
+            averages = {path: kept * averages[path] + (1 - kept) * leaf for path, leaf in flatten(state.params).items()}
             if number + 1 in (1, STEPS):
                 found |= after(number + 1, state._replace(average=unflatten(averages)))
             found |= {"loss": mean} if number == 0 else {}
@@ -190,9 +188,7 @@ def _product(leaves: Params, path: str) -> jax.Array:
 def with_adapters(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a model's parameters, and of the adapters beside them."""
     state = jax.eval_shape(lambda: init_state(config, ADAPTED))
-    return {
-        path: leaf.shape for path, leaf in flatten(stored_params(state)).items() if not path.endswith("lora_scale")
-    }
+    return {path: leaf.shape for path, leaf in flatten(stored_params(state)).items() if not path.endswith("lora_scale")}
 
 
 # --- losses
@@ -224,7 +220,8 @@ def of_all_logits(criterion: Criterion) -> Callable[[TransformerConfig], Computa
 
 
 def by_definition(criterion: Criterion) -> Callable[[TransformerConfig], Computation]:
-    """Returns the computation of −Σ q log p, less the entropy of q if it is a divergence, with the target distribution q as a table."""
+    """Returns the computation of −Σ q log p, less the entropy of q if it is a divergence. q, the target distribution, is
+    a table."""
     table, epsilon = targets_of(criterion), criterion.label_smoothing
     entropy = 0.0
     if criterion.smoothing == "others_but_pad":
@@ -281,6 +278,15 @@ def differentiated(loss: Callable[[Params], jax.Array]) -> Computation:
     return computed
 
 
+# --- narrow products
+
+
+def in_bfloat16(config: TransformerConfig) -> Computation:
+    """Returns the computation whose products are of bfloat16. GELU isn't the same function in it: JAX rounds its
+    constants."""
+    return whole(replace(config, compute_dtype="bfloat16"))
+
+
 TWO = ("post-norm", "T5")
 PAIRS: tuple[OwnPair, ...] = (
     *for_models("2 batches accumulated, and one", accumulated(2), steps),
@@ -320,7 +326,11 @@ PAIRS: tuple[OwnPair, ...] = (
                 of_all_logits(CRITERIA["smoothed over all"]), models=tuple(MODELS)[1:]),
     *for_models("a user's loss, and ours", own_loss, lambda config: partial(loss_and_gradients, config), models=TWO),
     *for_models(
-        "products in bfloat16, and in float32", lambda config: whole(replace(config, compute_dtype="bfloat16")), whole,
-        dtype="float32",
+        "products in bfloat16, and in float32", in_bfloat16, whole,
+        models=("post-norm", "rotary, shared keys", "relative vectors"), dtype="float32",
+    ),
+    *for_models(
+        "products in bfloat16 without GELU, and in float32", in_bfloat16, whole, models=("T5", "BART"),
+        dtype="float32", activation="relu",
     ),
 )  # fmt: skip

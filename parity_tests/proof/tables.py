@@ -1,4 +1,4 @@
-"""What commands that prove many pairs share: to lower and decide, a row for each, and tables between marks of a page."""
+"""Proves pairs one after another, makes a row of a table of each, and puts tables between the marks of a page."""
 
 from __future__ import annotations
 
