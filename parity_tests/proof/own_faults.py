@@ -30,7 +30,7 @@ class OwnFault:
     operation: str
     """JAX's operation at which the two sides part."""
     at: str = ""
-    """A part of the line at which they part, which may be one that reads what the changed one computes; "": that one."""
+    """A part of the line at which they part, the changed one or a later one that reads its result; "": the changed."""
     model: str = "post-norm"
     side: Literal["candidate", "reference"] = "candidate"
     """The side whose place is expected."""
@@ -96,8 +96,7 @@ FAULTS = (
              "first = jnp.maximum(state.position - 1, 0) * state.num_beams", CACHED, "dot_general",
              at="BNQH,BNKH->BNQK"),
     OwnFault("the cache is written one token late", STEPS, "first = state.position * state.num_beams",
-             "first = (state.position + 1) * state.num_beams", CACHED, "add", at="self._branch(site, sublayer(h,
-             scope(site)), scope)"),
+             "first = (state.position + 1) * state.num_beams", CACHED, "add", at="self._branch(site"),
     OwnFault("an empty slot of the cache is attended", STATE, "jnp.arange(self.length) <= self.position",
              "jnp.arange(self.length) <= self.position + 1", HIDDEN, "dot_general", at="weights, values"),
     OwnFault("a step's relative bias is that of the token before", MODEL,
@@ -107,8 +106,8 @@ FAULTS = (
     OwnFault("a step's sinusoids are those of the next token", MODEL, '"column": state.position[None, None],',
              '"column": state.position[None, None] + 1,', CACHED, "gather", at="gather(table, None"),
     OwnFault("cached keys of the source aren't rotated", STEPS, "keys = self.placed_key(keys, angles)",
-             "keys = self.placed_key(keys, None)", CACHED, "mul", at="weights[..., None] * values", model="rotary,
-             shared keys"),
+             "keys = self.placed_key(keys, None)", CACHED, "mul", at="weights[..., None] * values",
+             model="rotary, shared keys"),
     OwnFault("steps attend to the source's pads", STEPS, "cache.cross_values, AttentionTerms(mask))",
              "cache.cross_values, AttentionTerms())", CACHED, "dot_general", at="weights, values"),
     OwnFault("beams keep their slots when they continue others", STATE,
@@ -145,11 +144,10 @@ FAULTS = (
     OwnFault("pads are attended", MASKS, '"keys": on_keys,', '"keys": None,', LONGER, "reduce_max",
              at="jax.nn.softmax", side="reference"),
     OwnFault("pads count in the loss", LOSSES, "labels >= 0 if criterion.counts_pads else labels != criterion.pad_id",
-             "labels >= 0", LONGER, "reduce_sum", at="counted_tokens(labels, criterion)", side="reference"),
+             "labels >= 0", LONGER, "reduce_sum", at="counted_tokens(", side="reference"),
     OwnFault("rows of padding count in the loss", LOSSES,
              "return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)",
-             "return labels", "rows of padding where pads count, and none", "reduce_sum", at="counted_tokens(labels,
-             criterion)", side="reference"),
+             "return labels", "rows of padding where pads count, and none", "reduce_sum", at="counted_tokens(", side="reference"),
     OwnFault("a packed decoder attends to the pair before", MASKS,
              "decoder_self=both(decoder_self, segment_mask(target, target)),", "decoder_self=decoder_self,", PACKED,
              "dot_general", at="BQNH,BKNH->BNQK"),
@@ -175,7 +173,7 @@ FAULTS = (
              "_moved_average(state.average, state.params, state.step, decay)", "a moving average, and its definition",
              "add", at="mean + ((1.0 - decay_now)"),
     OwnFault("the filling of the last chunk counts", LOSSES, "constant_values=filler", "constant_values=1", CHUNKED,
-             "reduce_sum", at="counted_tokens(labels, criterion)"),
+             "reduce_sum", at="counted_tokens("),
     OwnFault("a chunk's gradients forget the others'", LOSSES,
              "to_kernel = to_kernel + jax.lax.optimization_barrier(hidden.T) @ to_logits",
              "to_kernel = jax.lax.optimization_barrier(hidden.T) @ to_logits", CHUNKED, "dot_general"),

@@ -220,8 +220,8 @@ def of_all_logits(criterion: Criterion) -> Callable[[TransformerConfig], Computa
 
 
 def by_definition(criterion: Criterion) -> Callable[[TransformerConfig], Computation]:
-    """Returns the computation of −Σ q log p, less the entropy of q if it is a divergence. q, the target distribution, is
-    a table."""
+    """Returns the computation of −Σ q log p with the target distribution q as a table, less the entropy of q if the
+    loss is a divergence."""
     table, epsilon = targets_of(criterion), criterion.label_smoothing
     entropy = 0.0
     if criterion.smoothing == "others_but_pad":
