@@ -211,9 +211,10 @@ class _Side:
         found = set[int]()
         constants = self.own.numbers | self.other.numbers
         for node in reversed(range(len(self.own.operations))):
-            elements = self.own.elements.get(node)
-            is_number = elements is None or not elements.size or int(elements[-1]) in constants
-            is_number = is_number or (elements.size > 1 and elements[0] == elements[-1])  # a softmax over one key
+            elements = self.own.elements.get(node, np.zeros(0))
+            is_number = not elements.size or int(elements[-1]) in constants
+            if elements.size > 1 and elements[0] == elements[-1]:
+                is_number = True  # such as the weights of a softmax over one key
             if node in found or (not is_number and self.is_shared(node)):
                 found.update(self.own.operations[node].inputs)
         return found

@@ -71,7 +71,7 @@ def _of_inputs(
         return [whole & attributes["counts"] if "counts" in attributes else whole]
     if one.name == "row_exp":
         kept = own & attributes["counts"] if "counts" in attributes else own
-        return [kept, kept.any(axis=attributes["axis"], keepdims=True)]
+        return [kept, np.asarray(kept.any(axis=attributes["axis"], keepdims=True))]
     return [_unbroadcast(own, shape) for shape in shapes]  # elementwise
 
 
@@ -79,9 +79,9 @@ def _unbroadcast(own: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Returns which elements were repeated where some are needed."""
     if own.shape == shape:
         return own
-    own = own.any(axis=tuple(range(own.ndim - len(shape))))
+    own = np.asarray(own.any(axis=tuple(range(own.ndim - len(shape)))))
     axes = tuple(axis for axis, (small, large) in enumerate(zip(shape, own.shape, strict=True)) if small < large)
-    return own.any(axis=axes, keepdims=True)
+    return np.asarray(own.any(axis=axes, keepdims=True))
 
 
 def _at(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
