@@ -9,7 +9,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.stack import StackConfig
 from jax_transformer.model import initializers, positions
-from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.dtypes import at_least_float32, compute_dtype
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.sharding import constrain, divisor, width_shards
 
@@ -29,7 +29,10 @@ class Embedding(nnx.Module):
         if self.pad_id is not None and not self.config.trains_pad_embedding:
             is_pad = jnp.equal(ids, self.pad_id)[..., None]  # [B, T, 1]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
-        return vectors if factor == 1.0 else vectors * factor
+        if factor == 1.0:
+            return vectors
+        # in bfloat16, the factor itself would be rounded: sqrt(768) by 0.13 %
+        return (vectors.astype(at_least_float32(dtype)) * factor).astype(dtype)
 
 
 def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:

@@ -127,8 +127,7 @@ class Emitter:
         while x.node is not None and places.size:
             one = self.operations[x.node]
             if one.name == "take":
-                inner = one.attributes["places"].ravel()
-                places = np.where(places < 0, -1, inner[places])
+                places = np.append(one.attributes["places"], -1)[places]
             elif one.name == "concatenate" and math.prod(one.shape[: one.attributes["axis"]]) == 1:
                 ends = np.cumsum([self._values[part].size for part in one.inputs])
                 part = int(np.searchsorted(ends, places.max(), side="right"))

@@ -142,6 +142,10 @@ class Lowering:
         for result in equation.outvars:
             if name not in CONTROL and 0 < _bits(result.aval) < max(bits, default=0):
                 self.builder.narrow(str(result.aval.dtype))
+        if name == "reduce_precision":
+            kept, whole = equation.params, jax.dtypes.finfo(equation.invars[0].aval.dtype)
+            if kept["mantissa_bits"] < whole.nmant or kept["exponent_bits"] < whole.nexp:
+                self.builder.narrow(f"{kept['mantissa_bits']} bits")
         precision = equation.params.get("precision") if name == "dot_general" else None
         if isinstance(precision, jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset):
             self.builder.narrow(str(precision))

@@ -167,9 +167,7 @@ def _cast(b: Builder, known: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 @rule("reduce_precision")
-def reduce_precision(b: Builder, x: Value, *, exponent_bits: int, mantissa_bits: int, **params: Any) -> Value:
-    if mantissa_bits < 52:
-        b.narrow(f"{mantissa_bits} bits")
+def reduce_precision(b: Builder, x: Value, **params: Any) -> Value:
     return x
 
 
@@ -249,6 +247,12 @@ def concatenate(b: Builder, *parts: Value, dimension: int, **params: Any) -> Val
 @rule("stack")
 def stack(b: Builder, *parts: Value, axis: int = 0, **params: Any) -> Value:
     return b.concatenate([b.reshape(part, (*part.shape[:axis], 1, *part.shape[axis:])) for part in parts], axis)
+
+
+@rule("unstack")
+def unstack(b: Builder, x: Value, *, axis: int = 0, **params: Any) -> list[Value]:
+    places = np.moveaxis(np.arange(x.size).reshape(x.shape), axis, 0)
+    return [b.take(x, each) for each in places]
 
 
 @rule("split")

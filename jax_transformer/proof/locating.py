@@ -9,13 +9,16 @@ ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.proof.domains import mix
+from jax_transformer.proof.needs import needed
 from jax_transformer.proof.programs import Operation, Program
 
 MOST_ELEMENTS = 2**25
@@ -51,11 +54,35 @@ class Seen:
     """Fingerprints of the operations' results."""
     elements: dict[int, np.ndarray] = field(default_factory=dict)
     """The elements of the operations' results, sorted."""
+    _arrays: dict[int, np.ndarray] = field(default_factory=dict)
 
     def watch(self, node: int, array: np.ndarray) -> None:
         self.prints[node] = fingerprint(array)
         if self._keeps_elements:
-            self.elements[node] = np.sort(array, axis=None)
+            self._arrays[node] = array
+
+    def sort(self) -> None:
+        """Sorts all elements."""
+        self._sort(dict.fromkeys(self._arrays, ...))
+
+    def sort_needed(self, outputs: Iterable[int]) -> None:
+        """Sorts the elements that these outputs depend on, but zeros."""
+        needs = needed(self.program, outputs, {node: array == 0 for node, array in self._arrays.items()})
+        self._sort({node: needs[node] & (array != 0) for node, array in self._arrays.items() if node in needs})
+
+    def _sort(self, kept: Mapping[int, Any]) -> None:
+        for node, elements in kept.items():
+            self.elements[node] = np.sort(self._arrays.pop(node)[elements], axis=None)
+        self._arrays.clear()
+
+    @cached_property
+    def looked_up(self) -> Counter[int]:
+        """Returns the fingerprints of arrays whose elements are looked up, and how many are."""
+        found = Counter[int]()
+        for one in self.operations:
+            if one.name == "take":
+                found[self.prints[one.inputs[0]]] += int(np.prod(one.shape, dtype=np.int64))
+        return found
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -72,7 +99,7 @@ class Seen:
     @cached_property
     def lookups(self) -> set[int]:
         """Returns the fingerprints of arrays whose elements are looked up."""
-        return {self.prints[one.inputs[0]] for one in self.operations if one.name == "take"}
+        return {*self.looked_up}
 
     @cached_property
     def is_constant(self) -> list[bool]:
@@ -184,8 +211,10 @@ class _Side:
         found = set[int]()
         constants = self.own.numbers | self.other.numbers
         for node in reversed(range(len(self.own.operations))):
-            elements = self.own.elements.get(node)
-            is_number = elements is None or not elements.size or int(elements[-1]) in constants
+            elements = self.own.elements.get(node, np.zeros(0))
+            is_number = not elements.size or int(elements[-1]) in constants
+            if elements.size > 1 and elements[0] == elements[-1]:
+                is_number = True  # such as the weights of a softmax over one key
             if node in found or (not is_number and self.is_shared(node)):
                 found.update(self.own.operations[node].inputs)
         return found
@@ -234,6 +263,7 @@ def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
       outputs: the operations whose values differ, or among which one does.
       different: those of all outputs that differ.
     """
+    _sort(seen, different)
     sides = _Side(*seen), _Side(*seen[::-1])
     suspects = [side.suspects(*nodes) for side, *nodes in zip(sides, outputs, different, strict=True)]
     pair = _closest(sides, suspects)
@@ -242,6 +272,18 @@ def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
     )
     hidden = sides[0].hidden(ours), sides[1].hidden(theirs)
     return sides[0].place(ours, _masks(*hidden)), sides[1].place(theirs, _masks(*hidden[::-1]))
+
+
+def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
+    """Sorts the sides' elements. If they look up other numbers of elements in the same arrays, such as embeddings,
+    their batches have other shapes: then elements at pads aren't compared."""
+    shared = seen[0].looked_up.keys() & seen[1].looked_up.keys()
+    has_one_shape = all(seen[0].looked_up[each] == seen[1].looked_up[each] for each in shared)
+    for one, nodes in zip(seen, different, strict=True):
+        if has_one_shape:
+            one.sort()
+        else:
+            one.sort_needed(nodes)
 
 
 def fingerprint(array: np.ndarray) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
+
 from jax_transformer.proof import Program, Result, Task
 from jax_transformer.proof.locating import Place
 from proof.pairs import Pair, Shapes, Side
@@ -102,6 +104,10 @@ class Fault:
     def pair(self) -> Pair:
         """Returns the right programs, whose weights the faulty one reads, too."""
         return original(self.program)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Returns weights on which a difference is measured in float64."""
+        return self.pair().weights()
 
     def place(self, result: Result) -> tuple[str, str]:
         """Returns the operation and the text of the line at which the faulty side parts, as a result has it."""

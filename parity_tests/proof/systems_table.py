@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 import tempfile
 import time
@@ -21,8 +20,9 @@ from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import prove_pair
 from jax_transformer.proof import Certificate
 from parity_tests import families, systems
+from parity_tests.proof.tables import put
 
-BEGIN, END = "<!-- systems: written by parity_tests/proof/systems_table.py -->", "<!-- end of systems -->"
+MARKS = "<!-- systems: written by parity_tests/proof/systems_table.py -->", "<!-- end of systems -->"
 STAGES = ("forward", "loss", "gradients", "step 1", "step 3")
 HEAD = (
     f"| program | {' | '.join(STAGES)} | axioms | error below | CPU seconds |",
@@ -44,9 +44,7 @@ def main() -> int:
             all_proven &= certificate.verdict == "proven"
             print(rows[-1], flush=True)
     if options.write:
-        text = options.write.read_text(encoding="utf-8")
-        table = "\n".join([BEGIN, "", *HEAD, *rows, "", END])
-        options.write.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: table, text, flags=re.DOTALL), encoding="utf-8")
+        put(options.write, {MARKS: [*HEAD, *rows]})
     return 0 if all_proven else 1
 
 

@@ -42,6 +42,19 @@ def test_each_stack_multiplies_its_own_tokens(
     assert not same(functional.apply(dataclasses.replace(config, embedding_factor=0.5), params, *ids), expected)
 
 
+def test_a_factor_is_not_rounded_to_bfloat16(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
+    """√768 would be larger by 0.13 %."""
+    factor = float(np.sqrt(768))
+    narrow = dataclasses.replace(config, embedding_factor=factor, compute_dtype="bfloat16")
+    params = random_params(narrow)
+    _, trace = functional.apply(narrow, params, *ids, return_trace=True)
+    rows = params["source_embedding"]["embedding"][ids[0]].astype("bfloat16")
+    expected = (np.asarray(rows, np.float32) * np.float32(factor)).astype(rows.dtype)
+    np.testing.assert_array_equal(np.asarray(trace["encoder.token_embedding"]), expected)
+
+
 def test_a_shared_and_tied_table_stays_unscaled(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
 ) -> None:

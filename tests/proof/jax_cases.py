@@ -93,10 +93,12 @@ CASES: dict[str, list[Case]] = {
     "broadcast_in_dim": [of(lambda x: lax.broadcast_in_dim(x, (3, 4, 2), (0, 2)), (3, 2))],
     "concatenate": [of(lambda x, y: jnp.concatenate([x, y], 1), *BOTH)],
     "stack": [of(lambda x, y: jnp.stack([x, y], 1), *BOTH)],
+    "unstack": [of(lambda x: jnp.unstack(x, axis=1))],
     "split": [of(lambda x: lax.split(x, (1, 2), 1))],
     "pad": [
         of(lambda x: lax.pad(x, 0.0, ((1, 0, 1), (0, -1, 0)))),
         of(lambda x: lax.pad(x, 2.0, ((0, 1, 0), (2, 0, 1)))),
+        of(lambda x: lax.pad(x[:, 3:], 0.0, ((0, 0, 0), (2, 0, 0)))),
     ],
     "slice": [of(lambda x: lax.slice(x, (0, 1), (2, 5), (1, 2)), (2, 5))],
     "rev": [of(lambda x: lax.rev(x, (1,)))],

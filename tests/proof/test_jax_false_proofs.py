@@ -230,6 +230,18 @@ def test_rounding_casts_are_reported(dtype: Any) -> None:
     assert not lowered(lambda w: w + 0).narrowing
 
 
+def test_a_lower_precision_is_noted_and_the_own_one_is_not() -> None:
+    def noted(exponent: int, mantissa: int) -> bool:
+        def rounded(w: Any) -> Any:
+            return jax.lax.reduce_precision(w.astype(jnp.float32), exponent, mantissa)
+
+        return any("bits" in cast for cast in lowered(rounded).narrowing)
+
+    assert noted(8, 7)
+    assert noted(5, 23)
+    assert not noted(8, 23)
+
+
 def test_seeds_depend_on_the_programs() -> None:
     points = [compared(f, f).points[0].prime for f in (lambda w: w * 2, lambda w: w * 3)]
     assert points[0] != points[1]

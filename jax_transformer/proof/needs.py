@@ -1,0 +1,107 @@
+"""Which elements of a program's results its outputs depend on, at a point: not those at pads, or in empty slots of a
+cache, which programs of other shapes fill otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jax_transformer.proof.programs import Operation, Program
+
+Needs = dict[int, np.ndarray]
+"""Operations → which elements of their results are needed, as booleans."""
+
+
+def needed(program: Program, outputs: Iterable[int], zeros: Mapping[int, np.ndarray]) -> Needs:
+    """Returns the elements that outputs depend on. A factor isn't needed where the other factor is zero.
+
+    Args:
+      outputs: the operations of outputs, all of whose elements are needed.
+      zeros: which elements of each result are zero.
+    """
+    operations = program.operations
+    needs: Needs = {node: np.ones(operations[node].shape, bool) for node in outputs}
+    for node in reversed(range(len(operations))):
+        one, own = operations[node], needs.get(node)
+        if own is None:
+            continue
+        of_inputs = _of_inputs(
+            one, own, [operations[each].shape for each in one.inputs], [zeros[each] for each in one.inputs]
+        )
+        for each, need in zip(one.inputs, of_inputs, strict=True):
+            needs[each] = needs[each] | need if each in needs else need
+    return needs
+
+
+def _of_inputs(
+    one: Operation, own: np.ndarray, shapes: Sequence[tuple[int, ...]], zeros: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Returns the elements of an operation's inputs that its own needed ones depend on."""
+    attributes = one.attributes
+    if one.name == "reshape":
+        return [own.reshape(shapes[0])]
+    if one.name == "transpose":
+        return [own.transpose(np.argsort(attributes["order"]))]
+    if one.name == "broadcast":
+        return [_unbroadcast(own, shapes[0])]
+    if one.name == "take":
+        return [_at(attributes["places"].ravel()[own.ravel()], shapes[0])]
+    if one.name == "concatenate":
+        axis = attributes["axis"]
+        return np.split(own, np.cumsum([shape[axis] for shape in shapes])[:-1], axis)
+    if one.name == "where":
+        condition = np.broadcast_to(np.asarray(attributes["condition"], bool), own.shape)
+        return [own & condition, own & ~condition]
+    if one.name == "put":
+        return _of_put(own, attributes["places"], attributes["adds"], shapes)
+    if one.name == "multiply":
+        return [own & ~zeros[1], own & ~zeros[0]]
+    if one.name == "matmul":
+        return _of_matmul(own, zeros)
+    if one.name in ("sum", "largest"):
+        whole = np.broadcast_to(np.expand_dims(own, attributes["axes"]), shapes[0])
+        return [whole & attributes["counts"] if "counts" in attributes else whole]
+    if one.name == "cumulative_sum":
+        axis = attributes["axis"]
+        return [np.flip(np.logical_or.accumulate(np.flip(own, axis), axis), axis)]
+    if one.name == "row_mean":
+        whole = np.broadcast_to(own, shapes[0])
+        return [whole & attributes["counts"] if "counts" in attributes else whole]
+    if one.name == "row_exp":
+        kept = own & attributes["counts"] if "counts" in attributes else own
+        return [kept, np.asarray(kept.any(axis=attributes["axis"], keepdims=True))]
+    return [_unbroadcast(own, shape) for shape in shapes]  # elementwise
+
+
+def _unbroadcast(own: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns which elements were repeated where some are needed."""
+    if own.shape == shape:
+        return own
+    own = np.asarray(own.any(axis=tuple(range(own.ndim - len(shape)))))
+    axes = tuple(axis for axis, (small, large) in enumerate(zip(shape, own.shape, strict=True)) if small < large)
+    return np.asarray(own.any(axis=axes, keepdims=True))
+
+
+def _at(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    found = np.zeros(math.prod(shape), bool)
+    found[places[places >= 0]] = True
+    return found.reshape(shape)
+
+
+def _of_put(own: np.ndarray, places: np.ndarray, adds: bool, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    flat, written = own.ravel(), places >= 0
+    kept = flat.copy()
+    if not adds:
+        kept[places[written]] = False
+    updates = written & flat[np.where(written, places, 0)] if flat.size else np.zeros(places.shape, bool)
+    return [kept.reshape(shapes[0]), updates.reshape(shapes[1])]
+
+
+def _of_matmul(own: np.ndarray, zeros: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the needed elements of x [B, M, K] and y [B, K, N]."""
+    x, y = (~each for each in zeros)
+    left = np.matmul(own.astype(np.float32), np.swapaxes(y, -1, -2).astype(np.float32)) > 0
+    right = np.matmul(np.swapaxes(x, -1, -2).astype(np.float32), own.astype(np.float32)) > 0
+    return [_unbroadcast(left, zeros[0].shape), _unbroadcast(right, zeros[1].shape)]
