@@ -132,7 +132,7 @@ def distance(x: np.ndarray, y: np.ndarray, size: Decimal | None = None) -> float
 
 def largest(*arrays: np.ndarray) -> Decimal:
     """Returns the largest absolute value of decimals."""
-    return max((abs(Decimal(value)) for array in arrays for value in np.ravel(array)), default=Decimal(0))
+    return max((abs(Decimal(value)) for array in arrays for value in np.ravel(array).tolist()), default=Decimal(0))
 
 
 def as_decimals(array: np.ndarray) -> np.ndarray:

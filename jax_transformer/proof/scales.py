@@ -64,7 +64,7 @@ class Scales:
         if one.name == "power":
             exponent = one.attributes["exponent"]
             return Fraction(self._scales[one.inputs[0]] ** exponent) if exponent <= MOST_EXPONENT else ONE
-        if one.name in ("add", "subtract"):
+        if one.name in ("add", "subtract", "concatenate", "where", "put"):
             parts = [each for each in one.inputs if self.values[each].known is None]
             return max((self._scales[each] for each in parts), default=ONE)  # E[x²] − E[x]² is scaled as E[x²] is
         return ONE

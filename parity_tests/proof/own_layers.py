@@ -25,9 +25,8 @@ from proof.own_models import (
     whole,
 )
 
-FUSED_PATHS = ("xla",)
-"""Paths of attention that are proven to be the reference path. "flash" belongs here once the prover reads its
-kernels."""
+FUSED_PATHS = ("xla", "flash")
+"""Paths of attention that are proven to be the reference path."""
 WITH_FUSED_PATHS = ("post-norm", "T5", "BART", "rotary, shared keys")
 """Relative vectors are computed on the reference path alone."""
 

@@ -58,6 +58,12 @@ def norm(scale: float, eps: float) -> Compute:
     return compute
 
 
+def joined(b: Builder, u: Value, v: Value, scale: float) -> Value:
+    """scale · (u² + v², exp(u))."""
+    parts = b.add(b.power(u, 2), b.power(v, 2)), b.exp(u)
+    return b.concatenate([b.multiply(each, b.constant(scale)) for each in parts], 0)
+
+
 def times(number: float, compute: Compute) -> Compute:
     return lambda b, u, v: b.multiply(compute(b, u, v), b.constant(number))
 
@@ -76,6 +82,11 @@ NEEDED: dict[str, tuple[Compute, Compute, Compute]] = {
         lambda b, u, v: u,
     ),
     "roots: a factor": (norm(0.25, 1e-5), times(2.0, norm(1.0, 4e-5)), times(2.0, norm(1.0, 1e-5))),
+    "roots: a factor of joined parts": (
+        lambda b, u, v: b.root(joined(b, u, v, 0.25)),
+        lambda b, u, v: b.multiply(b.root(joined(b, u, v, 1.0)), b.constant(0.5)),
+        lambda b, u, v: b.multiply(b.root(joined(b, u, v, 1.0)), b.constant(0.25)),
+    ),
     "roots: a constant": (
         lambda b, u, v: b.multiply(u, b.constant(1 / 8**0.5)),
         lambda b, u, v: b.divide(u, b.root(b.constant(8.0))),
