@@ -70,6 +70,11 @@ def square(b: Builder, x: Value, **params: Any) -> Value:
     return b.power(x, 2)
 
 
+@rule("one_minus_square")
+def one_minus_square(b: Builder, x: Value, **params: Any) -> Value:
+    return b.subtract(b.constant(1.0), b.power(x, 2))
+
+
 @rule("integer_pow")
 def integer_pow(b: Builder, x: Value, *, y: int, **params: Any) -> Value:
     return b.constant(np.ones(x.shape)) if y == 0 else b.power(x, y)

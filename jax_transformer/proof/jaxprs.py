@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -60,6 +61,25 @@ def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
 def called(name: str, params: Mapping[str, Any]) -> Any:
     """Returns the jaxpr that a primitive of `CALLS` calls."""
     return closed_of(params[CALLS[name] if CALLS[name] in params else "jaxpr"])  # versions of jax differ
+
+
+def is_exp_of_negated_square(closed: Any) -> bool:
+    """Returns whether a jaxpr is that by which JAX, from 0.12 on, computes exp(−x²) with its last bits: the derivative
+    of erf. It splits x into bits, which no rule reads."""
+    if len(closed.jaxpr.invars) != 1:
+        return False
+    aval = closed.jaxpr.invars[0].aval
+    return str(closed) == _jaxpr_of_exp_of_negated_square(aval.shape, aval.dtype)
+
+
+@cache
+def _jaxpr_of_exp_of_negated_square(shape: tuple[int, ...], dtype: Any) -> str | None:
+    try:
+        from jax._src.lax.erf import exp_neg_sq  # type: ignore[import-not-found, unused-ignore]  # private, and new
+    except ImportError:
+        return None
+    (equation,) = jax.make_jaxpr(exp_neg_sq)(jax.ShapeDtypeStruct(shape, dtype)).eqns
+    return str(called(equation.primitive.name, equation.params))
 
 
 def closed_of(jaxpr: Any) -> Any:

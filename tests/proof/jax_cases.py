@@ -51,10 +51,14 @@ BINARY: dict[str, Callable[..., Any]] = {
     "gt": lax.gt, "ge": lax.ge, "lt": lax.lt, "le": lax.le, "eq": lax.eq, "ne": lax.ne,
 }  # fmt: skip
 
+if hasattr(lax, "one_minus_square"):
+    UNARY["one_minus_square"] = lax.one_minus_square
+
 CASES: dict[str, list[Case]] = {
     **{name: [of(function)] for name, function in UNARY.items()},
     **{name: [of(function, positive=True)] for name, function in POSITIVE.items()},
     **{name: [of(function, *BOTH)] for name, function in BINARY.items()},
+    "erf": [of(lax.erf), of(lambda x: jax.vjp(lax.erf, x)[1](x)[0] + 0 * lax.erf(x))],
     "eq": [of(lambda x: lax.eq(x, x[::-1]), (3, 2)), of(lambda x: lax.eq(x, jnp.max(x)))],
     "ne": [of(lambda x: lax.ne(x, x[::-1]), (3, 2)), of(lambda x: lax.ne(x, jnp.max(x)))],
     "ge": [of(lax.ge, *BOTH), of(lambda x: lax.ge(x, jnp.broadcast_to(jnp.max(x), x.shape)))],
@@ -126,5 +130,7 @@ CASES: dict[str, list[Case]] = {
 }
 ALIASES = {"scatter_add": "scatter-add", "copy_p": "copy"}
 """Other names of primitives."""
+NEWER = frozenset(name for name in ("one_minus_square",) if not hasattr(lax, name))
+"""Primitives that the installed JAX doesn't have yet."""
 COMMUTATIVE = frozenset(("add", "add_any", "mul", "max", "min", "and", "or", "eq", "ne", "clamp"))
 """Rules of which some case doesn't change when the first two operands are swapped."""
