@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -173,7 +174,8 @@ class RunDirectory:
 
     def close(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            with suppress(OSError):  # the file is empty: nothing is lost
+                self._lock.close()
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:

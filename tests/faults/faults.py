@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -261,7 +262,17 @@ class Laboratory:
         try:
             yield place
         finally:
-            shutil.rmtree(place)
+            _remove(place)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, to which threads of a warm process may still write for a moment."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    shutil.rmtree(folder)
 
 
 def _differing(expected: dict[str, Any], received: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -250,3 +251,14 @@ def test_metrics_that_cannot_be_read_are_named(run: Path, monkeypatch: pytest.Mo
     for read in (lambda: checkpoints.position(step), lambda: checkpoints.steps_to_keep("last", 1)):
         with pytest.raises(OSError, match=r"Input/output error: '.*checkpoints/\d'"):
             read()
+
+
+class _FullDisk:
+    """A lock whose file can't be closed."""
+
+    def close(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_lock_that_cannot_be_closed_ends_no_run() -> None:
+    RunDirectory(Path(), _FullDisk()).close()  # type: ignore[arg-type]
