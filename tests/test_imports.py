@@ -74,7 +74,7 @@ FOREIGN: dict[str, set[str]] = {
     "pages": {"numpy"},
     "proof": {"jax", "numpy", "scipy", "torch"},
     "config": {"yaml"},
-    "runtime": {"jax"},
+    "runtime": {"jax", "jsonschema"},
     "decoding": {"jax", "numpy"},
     "exporting": {"ctranslate2", "flatbuffers", "jax", "jaxlib", "numpy", "safetensors", "tokenizers", "torch"},
     "serving": {"fastapi", "h11", "jax", "prometheus_client", "starlette", "uvicorn"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,20 +42,8 @@ class Emitter:
         for name, value in outputs.items():
             if has_nan(value):
                 raise UnknownOperation(name, "", "the output is NaN")
-        needed, waiting = set[int](), [value.node for value in outputs.values() if value.node is not None]
-        while waiting:
-            node = waiting.pop()
-            if node not in needed:
-                needed.add(node)
-                waiting += self.operations[node].inputs
-        numbers = {node: number for number, node in enumerate(sorted(needed))}
-        operations = [self.operations[node] for node in numbers]
-        renumbered = [replace(one, inputs=tuple(numbers[each] for each in one.inputs)) for one in operations]
-        named = {
-            name: value if value.node is None else replace(value, node=numbers[value.node])
-            for name, value in outputs.items()
-        }
-        return Program(tuple(renumbered), named, tuple(self.narrowing), dict(self.read), self.axioms)
+        whole = Program(tuple(self.operations), outputs, tuple(self.narrowing), dict(self.read), self.axioms)
+        return whole.restricted(outputs.keys())
 
     # --- leaves
 
