@@ -11,17 +11,17 @@ function proofSection(proof) {
   const stages = proof.stages.map((stage, i) => ({ ...stage, number: i + 1 }));
   const columns = [
     { title: '#', number: true, key: (stage) => stage.number, cell: (stage) => formatCount(stage.number) },
-    { title: 'Stage', key: (stage) => stage.name, cell: (stage) => [mark(PROOF_MARKS[stage.verdict]), ` ${stage.name}`] },
+    { title: 'Stage', key: (stage) => stage.name, class: 'verdict', cell: (stage) => [mark(PROOF_MARKS[stage.verdict]), ` ${stage.name}`] },
     { title: 'Verdict', key: (stage) => stage.verdict, cell: (stage) => stage.verdict },
     { title: 'The same', number: true, key: (stage) => stage.equal.length, cell: (stage) => formatCount(stage.equal.length) },
     { title: 'Different', number: true, key: (stage) => stage.different.length, cell: (stage) => formatCount(stage.different.length) },
     { title: 'Reason', class: 'text', key: (stage) => stage.reason, cell: (stage) => stage.reason || stage.different.slice(0, 3).join(', ') || '–' },
   ];
   return section('proof', 'Proof', PROOF_LEADS[proof.verdict],
-    proof.difference ? factList('environment', differenceFacts(proof.difference)) : null,
+    proof.difference ? factList('places', differenceFacts(proof.difference)) : null,
     sortableTable('Proof', columns, stages).node,
     element('h3', {}, 'Bound and axioms'),
-    factList('environment', [...boundFacts(proof), ...axiomFacts(proof.tasks)]));
+    factList('places', [...boundFacts(proof), ...axiomFacts(proof.tasks)]));
 }
 
 function differenceFacts(difference) {
