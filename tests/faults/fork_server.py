@@ -122,7 +122,7 @@ def run(request: dict[str, Any]) -> int:
         os.dup2(file, number)
         os.close(file)
     if request["warm"]:  # without what an earlier command couldn't write
-        sys.stdin, sys.stdout, sys.stderr = (_stream(number) for number in range(3))
+        sys.stdin, sys.stdout, sys.stderr = (stream(number, by_line=number == 2) for number in range(3))
     shim = ctypes.CDLL(None)
     below = os.path.join(os.getcwd(), "")
     shim.arm(below.encode(), request["call"].encode(), ctypes.c_long(request["number"]), request["error"],
@@ -137,9 +137,9 @@ def run(request: dict[str, Any]) -> int:
     return code
 
 
-def _stream(number: int) -> TextIO:
+def stream(number: int, *, by_line: bool) -> TextIO:
     """Returns a new standard stream on its number, which it leaves open."""
-    return open(number, "w" if number else "r", 1 if number == 2 else -1, encoding="utf-8", closefd=False)
+    return open(number, "w" if number else "r", 1 if by_line else -1, encoding="utf-8", closefd=False)
 
 
 def leave(code: int) -> NoReturn:

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Forked
 from test_mesh import FLOAT64, beyond
 from test_runs import FLOAT32, config_file, records, small_run, values
 from test_stream_runs import TIMINGS, pairs_of, write
@@ -39,15 +38,8 @@ END_SECONDS = 60
 
 def started(
     command: Sequence[object], devices: int = 1, cwd: Path | None = None, environment: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "JAX_NUM_CPU_DEVICES": str(devices)} | (environment or {}),
-        cwd=cwd,
-    )
+) -> Forked:
+    return Forked(command, cwd, {"JAX_NUM_CPU_DEVICES": str(devices)} | (environment or {}))
 
 
 def cases(names: str, folder: Path, processes: int) -> dict[str, dict[str, object]]:
@@ -64,7 +56,7 @@ def cases(names: str, folder: Path, processes: int) -> dict[str, dict[str, objec
 
 
 @contextmanager
-def training(folder: Path, *options: object, processes: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+def training(folder: Path, *options: object, processes: int = 2) -> Iterator[list[Forked]]:
     """Yields the processes of a run, one device each, and kills those that are left at the end."""
     port = _free_port()
     command = ["-m", "jax_transformer.cli", "train", *options]
@@ -76,7 +68,7 @@ def training(folder: Path, *options: object, processes: int = 2) -> Iterator[lis
 
 
 @contextmanager
-def ended(running: list[subprocess.Popen[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+def ended(running: list[Forked]) -> Iterator[list[Forked]]:
     try:
         yield running
     finally:
@@ -106,7 +98,7 @@ def under_slurm(number: int, processes: int) -> dict[str, str]:
     }
 
 
-def wait_for(run: Path, steps: int, processes: Sequence[subprocess.Popen[str]]) -> None:
+def wait_for(run: Path, steps: int, processes: Sequence[Forked]) -> None:
     deadline = time.monotonic() + 240
     while len(values(run, "loss")) < steps and time.monotonic() < deadline:
         assert all(process.poll() is None for process in processes), [one.communicate()[0] for one in processes]
@@ -147,7 +139,7 @@ def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None
     options = ["--config", config_file(tmp_path), "--parallel.fsdp", "2", "--callbacks", "counting:Counting"]
     (tmp_path / "counting.py").write_text(COUNTING)
     command = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]
-    with started(command, cwd=tmp_path) as process:
+    with ended([started(command, cwd=tmp_path)]) as (process,):
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert (tmp_path / "steps.txt").read_text().split() == [str(step) for step in range(1, 13)], "from process 0 alone"
@@ -160,7 +152,8 @@ def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None
 
 def test_the_processes_of_a_launch_that_is_killed_save_their_run_and_end(tmp_path: Path) -> None:
     run, options = tmp_path / "run", ["--config", config_file(tmp_path), "--train.max-steps", "4000"]
-    with started(["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]) as process:
+    command = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]
+    with ended([started(command)]) as (process,):
         wait_for(run, 1, [process])
         process.kill()
         output, _ = process.communicate(timeout=END_SECONDS)  # the processes, too, have closed it
@@ -250,7 +243,7 @@ def test_a_stream_that_breaks_off_in_one_process_is_saved_by_all_and_goes_on_as_
     line = f"error: dataset: expected more; received ConnectionError. The run is saved at step {saved}; resume with: "
     assert [output.count(line) for output in outputs] == [1, 0, 0], outputs
     launch = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", "--resume", run]
-    with started(launch, environment=library) as process:
+    with ended([started(launch, environment=library)]) as (process,):
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert f"resumed at step {saved}" in output

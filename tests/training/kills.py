@@ -9,8 +9,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from forked import Forked
 from tiny_runs import TIMINGS, rows
 
 from jax_transformer.config.files import dump_config
@@ -204,16 +203,10 @@ def arguments(folder: Path) -> list[str]:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path) -> Iterator[Forked]:
     """Yields a process that begins the run under a folder, or resumes it if it has begun."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder.parent / "library"), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jax_transformer.cli", *arguments(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | offline,
-    )
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder.parent / "library")}
+    process = Forked(["-m", "jax_transformer.cli", *arguments(folder)], environment=offline)
     try:
         yield process
     finally:
