@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.array_pairs import read_inputs
-from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo, weights_of
+from jax_transformer.parity.backends.proof_any import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.parity.gates.arrays import Arrays, ParityError
 from jax_transformer.parity.loading import name_of
 from jax_transformer.parity.options import Path, kind_of, rule_of, selected
@@ -159,6 +159,9 @@ def _two(
         raise ParityError("weights: expected the parameters that both functions receive, a dict of arrays by name")
     shared = read_inputs(weights) if weights is not None else of_modules[-1]
     ours, theirs = (weights_of(one, shared) for one in (candidate, reference))
+    taken = {COTANGENT, *(INPUT + name for name, array in inputs.items() if array.dtype.kind == "f")}
+    if wrong := sorted(taken & {*ours, *theirs}):
+        raise ParityError(f"weights: {wrong[0]!r} is how a proof calls another array; give the weight another name")
     mapped = _mapped(ours, theirs, names, shown)
     both = (AnyProgram(shown[0], candidate, inputs, ours), AnyProgram(shown[1], reference, inputs, theirs))
     return AnyTwo(*both, mapped)

@@ -57,9 +57,8 @@ class Algebra(Emitter):
         for one, other in ((x, y), (y, x)):
             if self.is_number(one, 0):
                 return other
-        return self._emit(
-            "add", [x, y], x.shape, known=shadow(np.add, x, y), fills=masks.added(x.fills, y.fills, self.line)
-        )
+        fills = masks.added(*_whole_fills(x, y), self.line)
+        return self._emit("add", [x, y], x.shape, known=shadow(np.add, x, y), fills=fills)
 
     def subtract(self, x: Value, y: Value) -> Value:
         x, y = self._pair(x, y)
@@ -67,7 +66,8 @@ class Algebra(Emitter):
             return x
         if self.is_number(x, 0):
             return self.negate(y)
-        fills = masks.added(x.fills, masks.negated(y.fills), self.line)
+        ours, theirs = _whole_fills(x, y)
+        fills = masks.added(ours, masks.negated(theirs), self.line)
         return self._emit("subtract", [x, y], x.shape, known=shadow(np.subtract, x, y), fills=fills)
 
     def negate(self, x: Value) -> Value:
@@ -97,7 +97,7 @@ class Algebra(Emitter):
 
     def _fills_of_product(self, x: Value, y: Value) -> masks.Fills:
         for one, other in ((x, y), (y, x)):
-            if other.known is not None:
+            if other.known is not None and one.fills is not None:
                 return masks.scaled(one.fills, other.known, self.line)
         assert x.node is not None
         assert y.node is not None
@@ -139,7 +139,8 @@ class Algebra(Emitter):
         known = shadow(np.sqrt, inner)
         if x.known is None and masks.infinite(x.fills):
             raise UnknownOperation("root", self.line, "of ∞")
-        return self.broadcast(self._emit("root", [inner], inner.shape, attributes, known=known), x.shape)
+        fills = None if known is not None else masks.lost(inner.fills, self.line)
+        return self.broadcast(self._emit("root", [inner], inner.shape, attributes, known=known, fills=fills), x.shape)
 
     def power(self, x: Value, exponent: int | Fraction) -> Value:
         """Returns x to an integer, or to a half of one."""
@@ -162,7 +163,8 @@ class Algebra(Emitter):
         if switched is not None and exponent > 0:
             return self.multiply(self.power(switched[0], exponent), switched[1])
         known = shadow(lambda array: array**exponent, x)
-        return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known)
+        fills = None if known is not None else masks.lost(x.fills, self.line)
+        return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known, fills=fills)
 
     def matmul(self, x: Value, y: Value) -> Value:
         """Returns x [B, M, K] · y [B, K, N]."""
@@ -306,6 +308,8 @@ class Algebra(Emitter):
     def maximum(self, x: Value, y: Value) -> Value:
         """Returns y + (x − y) · [x > y]."""
         x, y = self._pair(x, y) if x.known is None else self._pair(y, x)
+        if x.node == y.node:
+            return x
         for one, other in ((x, y), (y, x)):
             low = np.isneginf(fills_of(other))
             if low.any() and other.node != one.node:
@@ -329,6 +333,8 @@ class Algebra(Emitter):
 
     def minimum(self, x: Value, y: Value) -> Value:
         x, y = self._pair(x, y)
+        if x.node == y.node:
+            return x
         for one, other in ((x, y), (y, x)):
             high = np.isposinf(fills_of(other))
             if high.any() and other.node != one.node:
@@ -384,3 +390,12 @@ class Algebra(Emitter):
         if x.kind in ("bool", "indicator"):
             return x
         return self.logical_not(self.equal(x, self.constant(np.zeros(x.shape))))
+
+
+def _whole_fills(x: Value, y: Value) -> tuple[masks.Fills, masks.Fills]:
+    """Returns the fills of two terms, with small constants where one of them has fills: 900 that are added a dozen
+    times to −10⁴ leave nothing masked."""
+    if x.fills is None and y.fills is None:
+        return None, None
+    ours, theirs = (each.fills if each.known is None else masks.without_nan(each.known) for each in (x, y))
+    return ours, theirs

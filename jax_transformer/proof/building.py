@@ -116,15 +116,19 @@ class Builder(Algebra):
         x = self.as_float(x)
         return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
 
-    def agreed(self, values: Sequence[Value]) -> Value:
-        """Returns the first of values that are equal. Where they aren't, the program has no value, and no proof."""
+    def agreed(self, values: Sequence[Value], reason: str = DISAGREE) -> Value:
+        """Returns the first of values that are equal. Where they aren't, the program has no value, and no proof for
+        this reason."""
         values = self._alike(values)
         first = values[0]
         if first.node is None or any(
             not np.array_equal(fills_of(each), fills_of(first), equal_nan=True) for each in values
         ):
-            raise UnknownOperation("agreed", self.line, DISAGREE)
-        return self._emit("agreed", values, first.shape, kind=first.kind, known=first.known, fills=first.fills)
+            raise UnknownOperation("agreed", self.line, reason)
+        attributes = {"reason": reason}
+        return self._emit(
+            "agreed", values, first.shape, attributes, kind=first.kind, known=first.known, fills=first.fills
+        )
 
     def logistic(self, x: Value) -> Value:
         """Returns σ(x) = (1 + tanh(x/2))/2."""
@@ -165,15 +169,18 @@ class Builder(Algebra):
     def largest(self, x: Value, axes: Sequence[int]) -> Value:
         """Returns the maximum over axes, which go."""
         axes = tuple(sorted(int(axis) for axis in axes))
-        known = shadow(lambda array: array.max(axis=axes), x)
         if x.kind in ("int", "bool"):
-            return Value(without(x.shape, axes), x.kind, known)
-        x = self.as_float(x)
+            return Value(without(x.shape, axes), x.kind, shadow(lambda array: array.max(axis=axes), x))
+        x, sizes = self.as_float(x), {x.shape[axis] for axis in axes}
+        if 0 in sizes:
+            return self.constant(np.full(without(x.shape, axes), -np.inf))
+        if sizes <= {1}:
+            return self.reshape(x, without(x.shape, axes))
         if x.fills is None or np.isneginf(x.fills).all(axis=axes).any() or np.isposinf(x.fills).any():
             counts = None
         else:
             counts = masks.counting(x.fills, axes, self.line)
-        fills = masks.of_largest(x.fills, counts, axes)
+        known, fills = shadow(lambda array: array.max(axis=axes), x), masks.of_largest(x.fills, counts, axes)
         attributes = {"axes": axes, **({} if counts is None else {"counts": counts})}
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
 

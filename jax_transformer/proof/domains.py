@@ -88,7 +88,7 @@ class Reals:
     def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return x
 
-    def agreed(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    def agreed(self, x: np.ndarray, *others: np.ndarray, reason: str) -> np.ndarray:
         return x
 
     def exp(self, x: np.ndarray) -> np.ndarray:
@@ -199,9 +199,9 @@ class Residues:
         total = np.expand_dims(self.field.sum(x, (axis,)), axis)
         return self.field.multiply(total, self.field.invert(np.asarray(count, np.int64)))
 
-    def agreed(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    def agreed(self, x: np.ndarray, *others: np.ndarray, reason: str) -> np.ndarray:
         if any((x != other).any() for other in others):
-            raise Disagreement(f"{DISAGREE}, or an axiom is missing")
+            raise Disagreement(f"{reason}, or an axiom is missing")
         return x
 
     # --- functions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,17 @@ class Emitter:
         if x.known is None:
             raise UnknownOperation("cast", self.line, "an integer depends on weights")
         return self.constant(x.known.astype(np.float64))
+
+    def rounded(self, x: Value, known: np.ndarray) -> Value:
+        """Returns a constant whose float64 the framework computed: it may round otherwise. 0.3/0.1 is below 3."""
+        known, inner = np.asarray(known, np.float64), self._inner(x)
+        if x.node is None or x.kind != "float":
+            return x
+        self._values[x.node] = replace(self._values[x.node], known=known)
+        if inner is not x:  # results of functions are broadcast
+            first = (0,) * (known.ndim - len(inner.shape))
+            self.rounded(inner, known[first + tuple(slice(0, size) for size in inner.shape)])
+        return replace(x, known=known)
 
     def narrow(self, dtype: str) -> None:
         """Notes an operation that rounds to a narrower float type. It is left out of the function."""

@@ -70,7 +70,7 @@ class Devices:
         by_device = []
         for device in range(self.grid.count):
             read = [shares[device] for shares in inputs]
-            key = tuple(map(_key, read))
+            key = tuple(map(key_of_value, read))
             if key not in found:
                 found[key] = self.lowering.lower_equation(equation, read)
             by_device.append(found[key])
@@ -117,6 +117,8 @@ class Devices:
 
     def _cond(self, params: Mapping[str, Any], inputs: list[Shares]) -> list[Shares]:
         branches = params["branches"]
+        if params.get("branches_platforms") is not None:
+            raise UnknownOperation("cond", self.builder.line, "which branch communicates depends on the kind of device")
         return self.run(branches[int(np.clip(self._decided("cond", inputs[0]), 0, len(branches) - 1))], inputs[1:])
 
     def _while(self, params: Mapping[str, Any], inputs: list[Shares]) -> list[Shares]:
@@ -194,7 +196,7 @@ class Devices:
     def _agreed(self, values: list[Value], name: str) -> Value:
         """Returns what several devices hold of an output. Unless they hold the same operation, the program itself
         checks that they hold the same number: out_specs promises it, and JAX may not have checked it."""
-        different = list({_key(value): value for value in values}.values())
+        different = list({key_of_value(value): value for value in values}.values())
         if len(different) == 1:
             return different[0]
         line, self.builder.line = self.builder.line, f"{name} of {self.builder.line}"
@@ -226,7 +228,7 @@ def lower_shard_map(lowering: Lowering, params: Mapping[str, Any], inputs: Seque
     return [found for (found,) in alone._shard_map(params, [(each,) for each in inputs])]
 
 
-def _key(value: Value) -> Any:
+def key_of_value(value: Value) -> Any:
     """Returns what values have in common that are one."""
     return value.kind, value.shape, digest_of(value.known) if value.node is None else value.node
 

@@ -13,8 +13,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
 from jax_transformer.proof.building import Builder
-from jax_transformer.proof.jax_meshes import lower_shard_map
-from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, RULES
+from jax_transformer.proof.jax_meshes import key_of_value, lower_shard_map
+from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, ROUNDED, RULES
 from jax_transformer.proof.jaxprs import (
     CALLS,
     array_of,
@@ -31,6 +31,7 @@ from jax_transformer.proof.programs import Program, UnknownOperation, Value
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
+PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
 
@@ -182,16 +183,21 @@ class Lowering:
                 return self._computed(equation, inputs)  # of constants: as the program computes it
             raise UnknownOperation(name, self._line)
         found = RULES[name](self.builder, *inputs, **params)
+        if name in ROUNDED and all(each.known is not None for each in inputs):
+            return [self.builder.rounded(found, self._arrays(equation, inputs)[0])]
         return found if isinstance(found, list | tuple) else [found]
 
     def _computed(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """Computes what follows from no weight."""
+        return [self.builder.constant(each) for each in self._arrays(equation, inputs)]
+
+    def _arrays(self, equation: Any, inputs: list[Value]) -> list[np.ndarray]:
+        """Returns what an equation computes of constants, as the program does."""
         arrays = [
             np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
         ]
         found = equation.primitive.bind(*arrays, **on_one_device(equation.params))
-        found = found if equation.primitive.multiple_results else [found]
-        return [self.builder.constant(array_of(each)) for each in found]
+        return [array_of(each) for each in (found if equation.primitive.multiple_results else [found])]
 
     def _move(self, equation: Any, inputs: list[Value]) -> Value:
         """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
@@ -241,7 +247,14 @@ class Lowering:
         if index.known is None:
             raise UnknownOperation("cond", self.builder.line, "control flow depends on weights")
         branches = params["branches"]
+        if params.get("branches_platforms") is not None:  # each kind of device takes its own
+            return [self._alike(each) for each in zip(*(self.run(branch, rest) for branch in branches), strict=True)]
         return self.run(branches[int(np.clip(index.known, 0, len(branches) - 1))], rest)
+
+    def _alike(self, values: Sequence[Value]) -> Value:
+        """Returns what the branches for all kinds of devices compute alike."""
+        different = list({key_of_value(value): value for value in values}.values())
+        return different[0] if len(different) == 1 else self.builder.agreed(different, PLATFORMS_DISAGREE)
 
     def _while(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
@@ -260,6 +273,12 @@ class Lowering:
         arrays that are passed on. What no block writes is NaN."""
         from jax._src.pallas.hlo_interpreter import pallas_call_hlo_interpret  # private, as all of pallas_call's rules
 
+        aliased = {output for _, output in equation.params["input_output_aliases"]}
+        outputs = [each.aval for number, each in enumerate(equation.outvars) if number not in aliased]
+        for memory in (*outputs, *equation.params["grid_mapping"].scratch_avals):
+            if not jax.dtypes.issubdtype(memory.dtype, np.floating):
+                reason = f"memory of {memory.dtype} holds integers before it is written"
+                raise UnknownOperation("pallas_call", self._line, reason)
         params = {name: each for name, each in equation.params.items() if name not in ("interpret", "backend")}
         shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.invars]
         with jax.sharding.use_abstract_mesh(equation.outvars[0].aval.sharding.mesh):  # that of a shard_map around it
@@ -268,7 +287,7 @@ class Lowering:
 
 
 def _bits(aval: Any) -> int:
-    """Returns how wide the floats of an array are; 0 for other numbers."""
+    """Returns how many significant bits the floats of an array have; 0 for other numbers."""
     dtype = getattr(aval, "dtype", None)
     is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.floating)
-    return int(jax.dtypes.finfo(dtype).nmant) if is_float else 0
+    return int(jax.dtypes.finfo(dtype).nmant) + 1 if is_float else 0  # powers of two have one

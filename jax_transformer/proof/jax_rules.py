@@ -19,6 +19,12 @@ MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev"))
 """Primitives that move elements of their first operand."""
 UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
 """Primitives that return what they read."""
+ROUNDED = frozenset((
+    "add", "add_any", "sub", "mul", "div", "sqrt", "rsqrt", "square", "one_minus_square", "integer_pow", "pow",
+    "exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos",
+    "reduce_sum", "cumsum", "dot_general",
+))  # fmt: skip
+"""Primitives whose results floats round, so that a comparison of constants may depend on how they are computed."""
 LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
 """Primitives that say where elements lie."""
 RULES: dict[str, Rule] = {}
@@ -147,6 +153,8 @@ def is_finite(b: Builder, x: Value, **params: Any) -> Value:
 def select_n(b: Builder, condition: Value, *cases: Value, **params: Any) -> Value:
     if len(cases) != 2:
         raise UnknownOperation("select_n", b.line, f"{len(cases)} cases")
+    if condition.kind == "int" and condition.known is not None:
+        condition = b.constant(condition.known >= 1)  # numbers out of range are clipped
     return b.where(condition, cases[1], cases[0])
 
 

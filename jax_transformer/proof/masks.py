@@ -23,7 +23,11 @@ Fills = np.ndarray | None
 
 
 def of_constant(array: np.ndarray) -> Fills:
-    return tidy(np.where(np.isnan(array), 0.0, array))
+    return tidy(without_nan(array))
+
+
+def without_nan(array: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(array), 0.0, array)
 
 
 def tidy(fills: Fills) -> Fills:
@@ -88,7 +92,8 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
         raise UnknownOperation("softmax", line, "all entries of a row are -inf, which leaves 0/0")
     if np.isposinf(x).any():
         raise UnknownOperation("softmax", line, "an entry of a row is inf, which leaves NaN")
-    is_zero = np.isneginf(x) | ((x <= FILL) & ~(x <= FILL).all(axis=axes, keepdims=True))
+    highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)  # what isn't known masks nothing else
+    is_zero = np.isneginf(x) | ((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
     return None if not is_zero.any() else ~is_zero
 
 
@@ -109,7 +114,8 @@ def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fi
     high = np.where(counts, x, -np.inf) if counts is not None else x
     low = np.where(counts, x, np.inf) if counts is not None else x
     highest, lowest = high.max(axis=axes), low.min(axis=axes)
-    return tidy(np.where(highest == lowest, highest, np.where(highest == 0, 0.0, np.nan)))
+    is_known = (highest == lowest) | np.isposinf(highest)
+    return tidy(np.where(is_known, highest, np.where(highest == 0, 0.0, np.nan)))
 
 
 def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:

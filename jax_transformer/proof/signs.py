@@ -34,6 +34,8 @@ class Signs:
         self._leaves: list[int] = []
         """The rows of inputs that each operation depends on, as bits."""
         self._smooth: list[bool] = []
+        self._whole: list[bool] = []
+        """Whether an operation is defined for all weights, and so on a connected set."""
         self._memo: dict[tuple[str, int], bool] = {}
         self._seen: dict[int, np.ndarray] = {}
         """Values at one point, in float64, of operations that such a point was needed for."""
@@ -96,12 +98,15 @@ class Signs:
         for node in range(len(self._leaves), len(self.operations)):
             one = self.operations[node]
             own, smooth = self._own_leaves(one, node), one.name not in PIECEWISE
-            for each in one.inputs:
-                smooth = smooth and self._smooth[each]
-            if one.name in ("root", "log"):  # √x² is |x|, which isn't analytic
-                smooth = smooth and self.always_positive(one.inputs[0])
+            smooth = smooth and all(self._smooth[each] for each in one.inputs)
+            whole = all(self._whole[each] for each in one.inputs)
+            if one.name in ("inverse", "root", "log") and self.values[node].known is None:
+                whole = whole and self.always_positive(one.inputs[0])
+            if one.name in ("root", "log"):  # √x² is |x|, and x · √(1 + 1/x²) is √(x² + 1) or its opposite
+                smooth = smooth and whole
             self._leaves.append(own or self._leaves_of(one.inputs))
             self._smooth.append(smooth)
+            self._whole.append(whole)
 
     def _own_leaves(self, one: Operation, node: int) -> int:
         """Returns the rows of an input, or those that are taken of one."""
@@ -174,7 +179,7 @@ class Signs:
             found = 0 not in self.operations[inputs[0]].shape and self.never_negative(inputs[0])
             return (found and self.nonzero(inputs[0])) or self._moves_with_a_leaf(node)
         if one.name == "matmul":
-            return self._meets_a_fresh_leaf(one) and all(map(self.nonzero, inputs))
+            return self._meets_a_fresh_leaf(one, repeats=False) and all(map(self.nonzero, inputs))
         if one.name == "add" and all(map(self.never_negative, inputs)):
             return any(map(self.nonzero, inputs))
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
@@ -275,8 +280,12 @@ class Signs:
                 part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
         return part.get(wanted, np.zeros(self.operations[wanted].shape))
 
-    def _meets_a_fresh_leaf(self, product: Operation, also: int = 0) -> bool:
-        """Returns whether one factor is a weight, which the other and what `also` names don't read."""
+    def _meets_a_fresh_leaf(self, product: Operation, also: int = 0, *, repeats: bool = True) -> bool:
+        """Returns whether one factor is a weight, which the other and what `also` names don't read.
+
+        Args:
+          repeats: whether elements of the weight may be repeated: w · x₁ + w · x₂ is zero for all w if x₁ is −x₂.
+        """
         self._extend()
         if product.name not in ("multiply", "matmul"):
             return False
@@ -284,9 +293,20 @@ class Signs:
             node = self._unshaped(factor)
             one = self.operations[node]
             is_weight = self._is_leaf(one) or (one.name == "take" and one.inputs[0] in self._rows)
-            if is_weight and not (self._leaves[other] | also) & self._leaves[node]:
+            is_fresh = is_weight and not (self._leaves[other] | also) & self._leaves[node]
+            if is_fresh and (repeats or not self._repeats(factor)):
                 return True
         return False
+
+    def _repeats(self, node: int) -> bool:
+        """Returns whether a weight that is shaped and taken from has an element twice."""
+        one = self.operations[node]
+        if one.name in ("reshape", "transpose"):
+            return self._repeats(one.inputs[0])
+        if one.name == "take":
+            places = one.attributes["places"]
+            return np.unique(places).size < places.size
+        return one.name == "broadcast"
 
     def _variance_of(self, difference: Operation) -> tuple[int, tuple[int, ...]] | None:
         """Returns x and axes if the mean of squares minus the square of the mean is computed, which is a variance."""

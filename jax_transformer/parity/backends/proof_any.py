@@ -15,7 +15,7 @@ from jax_transformer.parity.backends.capture import OWN, watch
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
-from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.gates.arrays import ParityError
@@ -159,11 +159,14 @@ class AnyTwo:
     """The reference's names of weights → the candidate's, where they differ."""
 
     def task(self, *, gradients: bool) -> Task:
-        """Lowers both. Raises as `AnyProgram.lower` does."""
+        """Lowers both. Raises as `AnyProgram.lower` does, and CannotRun where gradients have no partners."""
+        if gradients and len({*self.names.values()}) < len(self.names):
+            raise CannotRun(f"several weights of {self.reference.name} are one of {self.candidate.name}")
         ours, theirs = (one.lower(gradients=gradients) for one in (self.candidate, self.reference))
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
-            drawn = {name: draw(shape) for name, shape in ours.inputs.items()}
+            shapes = ours.inputs | {self._ours(name): shape for name, shape in theirs.inputs.items()}
+            drawn = {name: draw(shape) for name, shape in shapes.items()}
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
 
