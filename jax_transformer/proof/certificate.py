@@ -225,7 +225,14 @@ def changes(before: Certificate, now: Certificate) -> list[str]:
     names = [tuple(stage.name for stage in one.stages) for one in (before, now)]
     if names[0] != names[1]:
         found.append(f"stages: {', '.join(names[0])} then, {', '.join(names[1])} now")
+    for what in ("candidate", "reference", "allowed"):
+        if getattr(before, what) != getattr(now, what):
+            found.append(f"{what}: {getattr(before, what)} then, {getattr(now, what)} now")
+    if len(before.tasks) != len(now.tasks):
+        found.append(f"{len(before.tasks)} pairs of programs then, {len(now.tasks)} now")
     for old, new in zip(before.stages, now.stages, strict=False):
+        if sorted(old.alone) != sorted(new.alone):
+            found.append(f"{old.name}: {len(old.alone)} arrays of one side then, {len(new.alone)} now")
         if (old.verdict, sorted(old.equal)) != (new.verdict, sorted(new.equal)):
             found.append(
                 f"{old.name}: {old.verdict}, {len(old.equal)} arrays then; {new.verdict}, {len(new.equal)} now"
@@ -237,9 +244,18 @@ def changes(before: Certificate, now: Certificate) -> list[str]:
                 found.append(f"{', '.join(of_old.stages)}: the {side}'s program was {then}…, and is {now_is}…")
         if of_old.points != of_new.points:
             found.append(f"{', '.join(of_old.stages)}: evaluated at other points")
+        then_granted, now_granted = _granted(of_old), _granted(of_new)
+        if then_granted != now_granted:
+            found.append(f"{', '.join(of_old.stages)}: granted {then_granted} then; {now_granted} now")
     if before.inputs != now.inputs:
         found.append("the ids are others")
     return found
+
+
+def _granted(task: TaskProof) -> str:
+    """Says what a proof takes for granted: axioms, casts that it leaves out, and the bound on its error."""
+    casts = [len(side.narrowing) for side in (task.candidate, task.reference)]
+    return f"{', '.join(sorted(task.axioms)) or 'no axiom'}, {sum(casts)} casts, an error of 2^{task.log2_error:.2f}"
 
 
 def _problem(held: Any) -> str | None:

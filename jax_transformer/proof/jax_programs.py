@@ -170,6 +170,8 @@ class Lowering:
             return self._kernel(equation, inputs)
         if name.startswith(RANDOM):
             raise UnknownOperation(name, self._line, "random numbers are no function of weights and ids")
+        if name == "empty":
+            raise UnknownOperation(name, self._line, "nothing was written to its memory")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
         is_computed = name not in LAYOUTS  # on one device, they would look for the others

@@ -160,7 +160,24 @@ def test_a_changed_certificate_shows(certificate: Certificate) -> None:
     assert changes(certificate, other) == ["forward: proven, 33 arrays then; proven, 32 now"]
     program = dataclasses.replace(certificate.tasks[0].candidate, sha256="0" * 64)
     task = dataclasses.replace(certificate.tasks[0], candidate=program)
-    assert "the candidate's program was" in changes(certificate, dataclasses.replace(certificate, tasks=(task,)))[0]
+    assert "the candidate's program was" in changes(certificate, dataclasses.replace(certificate, tasks=(task,)))[-1]
+
+
+def test_a_certificate_that_claims_more_shows(certificate: Certificate) -> None:
+    first, *rest = certificate.tasks
+    side = dataclasses.replace(first.candidate, narrowing=("bfloat16",))
+    stage = dataclasses.replace(certificate.stages[0], alone=("logits",))
+    claims: list[dict[str, Any]] = [
+        {"tasks": (dataclasses.replace(first, log2_error=-1000.0), *rest)},
+        {"tasks": (dataclasses.replace(first, axioms={}), *rest)},
+        {"tasks": (dataclasses.replace(first, candidate=side), *rest)},
+        {"tasks": ()},
+        {"reference": "another"},
+        {"allowed": ("fully-masked",)},
+        {"stages": (stage, *certificate.stages[1:])},
+    ]
+    for claim in claims:
+        assert len(changes(dataclasses.replace(certificate, **claim), certificate)) == 1, claim
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 1}', '{"schema": 99, "stages": []}', "[" * 100_000])

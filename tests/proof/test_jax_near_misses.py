@@ -150,6 +150,11 @@ def test_integers_in_memory_that_is_not_written_are_unknown() -> None:
         compared(scaled, scaled)
 
 
+def test_memory_that_is_not_written_is_unknown() -> None:
+    with pytest.raises(UnknownOperation, match="empty: nothing was written to its memory"):
+        compared(lambda w: w + lax.empty(W, w.dtype), lambda w: w)
+
+
 def test_all_kinds_of_devices_compute_one_function() -> None:
     def chosen(cpu: Function, default: Function) -> Function:
         return lambda w: lax.platform_dependent(w, cpu=cpu, default=default)
