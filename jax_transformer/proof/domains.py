@@ -13,6 +13,7 @@ import numpy as np
 from jax_transformer.proof.constants import Number, few_numbers, read, root_of
 from jax_transformer.proof.fields import PrimeField
 
+Arrays = Mapping[str, np.ndarray]
 DISAGREE = "devices of the mesh hold different values of what out_specs says is one"
 
 
@@ -148,6 +149,7 @@ class Residues:
         root_of_pi = int(self._hash("√π", np.zeros(1, np.int64))[0])
         self._roots_of_pi = {1: root_of_pi, -1: pow(root_of_pi, -1, field.p)}
         self._logarithms: list[tuple[np.ndarray, np.ndarray]] = []
+        self.has_log_of_zero = False
 
     # --- constants
 
@@ -246,6 +248,7 @@ class Residues:
     def log(self, x: np.ndarray) -> np.ndarray:
         """Hashes x or 1/x, whichever is lower. log(1/x) is −log(x)."""
         self.axioms.setdefault("exponentials", {})
+        self.has_log_of_zero |= not x.all()
         inverse = np.where(x == 0, 0, self.field.invert(np.where(x == 0, 1, x)))
         hashed = self._hash("log", np.minimum(x, inverse))
         result = np.where(x == 1, 0, np.where(x <= inverse, hashed, self.field.negate(hashed)))

@@ -15,10 +15,11 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.differences import AXIOM, written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
-from jax_transformer.proof.domains import Disagreement, Floats, Residues, Undefined, pattern
+from jax_transformer.proof.domains import Arrays, Disagreement, Floats, Residues, Undefined, pattern
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
+from jax_transformer.proof.logarithms import refuse_log_of_zero
 from jax_transformer.proof.masks import FILL
 from jax_transformer.proof.programs import Program
 
@@ -30,7 +31,6 @@ DRAWN = 2**40
 SECURITY = 82
 """A pair of programs is wrongly proven with a probability below 2⁻⁸², and a certificate of up to four below 2⁻⁸⁰."""
 
-Arrays = Mapping[str, np.ndarray]
 Both = tuple[np.ndarray, np.ndarray]
 Fills = Mapping[str, Both]
 Draw = Callable[[Callable[[tuple[int, ...]], np.ndarray]], tuple[Arrays, Arrays]]
@@ -190,6 +190,9 @@ def _compare_at(
         _merge(axioms, domain.axioms)
     equal = [name for name in named if _agree(task, name, (ours[name], theirs[name]), fills.get(name), axioms)]
     different = [name for name in named if name not in equal]
+    if not different and any(domain.has_log_of_zero for domain in domains):
+        for program, *drawn in zip((task.candidate, task.reference), *_drawn(task, seeds), strict=True):
+            refuse_log_of_zero(program, *drawn)
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
 

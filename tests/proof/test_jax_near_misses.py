@@ -131,6 +131,26 @@ def test_what_is_not_a_number_is_unknown(name: str) -> None:
         compared(function, lambda w: 0 * function(w))
 
 
+def chances(w: Any) -> Any:
+    return jax.nn.softmax(where(FIRST, -INF, w))
+
+
+LOGARITHMS: dict[str, tuple[Function, bool]] = {
+    "of zero": (lambda w: jnp.log(0 * w) - jnp.log(0 * w), False),
+    "of zero, times zero": (lambda w: (jnp.log(chances(w)) * (np.arange(4) == 1)).sum(-1), False),
+    "of zero, not chosen": (lambda w: jnp.log(chances(w))[:, 1], True),
+    "of zero, where it isn't": (lambda w: where(chances(w) > 0, jnp.log(chances(w)), 0), True),
+}
+
+
+@pytest.mark.parametrize("name", list(LOGARITHMS))
+def test_logarithms(name: str) -> None:
+    function, is_known = LOGARITHMS[name]
+    assert np.isnan(function(jnp.ones(W))).any() != is_known
+    result = compared(function, function)
+    assert result.verdict == "proven" if is_known else "of zero for all weights" in result.reason
+
+
 @pytest.mark.parametrize("dtype", [jnp.float8_e8m0fnu, jnp.bfloat16])
 def test_casts_to_powers_of_two_are_reported(dtype: Any) -> None:
     program = jax_programs.lower(lambda w: {"output": w["w"].astype(dtype).astype(float)}, {"w": np.ones(W)})
