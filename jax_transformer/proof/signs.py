@@ -19,8 +19,12 @@ KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "
 """Operations whose results aren't negative if nothing that they read is."""
 MOST_ROWS = 64
 """An input with more rows counts as one."""
-TINY = 1e-9
-"""A coefficient below this may be a rounding error of zero."""
+SURE = 10
+"""A float64 that differs from the float32 by more than a tenth of it may be a rounding error of zero."""
+POINTS = 3
+"""At how many points an analytic function is looked for that isn't zero."""
+Pair = tuple[np.ndarray, np.ndarray]
+"""What is computed in float64, and in float32."""
 
 
 class Signs:
@@ -37,8 +41,8 @@ class Signs:
         self._whole: list[bool] = []
         """Whether an operation is defined for all weights, and so on a connected set."""
         self._memo: dict[tuple[str, int], bool] = {}
-        self._seen: dict[int, np.ndarray] = {}
-        """Values at one point, in float64, of operations that such a point was needed for."""
+        self._seen: list[dict[int, Pair]] = [{} for _ in range(POINTS)]
+        """Values at each point of operations that such a point was needed for."""
 
     def always_positive(self, node: int) -> bool:
         """Returns whether a value is positive wherever it is defined."""
@@ -65,22 +69,37 @@ class Signs:
         return self.nonzero(node) or (self._smooth[node] and self._is_nonzero_somewhere(node))
 
     def _is_nonzero_somewhere(self, node: int) -> bool:
-        """Returns whether all elements are nonzero at random weights, in float64."""
+        """Returns whether each element is nonzero at one of some random points."""
+        found = np.zeros(self.operations[node].shape, bool)
+        for point in range(POINTS):
+            found |= _sure(*self._at(point, node))
+            if found.all():
+                return True
+        return False
+
+    def _is_sure(self, constant: int) -> bool:
+        return bool(_sure(*self._at(0, constant)).all())
+
+    def _at(self, point: int, node: int) -> Pair:
+        """Returns an operation's value at a random point."""
         from jax_transformer.proof.domains import Reals
         from jax_transformer.proof.evaluating import compute
 
-        needed, waiting = set[int](), [node]
+        seen, needed, waiting = self._seen[point], set[int](), [node]
         while waiting:
             each = waiting.pop()
-            if each not in needed and each not in self._seen:
+            if each not in needed and each not in seen:
                 needed.add(each)
                 waiting += self.operations[each].inputs
-        domain, key = Reals(), np.random.default_rng(node)
+        domain, key = Reals(), np.random.default_rng([node, point])
         for each in sorted(needed):
             one = self.operations[each]
             drawn = {one.attributes["name"]: key.uniform(0.5, 2.0, one.shape)} if one.name == "input" else {}
-            self._seen[each] = compute(one, [self._seen[read] for read in one.inputs], domain, drawn)
-        return bool((np.abs(self._seen[node]) > TINY).all())
+            exactly, roughly = (
+                compute(one, [seen[read][side] for read in one.inputs], domain, drawn) for side in range(2)
+            )
+            seen[each] = exactly, _rounded(roughly)
+        return seen[node]
 
     # --- within
 
@@ -126,7 +145,7 @@ class Signs:
     def _always_positive(self, one: Operation, node: int) -> bool:
         known, inputs = self.values[node].known, one.inputs
         if known is not None:
-            return bool((known > 0).all())
+            return bool((known > 0).all()) and self._is_sure(node)
         if one.name == "row_exp":
             return "counts" not in one.attributes
         if one.name == "exp":
@@ -166,7 +185,7 @@ class Signs:
     def _nonzero(self, one: Operation, node: int) -> bool:
         known, inputs = self.values[node].known, one.inputs
         if known is not None:
-            return bool((known != 0).all())
+            return bool((known != 0).all()) and self._is_sure(node)
         if self.always_positive(node) or one.name == "inverse":
             return True
         if one.name in ("negate", "power", "root", "reshape", "transpose", "broadcast", "erf", "tanh"):
@@ -194,14 +213,17 @@ class Signs:
 
     def _moves_with_a_leaf(self, node: int) -> bool:
         part = self._linear_part(node)
-        return part is not None and bool((np.abs(part) > TINY).all())
+        return part is not None and bool(_sure(*part).all())
 
     def _spreads(self, node: int, axes: tuple[int, ...]) -> bool:
         """Returns whether the elements of each row differ for almost all weights."""
         part = self._linear_part(node)
-        return part is not None and bool((np.ptp(part, axis=axes) > TINY).all())
+        if part is None:
+            return False
+        exactly, roughly = part
+        return bool(_sure(np.ptp(exactly, axis=axes), np.ptp(roughly, axis=axes)).all())
 
-    def _linear_part(self, node: int) -> np.ndarray | None:
+    def _linear_part(self, node: int) -> Pair | None:
         """Returns Σ c · w at random w, if a value is that plus what doesn't depend on these w; None if there are none.
 
         The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w. Products with
@@ -259,26 +281,29 @@ class Signs:
             return any(self.values[each].known is not None for each in one.inputs)
         return one.name in (*SHAPING, "add", "subtract", "negate", "sum", "cumulative_sum", "row_mean")
 
-    def _value_of_part(self, nodes: Sequence[int], free: Mapping[int, np.ndarray], wanted: int) -> np.ndarray:
+    def _value_of_part(self, nodes: Sequence[int], free: Mapping[int, np.ndarray], wanted: int) -> Pair:
         from jax_transformer.proof.domains import Reals
         from jax_transformer.proof.evaluating import compute
 
         key, domain = np.random.default_rng(0), Reals()
-        part: dict[int, np.ndarray] = {}
+        part: dict[int, Pair] = {}
 
-        def read(one: Operation, each: int) -> np.ndarray:
+        def read(one: Operation, each: int, side: int) -> np.ndarray:
             known = self.values[each].known
             if known is not None and one.name in ("multiply", "matmul"):
-                return known
-            return part.get(each, np.zeros(self.operations[each].shape)) if known is None else np.zeros(known.shape)
+                return self._at(0, each)[1] if side else known
+            return part[each][side] if known is None and each in part else np.zeros(self.operations[each].shape)
 
         for node in nodes:
             one = self.operations[node]
             if self._is_leaf(one):
-                part[node] = key.standard_normal(one.shape) * free[node]
+                part[node] = (drawn := key.standard_normal(one.shape) * free[node]), _rounded(drawn)
             elif self.values[node].known is None:
-                part[node] = compute(one, [read(one, each) for each in one.inputs], domain, {})
-        return part.get(wanted, np.zeros(self.operations[wanted].shape))
+                exactly, roughly = (
+                    compute(one, [read(one, each, side) for each in one.inputs], domain, {}) for side in range(2)
+                )
+                part[node] = exactly, _rounded(roughly)
+        return part.get(wanted, (np.zeros(self.operations[wanted].shape),) * 2)
 
     def _meets_a_fresh_leaf(self, product: Operation, also: int = 0, *, repeats: bool = True) -> bool:
         """Returns whether one factor is a weight, which the other and what `also` names don't read.
@@ -369,3 +394,14 @@ class Signs:
             if one.name == "row_exp" and one.attributes["axis"] in total.attributes["axes"]:
                 return self.always_positive(other)
         return False
+
+
+def _rounded(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(array, np.float32).astype(np.float64)
+
+
+def _sure(exactly: np.ndarray, roughly: np.ndarray) -> np.ndarray:
+    """Returns which numbers are no rounding errors of zero: 0.1 w + 0.7 w − 0.8 w is one, times 10¹⁰, too."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(exactly) > SURE * np.abs(exactly - roughly))

@@ -95,6 +95,15 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
         lambda w: (lambda x: where(x > 0, 1.0, 0.0) + where(-x > 0, 1.0, 0.0))(with_a_pole(w) + jnp.sqrt(w**2 + 1)),
         lambda w: 1 + 0 * w,
     ),
+    "a zero that rounding hides": (
+        lambda w: where(1e10 * (0.1 * w + 0.7 * w - 0.8 * w)[:1, :1] >= 0, 1.0, 2.0), lambda w: 2.0 + 0 * w[:1, :1],
+    ),
+    "a constant zero that rounding hides": (
+        lambda w: where(w * (sum(map(jnp.asarray, (0.1, 0.2, -0.3)))) >= 0, 1.0, 2.0), lambda w: 2.0 + 0 * w,
+    ),
+    "an equality that rounding hides": (
+        lambda w: where(1e8 * (jnp.sin(w) ** 2 + jnp.cos(w) ** 2 - 1) == 0, 1.0, 0.0), lambda w: 0 * w,
+    ),
     "rounded constants that are rounded down": (lambda w: w * jnp.floor(ratio()), lambda w: w * 3),
     "rounded constants as integers": (lambda w: w * ratio().astype(int), lambda w: w * 3),
     "rounded constants that are compared": (lambda w: where(ratio() >= 3, w, 0), lambda w: w),
