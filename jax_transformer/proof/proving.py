@@ -191,8 +191,9 @@ def _compare_at(
     equal = [name for name in named if _agree(task, name, (ours[name], theirs[name]), fills.get(name), axioms)]
     different = [name for name in named if name not in equal]
     if not different and any(domain.has_log_of_zero for domain in domains):
-        for program, *drawn in zip((task.candidate, task.reference), *_drawn(task, seeds), strict=True):
-            refuse_log_of_zero(program, *drawn)
+        (our_domain, their_domain), (left, right) = _drawn(task, seeds)
+        refuse_log_of_zero(task.candidate, our_domain, left)
+        refuse_log_of_zero(task.reference, their_domain, right)
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
     return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
 
