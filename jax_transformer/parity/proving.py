@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.array_pairs import read_inputs
+from jax_transformer.parity.backends.capture import OWN
 from jax_transformer.parity.backends.proof_any import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.parity.gates.arrays import Arrays, ParityError
 from jax_transformer.parity.loading import name_of
@@ -185,7 +186,7 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
 
 def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:
     own = two.own(two.candidate)
-    collected = Collected(seed, Subject(partial(kinds_for_any, own, seed), two.carried, two.written))
+    collected = Collected(seed, Subject(partial(kinds_for_any, own, seed), two.carried, two.written), OWN)
     for name in stages:
         progress(f"proof: {name}")
         collected.prove((name,), partial(two.task, gradients=name == "gradients"))

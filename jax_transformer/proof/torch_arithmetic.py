@@ -146,7 +146,8 @@ def var(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
     count = math.prod(x.shape[axis] for axis in axes)
     centred = b.subtract(x, mean(b, x, axes, keepdim=True))
     squares = b.sum(b.power(centred, 2), axes)
-    divided = b.divide(squares, b.constant(np.int64(count - (1 if correction is None else correction))))
+    divisor = max(0, count - (1 if correction is None else correction))  # of any float
+    divided = b.divide(squares, value_of(b, divisor))
     return _keep(b, x, divided, axes, keepdim)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ class Layout(NamedTuple):
         return tuple(order)
 
 
+UNWRITTEN = "memory is read that no operation known here has written"
+
+
 class _Storage(NamedTuple):
     """What a storage holds."""
 
@@ -48,6 +51,8 @@ class _Storage(NamedTuple):
     dtype: torch.dtype
     unset: np.ndarray | None = None
     """Which elements of the storage nothing was written to; None: there are none."""
+    reason: str = UNWRITTEN
+    """Why these can't be read."""
 
 
 class Memory:
@@ -67,35 +72,41 @@ class Memory:
         if memory is None:
             return self.builder.constant(as_array(tensor, self.builder.line))
         layout = layout_of(tensor)
+        self._check_sign(tensor)
         if tensor.dtype != memory.dtype:
             raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is read as {tensor.dtype}")
         if memory.unset is not None and memory.unset[layout.places()].any():
-            raise UnknownOperation(
-                "empty", self.builder.line, "memory is read that no operation known here has written"
-            )
+            raise UnknownOperation("empty", self.builder.line, memory.reason)
         return memory.value if layout == memory.layout else self._view(memory, layout)
 
     def depends_on_weights(self, tensor: torch.Tensor) -> bool:
         return self._held(tensor) is not None and self.read(tensor).known is None
 
+    def _check_sign(self, tensor: torch.Tensor) -> None:
+        """Refuses a view of numbers that PyTorch reads as their negatives."""
+        if tensor.is_neg():
+            raise UnknownOperation("_neg_view", self.builder.line, "the negative of what memory holds")
+
     def _held(self, tensor: torch.Tensor) -> _Storage | None:
         memory = self._storages.get(storage_of(tensor))
         return None if memory is None or memory.reference.expired() else memory
 
-    def _assign(self, tensor: torch.Tensor, value: Value, layout: Layout, unset: np.ndarray | None = None) -> None:
+    def _assign(self, tensor: torch.Tensor, value: Value, layout: Layout, *unset: Any) -> None:
         with torch._C.DisableTorchFunction():
             storage = tensor.untyped_storage()
-        self._storages[storage._cdata] = _Storage(StorageWeakRef(storage), value, layout, tensor.dtype, unset)
+        self._storages[storage._cdata] = _Storage(StorageWeakRef(storage), value, layout, tensor.dtype, *unset)
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Notes that nothing was written to a new tensor. Numbers that aren't floats are read as the run has them."""
+    def forget(self, tensor: torch.Tensor, reason: str = UNWRITTEN) -> None:
+        """Notes that nothing was written to a new tensor, or that it may not be read. Numbers that aren't floats are
+        read as the run has them."""
         size = size_of(tensor)
         if tensor.is_floating_point() and size:
             zeros = self.builder.constant(np.zeros(size))
-            self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool))
+            self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool), reason)
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
         """Changes the storage's elements that are the tensor's."""
+        self._check_sign(tensor)
         value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
         layout, size, memory = layout_of(tensor), size_of(tensor), self._held(tensor)
         if value.node is None and memory is None:
@@ -118,7 +129,8 @@ class Memory:
         if unset is not None:
             unset = unset.copy()
             unset[places] = False
-        self._assign(tensor, changed, Layout((size,), (1,), 0), unset if unset is not None and unset.any() else None)
+        unset = unset if unset is not None and unset.any() else None
+        self._assign(tensor, changed, Layout((size,), (1,), 0), unset, UNWRITTEN if memory is None else memory.reason)
 
     def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
         """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""

@@ -124,7 +124,7 @@ def embedding(b: Builder, weight: Value, ids: Value, *rest: Any) -> Value:
 def index_put(
     b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, *rest: Any
 ) -> Value:
-    selected = tuple(slice(None) if index is None else _known(b, index) for index in indices)
+    selected = tuple(slice(None) if index is None else _selected(b, index) for index in indices)
     places = np.arange(x.size).reshape(x.shape)[selected]
     return b.put(x, places, b.broadcast(values, places.shape), adds=accumulate)
 
@@ -178,6 +178,12 @@ def _like(b: Builder, source: Value, index: Value) -> Value:
         return b.broadcast(source, index.shape)
     selected = tuple(slice(0, size) for size in index.shape)
     return b.take(source, np.arange(source.size).reshape(source.shape)[selected])
+
+
+def _selected(b: Builder, index: Value) -> np.ndarray:
+    """Returns an index, or a mask; bytes are masks in PyTorch."""
+    known = _known(b, index)
+    return known.astype(bool) if known.dtype == np.uint8 else known
 
 
 def _known(b: Builder, x: Value) -> np.ndarray:

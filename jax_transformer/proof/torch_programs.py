@@ -38,8 +38,12 @@ OVERWRITES = ("copy_", "fill_", "zero_")
 EXITS = (
     *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
     *(torch.Tensor.storage, torch.Tensor.untyped_storage, torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__),
+    *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
 )
 """Functions that hand a tensor's numbers to what isn't PyTorch's."""
+
+
+HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or an attribute of it holds that"
 
 
 class Lowering(TorchDispatchMode):
@@ -83,13 +87,15 @@ class Lowering(TorchDispatchMode):
         written = _written(func, args, kwargs)
         inputs = [each for each in _flat(args, kwargs) if _is_tensor(each)]
         self._check_memory(name, func, written, inputs)
+        if name.startswith(EACH) and written:
+            _check_rows(name, self._line(), [each for each in args if isinstance(each, list | tuple)])
+        unread = _unread(name, func, written, args)
         before, depends = None, False
-        unread = written if name in OVERWRITES or "out" in func._overloadname else []
-        if _has_rule(rule_name) and not _is_view(func):
-            before = self._arguments(args, kwargs, unread)
-        if not self._runs_alone(inputs) and not _is_view(func):
-            depends = any(self.memory.depends_on_weights(each) for each in inputs if not _among(each, unread))
+        if not _is_view(func):
+            before, depends = self._before(rule_name, args, kwargs, inputs, unread)
         result = func(*args, **kwargs)
+        if _is_view(func) and not _are_views(result, inputs):  # a copy, where there is no such view
+            before, depends = self._before(rule_name, args, kwargs, inputs, unread)
         self._follow(func, rule_name, written, inputs, before, depends, result)
         return result
 
@@ -103,13 +109,23 @@ class Lowering(TorchDispatchMode):
         for each in inputs:
             if is_traceable_wrapper_subclass(each) or each.layout is not torch.strided or each.is_quantized:
                 raise UnknownOperation(name, self._line(), f"a tensor of type {type(each).__name__}, {each.layout}")
+        is_pointwise = torch.Tag.pointwise in func.tags or name.startswith(EACH) or name in OVERWRITES
         for target in written:
-            for each in inputs:
-                is_same = each is target or (layout_of(each) == layout_of(target) and "out" not in func._overloadname)
-                if is_same or storage_of(each) != storage_of(target):
-                    continue
-                if np.intersect1d(layout_of(each).places(), layout_of(target).places()).size:
-                    raise UnknownOperation(name, self._line(), "it reads and writes the same memory in another order")
+            shared = [each for each in inputs if storage_of(each) == storage_of(target)]
+            others = [each for each in shared if each is not target]
+            if "out" not in func._overloadname:
+                others = [each for each in others if layout_of(each) != layout_of(target)]
+            is_read_again = len(shared) - len(others) > 1 and not is_pointwise
+            if is_read_again or any(_overlap(each, target) for each in others):
+                raise UnknownOperation(name, self._line(), "it reads and writes the same memory in another order")
+
+    def _before(
+        self, name: str, args: Any, kwargs: Any, inputs: Sequence[Any], unread: Sequence[Any]
+    ) -> tuple[Any, bool]:
+        """Returns the values of an operation's arguments if it has a rule, and whether any depends on weights."""
+        arguments = self._arguments(args, kwargs, unread) if _has_rule(name) else None
+        read = [each for each in inputs if not _among(each, unread)]
+        return arguments, any(self.memory.depends_on_weights(each) for each in read)
 
     def _follow(
         self,
@@ -130,10 +146,8 @@ class Lowering(TorchDispatchMode):
             for each in tensors:
                 self.memory.forget(each)
             return
-        if not written:
-            storages = {storage_of(each) for each in inputs}
-            if tensors and all(storage_of(each) in storages for each in tensors):
-                return  # views
+        if not written and _are_views(result, inputs):
+            return
         targets = written or tensors
         if self._runs_alone(inputs) and self._needs_no_rule(inputs, targets):
             return  # computed from ids and masks alone
@@ -151,6 +165,8 @@ class Lowering(TorchDispatchMode):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
             self._note_narrowing(target, floats)
+            if depends and value.known is not None:
+                _overwrite(target, value.known)
             self.memory.write(target, value)
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
@@ -243,18 +259,22 @@ def lower(
     program: Callable[..., Mapping[str, torch.Tensor]],
     weights: Mapping[str, torch.Tensor],
     *args: Any,
+    hidden: Iterable[torch.Tensor] = (),
 ) -> Program:
     """Lowers a run of a program that returns named tensors.
 
     Args:
       program: called with `args`, under PyTorch's mathematical definition of attention.
       weights: tensors that the program reads, by the names of the inputs.
+      hidden: tensors that it may not read, such as those of a module of which it runs a copy.
 
     Raises:
       UnknownOperation: the run needs an operation without a rule, or branches on weights.
     """
     builder = Builder()
     lowering = Lowering(builder)
+    for tensor in hidden:
+        lowering.memory.forget(tensor, HIDDEN)
     for name, tensor in weights.items():
         lowering.name(tensor, name)
     with defined(), _Exits(lowering), lowering:
@@ -272,8 +292,10 @@ class _Exits(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = args[:1] if func in EXITS else []
-        if func in COPIES and not _is_tensor(args[-1]):
-            read = _flat(args[-1], {})
+        if func in COPIES and not (args and _is_tensor(args[-1])):
+            read = _flat(args, kwargs)
+        if func in (torch.Tensor.map_, torch.Tensor.map2_):
+            read = _flat(args, {})
         if any(_is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):
             raise UnknownOperation(
                 func.__name__, self._lowering._line(), "the program reads numbers that depend on weights"
@@ -350,10 +372,51 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     return [each for each in written if each is not None]
 
 
+def _unread(name: str, func: Any, written: Sequence[Any], args: Any) -> Sequence[Any]:
+    """Returns the arguments of which an operation doesn't read what they hold."""
+    if name in OVERWRITES:
+        return written
+    read = _flat(args, {})
+    return [each for each in written if not _among(each, read)] if "out" in func._overloadname else []
+
+
+def _check_rows(name: str, line: str, lists: Sequence[Sequence[Any]]) -> None:
+    """Raises UnknownOperation if an operation on lists writes to a tensor that it reads, or writes to, for another
+    place of the lists: what it finds there depends on the order."""
+    targets: dict[int, list[tuple[int, torch.Tensor]]] = {}
+    for place, each in enumerate(lists[0]):
+        targets.setdefault(storage_of(each), []).append((place, each))
+    for tensors in lists:
+        for place, each in enumerate(tensors):
+            shared = targets.get(storage_of(each), ()) if _is_tensor(each) else ()
+            if any(other != place and _overlap(each, target) for other, target in shared):
+                raise UnknownOperation(name, line, "it reads and writes the same memory in an order that isn't defined")
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tensors of a storage have elements in common."""
+    return np.intersect1d(layout_of(one).places(), layout_of(other).places()).size > 0
+
+
 def _is_view(func: Any) -> bool:
     """Returns whether an operation returns a view of what it reads."""
     found = [each.alias_info for each in func._schema.returns]
     return any(each is not None and not each.is_write for each in found)
+
+
+def _are_views(result: Any, inputs: Sequence[torch.Tensor]) -> bool:
+    """Returns whether an operation returned views of what it read."""
+    tensors = [each for each in _flat(result, {}) if _is_tensor(each)]
+    if any(each.layout is not torch.strided for each in (*tensors, *inputs)):
+        return False
+    storages = {storage_of(each) for each in inputs}
+    return bool(tensors) and all(storage_of(each) in storages for each in tensors)
+
+
+def _overwrite(tensor: torch.Tensor, known: np.ndarray) -> None:
+    """Makes the run have what a rule knows for almost all weights, such as [w · w > 0] where w is 0 in the run."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        tensor.copy_(torch.from_numpy(np.array(known)))
 
 
 def _is_library(code: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,13 @@ import torch
 from torch.nn import functional
 
 from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, torch_programs
+from jax_transformer.proof.torch_reruns import check_again
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.compile imports it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),  # torch.compile imports it
+    pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8"),
+    pytest.mark.filterwarnings("ignore:.*degrees of freedom"),
+]
 
 W = (3, 4)
 VALUE = 0.7
@@ -93,6 +99,40 @@ DIFFERENT: dict[str, tuple[Function, Function]] = {
 }
 
 
+def in_inference_mode(function: Function) -> Function:
+    return torch.inference_mode()(function)
+
+
+DIFFERENT |= {
+    "a variance of half a degree of freedom": (lambda w: w.var(1, correction=0.5), lambda w: w.var(1)),
+    "a copy in a decomposition": (
+        lambda w: functional.pixel_shuffle(w.view(1, 4, 1, 3), 2),
+        lambda w: torch.full((1, 1, 2, 6), VALUE, dtype=torch.float64),
+    ),
+    "a copy in inference mode": (
+        in_inference_mode(lambda w: w.t().reshape(-1)),
+        lambda w: torch.full((12,), VALUE, dtype=torch.float64),
+    ),
+    "a square that is 0 in the run": (
+        lambda w: torch.where(((w - VALUE) ** 2).sum() > 0, w, 2 * w),
+        lambda w: 2 * w,
+    ),
+    "a branch on a square that is 0 in the run": (
+        lambda w: w if ((w - VALUE) ** 2).sum() > 0 else 2 * w,
+        lambda w: 2 * w,
+    ),
+    "a logarithm that is NaN in the run": (lambda w: torch.nan_to_num(torch.log(-w)), torch.zeros_like),
+    "an inverse that is infinite in the run": (
+        lambda w: torch.where(torch.isinf(1 / (w - VALUE)), 2 * w, w),
+        lambda w: 2 * w,
+    ),
+    "a mask of bytes": (
+        lambda w: w.index_put((torch.tensor([0, 1, 1], dtype=torch.uint8),), torch.tensor(1.0).double(), True),
+        lambda w: w.index_put((torch.tensor([0, 1, 1]),), torch.tensor(1.0).double(), True),
+    ),
+}
+
+
 FOR_SOME_WEIGHTS = frozenset(("the order of bounds",))
 """Pairs that differ for some weights only. Digits at one point may not show it, which is no proof."""
 
@@ -115,6 +155,7 @@ SAME: dict[str, tuple[Function, Function]] = {
         lambda w: torch.cat([w[:, :2], torch.ones(3, 2)], 1),
     ),
     "out": (lambda w: torch.mul(w, 2, out=torch.empty(W, dtype=torch.float64)), lambda w: w * 2),
+    "out that is read": (lambda w: changed(w, lambda x: torch.mul(x, x, out=x)), lambda w: w * w),
     "constants without a rule": (
         lambda w: w * torch.floor(torch.tensor([1.5, 2.5, 3.5, 4.5])),
         lambda w: w * torch.tensor([1.0, 2, 3, 4]),
@@ -147,7 +188,22 @@ def _overlapping(x: torch.Tensor) -> Any:
     return x.as_strided((2, 3), (2, 1)).add_(1.0)
 
 
+def _cross(w: torch.Tensor) -> torch.Tensor:
+    first, second = w.clone(), w * 3
+    torch._foreach_add_([first, second], [second, first])
+    return second
+
+
 UNKNOWN: dict[str, Function] = {
+    "a view of negatives": lambda w: torch._neg_view(w) * 1,
+    "a list that holds a tensor twice": lambda w: changed(w, lambda x: torch._foreach_mul_([x, x], 2.0)),
+    "lists in another order": _cross,
+    "a product written onto a factor": lambda w: changed(w[:, :3], lambda x: x.addmm_(x, x)),
+    "a softmax written onto its input": lambda w: changed(w, lambda x: torch.softmax(x, 1, out=x)),
+    "a function of Python": lambda w: changed(w.detach(), lambda x: x.apply_(lambda value: 2 * value)),
+    "a function of Python on two tensors": lambda w: changed(w * 0, lambda x: x.map_(w, lambda one, other: other)),
+    "a variance of no degree of freedom": lambda w: w.var(1, correction=7),
+    "a tensor of named data": lambda w: w + torch.tensor(data=[w[0, 0], w[0, 1], 1.0, 2.0]),
     "NumPy reads weights": lambda w: w + torch.from_numpy(w.numpy().copy()),
     "np.asarray reads weights": lambda w: w + torch.tensor(np.asarray(w)),
     "np.array reads a list of weights": lambda w: w + torch.from_numpy(np.array([w[0, 0], w[0, 1]])).sum(),
@@ -193,6 +249,55 @@ def test_what_isnt_known_is_named(name: str) -> None:
     with pytest.raises(UnknownOperation) as error:
         lower(UNKNOWN[name])
     assert __file__ in str(error.value)
+
+
+def _in_thread(w: torch.Tensor) -> torch.Tensor:
+    found: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: found.append(w * 2))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _read_in_numpy(w: torch.Tensor) -> torch.Tensor:
+    shared = np.zeros(W)
+    torch.from_numpy(shared).copy_(w)
+    return w + float(shared[0, 0])
+
+
+def _written_in_numpy(w: torch.Tensor) -> torch.Tensor:
+    zeros = torch.zeros_like(w)
+    zeros.numpy()[:] = 1.0
+    return w + zeros
+
+
+UNSEEN: dict[str, Function] = {
+    "an old constructor": lambda w: w + torch.DoubleTensor([w[0, 0], w[0, 1], 1.0, 2.0]),
+    "an older one": lambda w: w + w.new([w[0, 0], w[0, 1], 1.0, 2.0]),
+    "DLPack's capsule": lambda w: w + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(w)),
+    "text": lambda w: w + float(repr(w[0, 0]).removeprefix("tensor(").split(",")[0]),
+    "another thread": _in_thread,
+    "memory that NumPy reads": _read_in_numpy,
+    "memory that NumPy writes": _written_in_numpy,
+    "numbers that are drawn": lambda w: w * np.random.default_rng().random(),
+}
+
+
+@pytest.mark.parametrize("name", list(UNSEEN))
+def test_what_isnt_seen_shows_on_other_weights(name: str) -> None:
+    weight = torch.full(W, VALUE, dtype=torch.float64)
+    program = lambda: {"output": UNSEEN[name](weight)}  # noqa: E731
+    lowered = torch_programs.lower(program, {"w": weight})
+    with pytest.raises(UnknownOperation, match="when it runs again on other weights"):
+        check_again(lowered, program, {"w": weight})
+    assert (weight == VALUE).all()
+
+
+@pytest.mark.parametrize("name", list(SAME))
+def test_what_is_read_is_what_runs_on_other_weights(name: str) -> None:
+    for function in SAME[name]:
+        weight = torch.full(W, VALUE, dtype=torch.float64)
+        check_again(lower(function), lambda of=function, held=weight: {"output": of(held)}, {"w": weight})
 
 
 def test_weights_may_share_memory() -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends import proof_jax, proof_torch
+from jax_transformer.parity.backends.copies import check_names_its_own
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -112,21 +113,29 @@ class Lowered:
           prefixes: what precedes names of the reference's tensors in its outputs.
         """
         from jax_transformer.proof import jax_programs, torch_programs
+        from jax_transformer.proof.torch_reruns import check_again
 
         with in_precision("float64"):
             leaves = {path: np.shape(leaf) for path, leaf in flatten(self.problem.params).items()}
             drawn = {path: jax.ShapeDtypeStruct(leaves[path], np.float64) for path in self._drawn_paths}
             candidate = jax_programs.lower(ours, drawn | dict(more))
         held = self._module.state_dict(keep_vars=True)
-        reference = torch_programs.lower(theirs, {name: held[name] for name in self._given} | dict(more_tensors))
+        own = getattr(self.reference.reference, "module", None)
+        if own is not None:
+            check_names_its_own(own)
+        read = {name: held[name] for name in self._given} | dict(more_tensors)
+        reference = torch_programs.lower(
+            theirs, read, hidden=() if own is None else own.state_dict(keep_vars=True).values()
+        )
+        check_again(reference, theirs, read)
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
             shared = {name: draw(np.shape(array)) for name, array in more.items()}
             left, right = self._draw(draw)
             return {**left, **shared}, {**right, **shared}
 
-        own = self.carried(self._own_leaves)
-        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), is_masked, own)
+        weights = self.carried(self._own_leaves)
+        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), is_masked, weights)
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.parity.backends.capture import OWN, watch
-from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.capture import OWN, Watched, watch
+from jax_transformer.parity.backends.copies import check_names_its_own, copied
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.proof import Program, Task
+from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -111,22 +112,25 @@ class AnyProgram:
         import torch
 
         from jax_transformer.proof.torch_programs import lower
+        from jax_transformer.proof.torch_reruns import check_again
 
-        module: Any = copied(self.program).to(torch.float64)
+        original: Any = self.program
+        check_names_its_own(original)
+        module: Any = copied(original).to(torch.float64)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
         held = module.state_dict(keep_vars=True)
         read = {name: held[name] for name in self.weights}
         read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
-        cotangent = self._cotangent(module, tensors) if gradients else None
+        cotangent = self._cotangent(tensors) if gradients else None
         if cotangent is not None:
             read[COTANGENT] = cotangent
 
         def outputs() -> dict[str, torch.Tensor]:
+            given = {name: tensor.clone() for name, tensor in tensors.items()}  # which it may change
             with deterministic():
-                found = watch(module, (), tensors, keep_gradients=False) if not gradients else None
-                if found is not None:
-                    return dict(found.tensors)
-                output = module(**tensors)
+                if not gradients:
+                    return _named(module, watch(module, (), given, keep_gradients=False))
+                output = module(**given)
                 trained = {name: one for name, one in held.items() if one.requires_grad}
                 of_trained = torch.autograd.grad((output * cotangent).sum(), list(trained.values()), allow_unused=True)
             named = zip(trained.items(), of_trained, strict=True)
@@ -135,18 +139,33 @@ class AnyProgram:
             }
             return {OWN: output, **gradients_by_name}
 
-        return lower(outputs, read)
+        program = lower(outputs, read, hidden=original.state_dict(keep_vars=True).values())
+        check_again(program, outputs, read)
+        return program
 
-    def _cotangent(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _cotangent(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Returns zeros of the output's shape. A copy of its own computes that: a module may keep what it computed."""
         import torch
 
+        module: Any = copied(self.program).to(torch.float64)  # type: ignore[arg-type]
         with torch.no_grad(), deterministic():
-            output = module(**tensors)
+            output = module(**{name: tensor.clone() for name, tensor in tensors.items()})
         if not isinstance(output, torch.Tensor):
             raise ParityError(
                 f"{self.name}: expected a module that returns one tensor; received {type(output).__name__}"
             )
         return torch.zeros_like(output)
+
+
+def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
+    """Returns the tensors inside a module by name. Its own output is OWN, though a submodule has that path."""
+    named = dict(watched.tensors)
+    if OWN in dict(module.named_modules()):
+        of_part = {name: name.replace(OWN, f"{OWN}#part", 1) for name in named if re.match(rf"{OWN}($|@|#\d)", name)}
+        named = {of_part.get(name, name.replace(f"{OWN}#own", OWN, 1)): tensor for name, tensor in named.items()}
+    if OWN in named:
+        named[OWN] = watched.output  # which may have changed since a part returned it
+    return named
 
 
 @dataclass(frozen=True)
@@ -160,12 +179,12 @@ class AnyTwo:
 
     def task(self, *, gradients: bool) -> Task:
         """Lowers both. Raises as `AnyProgram.lower` does, and CannotRun where gradients have no partners."""
-        if gradients and len({*self.names.values()}) < len(self.names):
+        if gradients and len({*map(self._ours, self.reference.weights)}) < len(self.reference.weights):
             raise CannotRun(f"several weights of {self.reference.name} are one of {self.candidate.name}")
         ours, theirs = (one.lower(gradients=gradients) for one in (self.candidate, self.reference))
+        shapes = {self._ours(name): shape for name, shape in theirs.inputs.items()} | ours.inputs
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
-            shapes = ours.inputs | {self._ours(name): shape for name, shape in theirs.inputs.items()}
             drawn = {name: draw(shape) for name, shape in shapes.items()}
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
@@ -205,5 +224,5 @@ def weights_of(program: Any, given: Arrays | None) -> dict[str, np.ndarray]:
     """Returns a module's floating-point tensors, or the weights that were given."""
     if hasattr(program, "state_dict"):
         held = as_arrays(program.state_dict())
-        return {name: array for name, array in held.items() if np.issubdtype(array.dtype, np.floating)}
+        return {name: array for name, array in held.items() if jnp.issubdtype(array.dtype, jnp.floating)}
     return dict(given or {})

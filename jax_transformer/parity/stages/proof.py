@@ -25,8 +25,8 @@ STAGES = ("forward", "loss", "gradients", "steps")
 """What can be proven of models. steps: the parameters after one and after three optimizer steps."""
 ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
 """The sentences, and the tokens of source and target, on which large models are compared."""
-OUTPUTS = frozenset(("logits", "output"))
-"""What models, and any two programs, return."""
+LOGITS = "logits"
+"""What models return."""
 OF_STAGE = {
     "gradient of ": "gradients",
     "after step 1: ": "step 1",
@@ -117,10 +117,11 @@ class Collected:
 
     Args:
       subject: what a search for weights needs to know, on which a refutation shows in float64; None: there is none.
+      output: the name of what the programs return.
     """
 
-    def __init__(self, seed: int, subject: Subject | None = None) -> None:
-        self.seed, self.subject = seed, subject
+    def __init__(self, seed: int, subject: Subject | None = None, output: str = LOGITS) -> None:
+        self.seed, self.subject, self.output = seed, subject, output
         self.stages: list[StageProof] = []
         self.tasks: list[TaskProof] = []
         self.difference: dict[str, Any] | None = None
@@ -138,7 +139,7 @@ class Collected:
         if result.difference is not None and (self.difference is None or is_first_refuted):
             facts = self._search(task, result) if is_first_refuted else None
             self.difference = difference_of(result.difference, facts)
-        self.stages += [_stage_proof(name, result) for name in names]
+        self.stages += [_stage_proof(name, result, self.output) for name in names]
         self.tasks.append(TaskProof.of(names, task, result))
 
     def _search(self, task: Task, result: Result) -> dict[str, Any] | None:
@@ -162,8 +163,8 @@ class Collected:
         )
 
 
-def _stage_proof(name: str, result: Result) -> StageProof:
-    """Returns what is known of a stage. Without a model's outputs, its activations prove nothing of it."""
+def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
+    """Returns what is known of a stage. Without what a program returns, its activations prove nothing of it."""
     found = (_of_stage(names, name) for names in (result.equal, result.different, result.alone))
     equal, different, alone = found
     if result.verdict == "unknown":
@@ -172,7 +173,7 @@ def _stage_proof(name: str, result: Result) -> StageProof:
         return StageProof(name, "refuted", equal, different, alone)
     if not equal:
         return StageProof(name, "unknown", alone=alone, reason="nothing was compared: no name is on both sides")
-    if name == "forward" and not OUTPUTS & {*equal}:
+    if name == "forward" and output not in equal:
         return StageProof(name, "unknown", equal, alone=alone, reason="the outputs weren't compared")
     if result.verdict == "refuted":
         reason = "the same at one point, where another stage differs"
