@@ -202,7 +202,7 @@ UNKNOWN: dict[str, Function] = {
     "a softmax written onto its input": lambda w: changed(w, lambda x: torch.softmax(x, 1, out=x)),
     "a function of Python": lambda w: changed(w.detach(), lambda x: x.apply_(lambda value: 2 * value)),
     "a function of Python on two tensors": lambda w: changed(w * 0, lambda x: x.map_(w, lambda one, other: other)),
-    "a variance of no degree of freedom": lambda w: w.var(1, correction=7),
+    "a deviation of no degree of freedom": lambda w: w.std(1, correction=7),
     "a tensor of named data": lambda w: w + torch.tensor(data=[w[0, 0], w[0, 1], 1.0, 2.0]),
     "NumPy reads weights": lambda w: w + torch.from_numpy(w.numpy().copy()),
     "np.asarray reads weights": lambda w: w + torch.tensor(np.asarray(w)),
