@@ -147,7 +147,7 @@ class AnyProgram:
         """Returns zeros of the output's shape. A copy of its own computes that: a module may keep what it computed."""
         import torch
 
-        module: Any = copied(self.program).to(torch.float64)  # type: ignore[arg-type]
+        module: Any = copied(self.program).to(torch.float64)
         with torch.no_grad(), deterministic():
             output = module(**{name: tensor.clone() for name, tensor in tensors.items()})
         if not isinstance(output, torch.Tensor):
