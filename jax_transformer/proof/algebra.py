@@ -98,6 +98,8 @@ class Algebra(Emitter):
     def _fills_of_product(self, x: Value, y: Value) -> masks.Fills:
         for one, other in ((x, y), (y, x)):
             if other.known is not None and one.fills is not None:
+                if np.isinf(other.known).any():
+                    raise UnknownOperation("multiply", self.line, masks.MET)
                 return masks.scaled(one.fills, other.known, self.line)
         assert x.node is not None
         assert y.node is not None

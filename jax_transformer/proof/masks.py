@@ -17,6 +17,7 @@ FILL = -1e4
 """An entry with a constant of at most this is masked, if another of its row is not."""
 ORDINARY = 1e3
 """Constants up to this are left out of fills."""
+MET = "∞ meets a number that depends on weights"
 
 Fills = np.ndarray | None
 """Float64; None: all are zero."""
@@ -77,7 +78,7 @@ def lost(x: Fills, line: str) -> Fills:
     if x is None:
         return None
     if infinite(x):
-        raise UnknownOperation("multiply", line, "∞ meets a number that depends on weights")
+        raise UnknownOperation("multiply", line, MET)
     return np.where(x == 0, 0.0, np.nan)
 
 

@@ -4,8 +4,8 @@ The run computes on real tensors. What it computes from weights is never read; i
 modelled as in PyTorch: tensors are views of storages, so views, expansions and changes in place need no rules.
 
 Numbers that depend on weights may not leave PyTorch: `.item()`, `.numpy()`, `.tolist()`, DLPack, copies of storages and
-lists of tensors are refused. Two ways are not seen: the old constructors, as in `torch.DoubleTensor([w[0], w[1]])`, and
-addresses that were taken before. Numbers drawn by Python or NumPy are constants of the run.
+lists of tensors are refused. Some ways are not seen, such as the old constructors, as in `torch.DoubleTensor([w[0]])`:
+`torch_reruns` finds them.
 """
 
 from __future__ import annotations
