@@ -104,6 +104,26 @@ def test_an_attribute_that_shares_memory_is_another_one_in_a_copy() -> None:
     assert forward(sharing, Scaled(lambda x, m: x * 1.0)) == "unknown"
 
 
+def test_weights_that_share_memory_are_others_in_a_copy() -> None:
+    sharing = Two()
+    sharing.b = nn.Parameter(sharing.a.data)
+    assert forward(sharing, Two()) == "unknown"
+    sharing.a = sharing.b  # one weight by two names
+    assert forward(sharing, sharing) == "proven"
+
+
+def test_complex_weights_are_no_constants() -> None:
+    first, second = (Scaled(lambda x, m, n=n: x * m.w.real**n, torch.complex64) for n in (1, 2))
+    assert forward(first, second) == "unknown"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_the_output_of_a_script_is_compared() -> None:
+    script = torch.jit.script(nn.Linear(3, 3).eval())
+    certificate = prove(script, nn.Linear(3, 3).eval(), inputs={"input": INPUTS["x"]})
+    assert certificate.verdict == "proven"
+
+
 def test_a_state_dict_of_copies_names_no_weights() -> None:
     module = Scaled(lambda x, m: x * m.w)
     module._register_state_dict_hook(lambda m, held, *rest: {name: one.clone() for name, one in held.items()})

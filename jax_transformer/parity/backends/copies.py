@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -30,9 +31,13 @@ def copied(module: nn.Module) -> nn.Module:
 
 def check_names_its_own(module: nn.Module) -> None:
     """Raises UnknownOperation for a module of which a copy may be another function of the tensors in its state_dict:
-    some are copies, or attributes share their memory."""
+    some are copies, or share memory with each other or with attributes."""
     own = [*module.parameters(), *module.buffers()]
     numbers, places = {id(tensor) for tensor in own}, {*map(_memory_of, own)}
+    spans = sorted((_memory_of(tensor), *_span(tensor)) for tensor in own if tensor.numel())
+    for (memory, _, end), (of_next, start, _) in pairwise(spans):
+        if memory == of_next and start < end:
+            raise UnknownOperation("copy", "", "two weights share memory, and their copies don't")
     for name, tensor in module.state_dict(keep_vars=True).items():
         if _memory_of(tensor) not in places:
             raise UnknownOperation("state_dict", "", f"{name} is a copy there, not the module's own tensor")
@@ -40,6 +45,12 @@ def check_names_its_own(module: nn.Module) -> None:
         for tensor in _tensors(vars(part)):
             if id(tensor) not in numbers and _memory_of(tensor) in places:
                 raise UnknownOperation("copy", "", f"an attribute of {path or 'the module'} shares a weight's memory")
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """Returns where a tensor's elements begin in its memory, and where they end."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.storage_offset(), tensor.storage_offset() + last + 1
 
 
 def _memory_of(tensor: Any) -> int:

@@ -119,6 +119,9 @@ class AnyProgram:
         module: Any = copied(original).to(torch.float64)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
         held = module.state_dict(keep_vars=True)
+        imaginary = [name for name, tensor in held.items() if tensor.is_complex()]
+        if imaginary:
+            raise UnknownOperation("input", "", f"the weight {imaginary[0]} holds no real numbers")
         read = {name: held[name] for name in self.weights}
         read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
         cotangent = self._cotangent(tensors) if gradients else None
@@ -163,7 +166,7 @@ def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
     if OWN in dict(module.named_modules()):
         of_part = {name: name.replace(OWN, f"{OWN}#part", 1) for name in named if re.match(rf"{OWN}($|@|#\d)", name)}
         named = {of_part.get(name, name.replace(f"{OWN}#own", OWN, 1)): tensor for name, tensor in named.items()}
-    if OWN in named:
+    if hasattr(watched.output, "shape"):
         named[OWN] = watched.output  # which may have changed since a part returned it
     return named
 
