@@ -293,25 +293,27 @@ def _in_float64(task: Task, name: str) -> float | None:
 
 def _in_digits(task: Task, found: _Comparison) -> float | None:
     """Returns how far outputs that differ are apart in 60 digits at random weights; None if that would take long, or
-    isn't defined. Where weights below 1 show nothing, larger and smaller ones may: a clip at 65504 is one."""
+    isn't defined. Where weights below 1 show nothing, larger and smaller ones may: a clip at 65504 is one. Where the
+    outputs aren't defined, such as √w, they may be at positive weights."""
     if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
         return None
     distances = []
     for exponent in SCALES if masking_of(task.candidate) == masking_of(task.reference) else SCALES[:1]:
-        distances.append(_apart(task, found, exponent))
+        apart = _apart(task, found, exponent, (-1, 1))
+        distances.append(_apart(task, found, exponent, (1,)) if apart is None else apart)
         if distances[-1] is not None and distances[-1] >= SAME:
             break
     return max((each for each in distances if each is not None), default=None)
 
 
-def _apart(task: Task, found: _Comparison, exponent: int) -> float | None:
-    """Returns how far outputs that differ are apart at random weights in (−1, 1), times a power of ten.
+def _apart(task: Task, found: _Comparison, exponent: int, signs: tuple[int, ...]) -> float | None:
+    """Returns how far outputs that differ are apart at random weights in (−1, 1), or (0, 1), times a power of ten.
 
     What twice the digits make smaller is rounding, of terms that cancel. So they are asked where a difference shows,
     and what they leave of it is measured by the size that the numbers had.
     """
     generator = np.random.default_rng([*found.seeds, SCALES.index(exponent)])
-    left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice([-1, 1], shape))
+    left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice(signs, shape))
     weights = _scaled(left, exponent), _scaled(right, exponent)
     try:
         coarse = _both_in(Digits(), task, found.different, weights)

@@ -117,11 +117,11 @@ def test_complex_weights_are_no_constants() -> None:
     assert forward(first, second) == "unknown"
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 def test_the_output_of_a_script_is_compared() -> None:
     script = torch.jit.script(nn.Linear(3, 3).eval())
     certificate = prove(script, nn.Linear(3, 3).eval(), inputs={"input": INPUTS["x"]})
-    assert certificate.verdict == "proven"
+    assert certificate.verdict == "proven", str(certificate)
 
 
 def test_a_state_dict_of_copies_names_no_weights() -> None:

@@ -143,6 +143,20 @@ def test_different_programs_are_not_proven(name: str) -> None:
     assert verdict in (("refuted", "unknown") if name in FOR_SOME_WEIGHTS else ("refuted",))
 
 
+WHERE_DEFINED: dict[str, tuple[Function, Function]] = {
+    "a square by logarithms": (lambda w: (2 * w.log()).exp(), lambda w: w * w),
+    "the root of a product": (
+        lambda w: (w * w.flip(0)).sqrt(),
+        lambda w: w.abs().sqrt() * w.flip(0).abs().sqrt(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WHERE_DEFINED))
+def test_functions_that_are_one_where_they_are_defined_are_not_refuted(name: str) -> None:
+    assert compared(*WHERE_DEFINED[name]).verdict == "unknown"
+
+
 SAME: dict[str, tuple[Function, Function]] = {
     "a compiled function": (lambda w: torch.compile(lambda x: x * 2)(w), lambda w: 2 * w),
     "vmap": (lambda w: torch.func.vmap(lambda x: x.sum() * x)(w), lambda w: w.sum(1, keepdim=True) * w),
