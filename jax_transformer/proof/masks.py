@@ -93,9 +93,15 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
         raise UnknownOperation("softmax", line, "all entries of a row are -inf, which leaves 0/0")
     if np.isposinf(x).any():
         raise UnknownOperation("softmax", line, "an entry of a row is inf, which leaves NaN")
-    highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)  # what isn't known masks nothing else
-    is_zero = np.isneginf(x) | ((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
+    is_zero = np.isneginf(x) | hidden(x, axes)
     return None if not is_zero.any() else ~is_zero
+
+
+def hidden(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Returns which entries of rows are masked beside another: by a constant that is far below the largest one. Those
+    that aren't known hide nothing."""
+    highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)
+    return np.asarray((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
 
 
 def low(x: Fills, line: str) -> np.ndarray | None:

@@ -20,7 +20,7 @@ from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.logarithms import refuse_log_of_zero
-from jax_transformer.proof.masks import FILL
+from jax_transformer.proof.masks import FILL, hidden
 from jax_transformer.proof.programs import Program
 
 SCALES = (0, 1, 2, 3, -6)
@@ -233,8 +233,7 @@ def _agree(task: Task, name: str, both: Both, fills: Both | None, axioms: dict[s
         return True
     if not task.is_masked(name):
         return False
-    low = [each <= FILL for each in fills]
-    masked = low[0] & low[1] & ~(low[0] | low[1]).all(axis=-1, keepdims=True)
+    masked = hidden(fills[0], (-1,)) & hidden(fills[1], (-1,))
     if not (same | masked).all():
         return False
     axioms.setdefault("masks", {})[name] = None

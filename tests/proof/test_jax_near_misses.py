@@ -124,6 +124,19 @@ def test_near_misses_are_not_proven(name: str) -> None:
     assert compared(ours, theirs).verdict != "proven"
 
 
+def test_named_logits_that_are_hardly_masked_are_compared() -> None:
+    def compared_with(fill: float, other: float) -> str:
+        name, highest = "attention.logits", jnp.asarray([fill, -1e4, -1e4, -1e4])
+        ours, theirs = (
+            jax_programs.lower(lambda w, f=f: {name: w["w"] + f}, {"w": np.ones(W)})
+            for f in (highest, where(FIRST, highest, other))
+        )
+        return decide(Task(ours, theirs, lambda one: ({"w": (drawn := one(W))}, {"w": drawn}), is_masked=bool)).verdict
+
+    assert compared_with(0.0, -1e9) == "proven"
+    assert compared_with(-9999.0, -1e9) != "proven"
+
+
 UNDEFINED: dict[str, Function] = {
     "∞ times weights": lambda w: w * INF - w * INF,
     "−∞ squared": lambda w: where(FIRST, -INF, w) ** 2 - where(FIRST, -INF, w) ** 2,
