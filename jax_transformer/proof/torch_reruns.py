@@ -1,4 +1,4 @@
-"""Run a PyTorch program once more, unwatched and on other weights, and compare it with what was read of its first run.
+"""Run a PyTorch program again, unwatched and on other weights, and compare it with what was read of its first run.
 
 Numbers can leave PyTorch, or come back, in ways that no operation shows: old constructors such as
 `torch.DoubleTensor([w[0]])`, other threads, memory that NumPy shares, a module that keeps what it computed. The program
@@ -36,12 +36,20 @@ REASON = (
 def check_again(
     lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raises UnknownOperation if a program computes something else than was read of it.
+    """Raises UnknownOperation if a program computes something else than was read of it, on weights that are somewhat
+    larger, or of the other sign, where branches may change.
 
     Args:
       program, weights: as of `torch_programs.lower`. The weights are changed while it runs.
     """
-    with _changed(weights), defined():
+    for sign in (1, -1):
+        _check(lowered, program, weights, sign)
+
+
+def _check(
+    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor], sign: int
+) -> None:
+    with _changed(weights, sign), defined():
         given = {name: as_array(tensor, "") for name, tensor in weights.items()}
         found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in program().items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
@@ -61,8 +69,8 @@ def _rms(array: np.ndarray, other: np.ndarray | float = 0.0) -> float:
 
 
 @contextlib.contextmanager
-def _changed(weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Makes each weight larger by some 10 %, and restores it."""
+def _changed(weights: Mapping[str, torch.Tensor], sign: int) -> Iterator[None]:
+    """Makes each weight larger by some 10 %, multiplies it by a sign, and restores it."""
     key = np.random.default_rng(0)
     with torch.inference_mode():
         before = {name: tensor.clone() for name, tensor in weights.items()}
@@ -70,7 +78,7 @@ def _changed(weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
         with torch.inference_mode():
             for tensor in weights.values():
                 factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, tensor.shape)) for _ in range(2))
-                tensor.mul_(1 + factors.to(tensor)).add_(terms.to(tensor))
+                tensor.mul_(1 + factors.to(tensor)).add_(terms.to(tensor)).mul_(sign)
         yield
     finally:
         with torch.inference_mode():

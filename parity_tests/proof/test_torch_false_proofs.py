@@ -292,6 +292,7 @@ UNSEEN: dict[str, Function] = {
     "an older one": lambda w: w + w.new([w[0, 0], w[0, 1], 1.0, 2.0]),
     "DLPack's capsule": lambda w: w + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(w)),
     "text": lambda w: w + float(repr(w[0, 0]).removeprefix("tensor(").split(",")[0]),
+    "a branch": lambda w: w if torch.DoubleTensor([w[0, 0]]).numpy()[0] > 0 else 2 * w,
     "another thread": _in_thread,
     "memory that NumPy reads": _read_in_numpy,
     "memory that NumPy writes": _written_in_numpy,
