@@ -293,7 +293,7 @@ class _Exits(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = args[:1] if func in EXITS else []
         if func in COPIES and not (args and _is_tensor(args[-1])):
-            read = _flat(args, kwargs)
+            read = _flat(args[func is torch.Tensor.new_tensor :], kwargs)
         if func in (torch.Tensor.map_, torch.Tensor.map2_):
             read = _flat(args, {})
         if any(_is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):

@@ -170,6 +170,7 @@ SAME: dict[str, tuple[Function, Function]] = {
     ),
     "out": (lambda w: torch.mul(w, 2, out=torch.empty(W, dtype=torch.float64)), lambda w: w * 2),
     "out that is read": (lambda w: changed(w, lambda x: torch.mul(x, x, out=x)), lambda w: w * w),
+    "new_tensor of numbers": (lambda w: w * w.new_tensor([1.0, 2.0, 3.0, 4.0]), lambda w: w * torch.arange(1, 5)),
     "constants without a rule": (
         lambda w: w * torch.floor(torch.tensor([1.5, 2.5, 3.5, 4.5])),
         lambda w: w * torch.tensor([1.0, 2, 3, 4]),
