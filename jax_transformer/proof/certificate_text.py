@@ -23,6 +23,8 @@ def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
+        if (output := _same_output(certificate)) is not None:
+            yield f"  {output:10s} is the same at this point: what differs is inside"
     yield ""
     for stage in certificate.stages:
         yield from _stage_lines(stage, verbose)
@@ -76,6 +78,15 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
     if found["digits"] is not None:
         yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
+
+
+def _same_output(certificate: Certificate) -> str | None:
+    """Returns the output's name if programs part inside, and return the same at that point."""
+    forward = next((stage for stage in certificate.stages if stage.name == "forward" and stage.different), None)
+    if forward is None:
+        return None
+    name = "output" if "output" in (*forward.equal, *forward.different) else "logits"
+    return name if name in forward.equal else None
 
 
 def _stage_lines(stage: StageProof, verbose: bool) -> Iterator[str]:

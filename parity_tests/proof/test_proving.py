@@ -135,6 +135,57 @@ def test_two_functions_need_weights() -> None:
         prove(lambda p, i: i["x"], lambda p, i: i["x"], inputs=arrays["inputs"])
 
 
+class Attending(nn.Module):
+    """Attends to itself, by the softmax of rows [B · H, T, S], or by PyTorch's fused attention of [B, H, T, S]."""
+
+    def __init__(self, shows_weights: bool) -> None:
+        super().__init__()
+        self.attention, self.shows_weights = nn.MultiheadAttention(4, 2, batch_first=True), shows_weights
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.attention(x, x, x, need_weights=self.shows_weights)[0]
+        return found
+
+
+class Masking(nn.Module):
+    """Masks the logits of a softmax, moves them along, and leaves one out."""
+
+    def __init__(self, fill: float, moved: float = 0.0, *, uses: int = 5) -> None:
+        super().__init__()
+        self.hidden, self.fill, self.moved, self.uses = nn.Linear(4, 5), fill, moved, uses
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.hidden(x).masked_fill(torch.arange(5) == 2, self.fill) + self.moved
+        return torch.softmax(logits, -1) * (torch.arange(5) < self.uses)
+
+
+ROWS = {"x": np.ones((2, 3, 4), np.float32)}
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [(Attending(True), Attending(False)), (Masking(-1e9), Masking(-np.inf)), (Masking(-1e9), Masking(-1e5))],
+    ids=["rows of heads", "a fill and infinity", "two fills"],
+)
+def test_a_softmax_inside_a_module_reads_rows(modules: tuple[nn.Module, nn.Module]) -> None:
+    certificate = prove(*modules, inputs=ROWS)
+    assert certificate.verdict == "proven", str(certificate)
+    assert any("@logits" in name for name in certificate.stages[0].equal)
+
+
+def test_other_rows_of_a_softmax_inside_a_module_differ() -> None:
+    certificate = prove(Masking(-1e9), Masking(-1e9, np.log(2)), inputs=ROWS, stages=("forward",))
+    assert certificate.verdict == "refuted"
+    assert certificate.difference is not None
+    assert "@logits" in certificate.difference["name"]
+    assert "output     is the same at this point: what differs is inside" in str(certificate)
+    assert "same at this point" not in str(
+        prove(Masking(-1e9), Masking(-1e9, uses=4), inputs=ROWS, stages=("forward",))
+    )
+
+
 @pytest.fixture(scope="module")
 def certificate() -> Certificate:
     """Proves a small system, its optimizer steps included."""

@@ -15,6 +15,7 @@ function proofSection(proof) {
     { title: 'Verdict', key: (stage) => stage.verdict, cell: (stage) => stage.verdict },
     { title: 'The same', number: true, key: (stage) => stage.equal.length, cell: (stage) => formatCount(stage.equal.length) },
     { title: 'Different', number: true, key: (stage) => stage.different.length, cell: (stage) => formatCount(stage.different.length) },
+    { title: 'On one side', number: true, key: (stage) => stage.alone.length, cell: (stage) => formatCount(stage.alone.length) },
     { title: 'Reason', class: 'text', key: (stage) => stage.reason, cell: (stage) => stage.reason || stage.different.slice(0, 3).join(', ') || '–' },
   ];
   return section('proof', 'Proof', PROOF_LEADS[proof.verdict],

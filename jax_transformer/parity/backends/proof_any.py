@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,9 @@ INPUT = "input "
 """Precedes the names of floating-point inputs, for all of which a proof holds."""
 COTANGENT = "cotangent"
 """The input that the output is multiplied by before it is differentiated."""
+
+OF_SOFTMAX = re.compile(r"@(logits|weights)(#\d+)?$")
+"""Ends the names of what a softmax inside a module reads and returns."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,17 @@ def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
     return named
 
 
+def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns rows of a softmax in another shape of as many rows: [B · H, T, S] is [B, H, T, S]."""
+    alike = array.size == math.prod(shape) and array.shape[-1:] == shape[-1:]
+    return array.reshape(shape) if alike else array
+
+
+def _is_masked(name: str) -> bool:
+    of_softmax = OF_SOFTMAX.search(name)
+    return is_masked(name) or (of_softmax is not None and of_softmax[1] == "logits")
+
+
 @dataclass(frozen=True)
 class AnyTwo:
     """Two programs on the same inputs, and which weights of the reference are which of the candidate's."""
@@ -192,8 +207,16 @@ class AnyTwo:
             mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
             return drawn, mapped
 
+        def align(outputs: Arrays) -> Arrays:
+            return {
+                name: _shaped(array, ours.outputs[name].shape)
+                if name in ours.outputs and OF_SOFTMAX.search(name)
+                else array
+                for name, array in self._renamed(outputs).items()
+            }
+
         own = self.own(self.candidate), self.own(self.reference)
-        return Task(ours, theirs, draw, self._aligned, is_masked, None if gradients else own)
+        return Task(ours, theirs, draw, align, _is_masked, None if gradients else own)
 
     def own(self, one: AnyProgram) -> dict[str, np.ndarray]:
         """Returns the weights and floating-point inputs that a program is given."""
@@ -216,7 +239,7 @@ class AnyTwo:
     def _ours(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def _aligned(self, outputs: Arrays) -> Arrays:
+    def _renamed(self, outputs: Arrays) -> Arrays:
         return {
             GRADIENT + self._ours(name.removeprefix(GRADIENT)) if name.startswith(GRADIENT) else name: array
             for name, array in outputs.items()
