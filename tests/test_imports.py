@@ -92,7 +92,9 @@ FOREIGN: dict[str, set[str]] = {
 LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy", "wandb"}
 """Libraries that are imported inside functions only."""
 
-OF_TORCH = {f"jax_transformer.proof.torch_{name}" for name in ("memory", "moves", "programs", "reruns", "rules")}
+OF_TORCH = {
+    f"jax_transformer.proof.torch_{name}" for name in ("access", "memory", "moves", "programs", "reruns", "rules")
+}
 """Modules that subclass PyTorch's classes: they import it, and are imported inside functions only."""
 
 

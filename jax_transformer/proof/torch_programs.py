@@ -18,31 +18,37 @@ from typing import Any
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
-from jax_transformer.proof.torch_memory import Memory, as_array, layout_of, storage_of
+from jax_transformer.proof.torch_access import (
+    EACH,
+    among,
+    are_views,
+    check_memory,
+    check_rows,
+    flat,
+    is_tensor,
+    returns_view,
+    unread_by,
+    written_by,
+)
+from jax_transformer.proof.torch_memory import Memory, as_array
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
 """Operations whose results a program can branch on."""
-EACH = "_foreach_"
-"""Precedes the names of operations on lists of tensors."""
 ABOUT_SHAPES = ("is_same_size", "_has_same_storage_numel")
 COPIES = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 """Functions that read the numbers of tensors in lists."""
-OVERWRITES = ("copy_", "fill_", "zero_")
-"""Operations that don't read what they write to."""
 EXITS = (
     *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
     *(torch.Tensor.storage, torch.Tensor.untyped_storage, torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__),
     *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
 )
 """Functions that hand a tensor's numbers to what isn't PyTorch's."""
-
-
 HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or an attribute of it holds that"
 
 
@@ -71,7 +77,8 @@ class Lowering(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         if not func._schema.name.startswith("aten::"):
             return self._foreign(func, args, kwargs)
-        self.builder.line = f"{name}, {self._line()}"
+        line = self._line()
+        self.builder.line = f"{name}, {line}"
         if name in ABOUT_SHAPES:
             return func(*args, **kwargs)
         rule_name = name.removesuffix("_") if func._schema.is_mutable else name
@@ -84,47 +91,29 @@ class Lowering(TorchDispatchMode):
                 result = decomposition(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        written = _written(func, args, kwargs)
-        inputs = [each for each in _flat(args, kwargs) if _is_tensor(each)]
-        self._check_memory(name, func, written, inputs)
+        written = written_by(func, args, kwargs)
+        inputs = [each for each in flat(args, kwargs) if is_tensor(each)]
+        check_memory(name, func, written, inputs, line)
         if name.startswith(EACH) and written:
-            _check_rows(name, self._line(), [each for each in args if isinstance(each, list | tuple)])
-        unread = _unread(name, func, written, args)
+            check_rows(name, line, [each for each in args if isinstance(each, list | tuple)])
+        unread = unread_by(name, func, written, args)
         before, depends = None, False
-        if not _is_view(func):
+        if not returns_view(func):
             before, depends = self._before(rule_name, args, kwargs, inputs, unread)
         result = func(*args, **kwargs)
-        if _is_view(func) and not _are_views(result, inputs):  # a copy, where there is no such view
+        if returns_view(func) and not are_views(result, inputs):  # a copy, where there is no such view
             before, depends = self._before(rule_name, args, kwargs, inputs, unread)
         self._follow(func, rule_name, written, inputs, before, depends, result)
         return result
 
     # --- operations
 
-    def _check_memory(self, name: str, func: Any, written: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Refuses what isn't modelled: random numbers, tensors that aren't strided arrays, and memory that is read and
-        written in an order that isn't defined."""
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise UnknownOperation(name, self._line(), "random numbers are no function of weights and ids")
-        for each in inputs:
-            if is_traceable_wrapper_subclass(each) or each.layout is not torch.strided or each.is_quantized:
-                raise UnknownOperation(name, self._line(), f"a tensor of type {type(each).__name__}, {each.layout}")
-        is_pointwise = torch.Tag.pointwise in func.tags or name.startswith(EACH) or name in OVERWRITES
-        for target in written:
-            shared = [each for each in inputs if storage_of(each) == storage_of(target)]
-            others = [each for each in shared if each is not target]
-            if "out" not in func._overloadname:
-                others = [each for each in others if layout_of(each) != layout_of(target)]
-            is_read_again = len(shared) - len(others) > 1 and not is_pointwise
-            if is_read_again or any(_overlap(each, target) for each in others):
-                raise UnknownOperation(name, self._line(), "it reads and writes the same memory in another order")
-
     def _before(
         self, name: str, args: Any, kwargs: Any, inputs: Sequence[Any], unread: Sequence[Any]
     ) -> tuple[Any, bool]:
         """Returns the values of an operation's arguments if it has a rule, and whether any depends on weights."""
         arguments = self._arguments(args, kwargs, unread) if _has_rule(name) else None
-        read = [each for each in inputs if not _among(each, unread)]
+        read = [each for each in inputs if not among(each, unread)]
         return arguments, any(self.memory.depends_on_weights(each) for each in read)
 
     def _follow(
@@ -138,15 +127,15 @@ class Lowering(TorchDispatchMode):
         result: Any,
     ) -> None:
         """Gives the results of an operation their values."""
-        strange = [each for each in _flat(result, {}) if _is_tensor(each) and each.layout is not torch.strided]
+        strange = [each for each in flat(result, {}) if is_tensor(each) and each.layout is not torch.strided]
         if strange:
             raise UnknownOperation(name, self._line(), f"it returns a tensor of {strange[0].layout}")
-        tensors = [each for each in (result if isinstance(result, tuple | list) else [result]) if _is_tensor(each)]
+        tensors = [each for each in (result if isinstance(result, tuple | list) else [result]) if is_tensor(each)]
         if name.startswith(("empty", "new_empty")) and not written:
             for each in tensors:
                 self.memory.forget(each)
             return
-        if not written and _are_views(result, inputs):
+        if not written and are_views(result, inputs):
             return
         targets = written or tensors
         if self._runs_alone(inputs) and self._needs_no_rule(inputs, targets):
@@ -160,7 +149,7 @@ class Lowering(TorchDispatchMode):
             values = [self.builder.constant(as_array(each, self.builder.line)) for each in targets]  # as it ran
         if len(values) != len(targets):
             raise UnknownOperation(name, self._line(), f"its rule returns {len(values)} values for {len(targets)}")
-        floats = [each.dtype for each in inputs if each.is_floating_point() and not _among(each, written)]
+        floats = [each.dtype for each in inputs if each.is_floating_point() and not among(each, written)]
         for target, value in zip(targets, values, strict=True):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
@@ -215,23 +204,23 @@ class Lowering(TorchDispatchMode):
 
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        tensors = [each for each in _flat(args, kwargs) if _is_tensor(each)]
+        tensors = [each for each in flat(args, kwargs) if is_tensor(each)]
         if any(self.memory.holds(each) for each in tensors):
             raise UnknownOperation(str(func), self._line())
         return result
 
     def _check_known(self, name: str, args: Any) -> None:
-        for each in _flat(args, {}):
-            if _is_tensor(each) and self.memory.holds(each) and self.memory.read(each).known is None:
+        for each in flat(args, {}):
+            if is_tensor(each) and self.memory.holds(each) and self.memory.read(each).known is None:
                 raise UnknownOperation(
                     name, self._line(), "the program branches on, or reads, numbers that depend on weights"
                 )
 
     def _arguments(self, args: Any, kwargs: Any, overwritten: Sequence[torch.Tensor]) -> Any:
         def value(each: Any) -> Any:
-            if _is_tensor(each) and _among(each, overwritten):
+            if is_tensor(each) and among(each, overwritten):
                 return Value(tuple(each.shape), "float")  # isn't read
-            return self.memory.read(each) if _is_tensor(each) else each
+            return self.memory.read(each) if is_tensor(each) else each
 
         kept = {
             key: each
@@ -292,11 +281,11 @@ class _Exits(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = args[:1] if func in EXITS else []
-        if func in COPIES and not (args and _is_tensor(args[-1])):
-            read = _flat(args[func is torch.Tensor.new_tensor :], kwargs)
+        if func in COPIES and not (args and is_tensor(args[-1])):
+            read = flat(args[func is torch.Tensor.new_tensor :], kwargs)
         if func in (torch.Tensor.map_, torch.Tensor.map2_):
-            read = _flat(args, {})
-        if any(_is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):
+            read = flat(args, {})
+        if any(is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):
             raise UnknownOperation(
                 func.__name__, self._lowering._line(), "the program reads numbers that depend on weights"
             )
@@ -341,76 +330,12 @@ def _digits(dtype: torch.dtype) -> float:
     return -math.log2(torch.finfo(dtype).eps)
 
 
-def _among(tensor: Any, tensors: Sequence[Any]) -> bool:
-    return any(each is tensor for each in tensors)
-
-
-def _is_tensor(each: Any) -> bool:
-    return isinstance(each, torch.Tensor)
-
-
 def _as_tensor(each: Any) -> Any:
     if not isinstance(each, Value):
         return each
     if each.known is None:
         raise UnknownOperation("index", "", "an index depends on weights")
     return torch.from_numpy(np.ascontiguousarray(each.known))
-
-
-def _flat(args: Any, kwargs: Any) -> list[Any]:
-    return torch.utils._pytree.tree_leaves((args, kwargs))
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Returns the arguments that an operation writes to."""
-    written: list[Any] = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[place] if place < len(args) else kwargs.get(argument.name)
-        written += given if isinstance(given, list | tuple) else [given]
-    return [each for each in written if each is not None]
-
-
-def _unread(name: str, func: Any, written: Sequence[Any], args: Any) -> Sequence[Any]:
-    """Returns the arguments of which an operation doesn't read what they hold."""
-    if name in OVERWRITES:
-        return written
-    read = _flat(args, {})
-    return [each for each in written if not _among(each, read)] if "out" in func._overloadname else []
-
-
-def _check_rows(name: str, line: str, lists: Sequence[Sequence[Any]]) -> None:
-    """Raises UnknownOperation if an operation on lists writes to a tensor that it reads, or writes to, for another
-    place of the lists: what it finds there depends on the order."""
-    targets: dict[int, list[tuple[int, torch.Tensor]]] = {}
-    for place, each in enumerate(lists[0]):
-        targets.setdefault(storage_of(each), []).append((place, each))
-    for tensors in lists:
-        for place, each in enumerate(tensors):
-            shared = targets.get(storage_of(each), ()) if _is_tensor(each) else ()
-            if any(other != place and _overlap(each, target) for other, target in shared):
-                raise UnknownOperation(name, line, "it reads and writes the same memory in an order that isn't defined")
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors of a storage have elements in common."""
-    return np.intersect1d(layout_of(one).places(), layout_of(other).places()).size > 0
-
-
-def _is_view(func: Any) -> bool:
-    """Returns whether an operation returns a view of what it reads."""
-    found = [each.alias_info for each in func._schema.returns]
-    return any(each is not None and not each.is_write for each in found)
-
-
-def _are_views(result: Any, inputs: Sequence[torch.Tensor]) -> bool:
-    """Returns whether an operation returned views of what it read."""
-    tensors = [each for each in _flat(result, {}) if _is_tensor(each)]
-    if any(each.layout is not torch.strided for each in (*tensors, *inputs)):
-        return False
-    storages = {storage_of(each) for each in inputs}
-    return bool(tensors) and all(storage_of(each) in storages for each in tensors)
 
 
 def _overwrite(tensor: torch.Tensor, known: np.ndarray) -> None:
