@@ -162,7 +162,7 @@ def _two(
     ours, theirs = (weights_of(one, shared) for one in (candidate, reference))
     taken = {COTANGENT, *(INPUT + name for name, array in inputs.items() if array.dtype.kind == "f")}
     if wrong := sorted(taken & {*ours, *theirs}):
-        raise ParityError(f"weights: {wrong[0]!r} is how a proof calls another array; give the weight another name")
+        raise ParityError(f"weights: expected other names than {wrong[0]!r}, as a proof calls another array; rename it")
     mapped = _mapped(ours, theirs, names, shown)
     both = (AnyProgram(shown[0], candidate, inputs, ours), AnyProgram(shown[1], reference, inputs, theirs))
     return AnyTwo(*both, mapped)

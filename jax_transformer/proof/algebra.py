@@ -39,8 +39,11 @@ class Algebra(Emitter):
         return self._emit("where", [x, y], shape, {"condition": chosen}, kind=x.kind, known=known, fills=fills)
 
     def _choose(self, condition: Value, x: Value, y: Value) -> Value:
-        """Returns y + s (x − y)."""
-        found = self.add(y, self.multiply(self.as_float(condition), self.subtract(x, y)))
+        """Returns y + s (x − y), or y (1 − s) for the choice of zero."""
+        if self.is_number(x, 0):
+            found = self.multiply(y, self.as_float(self.logical_not(condition)))
+        else:
+            found = self.add(y, self.multiply(self.as_float(condition), self.subtract(x, y)))
         assert condition.node is not None
         assert found.node is not None
         flag = self._negated.get(condition.node)

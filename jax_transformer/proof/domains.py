@@ -92,6 +92,9 @@ class Reals:
     def agreed(self, x: np.ndarray, *others: np.ndarray, reason: str) -> np.ndarray:
         return x
 
+    def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
+        return x
+
     def exp(self, x: np.ndarray) -> np.ndarray:
         return np.exp(x)
 
@@ -204,6 +207,9 @@ class Residues:
     def agreed(self, x: np.ndarray, *others: np.ndarray, reason: str) -> np.ndarray:
         if any((x != other).any() for other in others):
             raise Disagreement(f"{reason}, or an axiom is missing")
+        return x
+
+    def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
         return x
 
     # --- functions

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.proof import masks
-from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, key_of
+from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, digest_of, key_of
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
 
@@ -212,14 +211,10 @@ class Emitter:
 
     def rounded(self, x: Value, known: np.ndarray) -> Value:
         """Returns a constant whose float64 the framework computed: it may round otherwise. 0.3/0.1 is below 3."""
-        known, inner = np.asarray(known, np.float64), self._inner(x)
-        if x.node is None or x.kind != "float":
+        known = np.asarray(known, np.float64)
+        if x.node is None or x.kind != "float" or x.known is None or np.array_equal(known, x.known, equal_nan=True):
             return x
-        self._values[x.node] = replace(self._values[x.node], known=known)
-        if inner is not x:  # results of functions are broadcast
-            first = (0,) * (known.ndim - len(inner.shape))
-            self.rounded(inner, known[first + tuple(slice(0, size) for size in inner.shape)])
-        return replace(x, known=known)
+        return self._emit("rounded", [x], x.shape, {"digest": digest_of(known)}, known=known)
 
     def narrow(self, dtype: str) -> None:
         """Notes an operation that rounds to a narrower float type. It is left out of the function."""

@@ -250,10 +250,10 @@ class Lowering:
             raise UnknownOperation("cond", self.builder.line, "control flow depends on weights")
         branches = params["branches"]
         if params.get("branches_platforms") is not None:  # each kind of device takes its own
-            return [self._alike(each) for each in zip(*(self.run(branch, rest) for branch in branches), strict=True)]
+            return [self._agreed(each) for each in zip(*(self.run(branch, rest) for branch in branches), strict=True)]
         return self.run(branches[int(np.clip(index.known, 0, len(branches) - 1))], rest)
 
-    def _alike(self, values: Sequence[Value]) -> Value:
+    def _agreed(self, values: Sequence[Value]) -> Value:
         """Returns what the branches for all kinds of devices compute alike."""
         different = list({key_of_value(value): value for value in values}.values())
         return different[0] if len(different) == 1 else self.builder.agreed(different, PLATFORMS_DISAGREE)

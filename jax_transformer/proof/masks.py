@@ -14,9 +14,9 @@ import numpy as np
 from jax_transformer.proof.programs import UnknownOperation
 
 FILL = -1e4
-"""An entry with a constant of at most this is masked, if another of its row is not."""
+"""An entry with a constant of at most this, and as far below the row's largest, is masked."""
 ORDINARY = 1e3
-"""Constants up to this are left out of fills."""
+"""Constants up to this are left out of fills, and count as parts of logits."""
 MET = "∞ meets a number that depends on weights"
 
 Fills = np.ndarray | None
@@ -101,7 +101,8 @@ def hidden(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Returns which entries of rows are masked beside another: by a constant that is far below the largest one. Those
     that aren't known hide nothing."""
     highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)
-    return np.asarray((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
+    low = FILL + ORDINARY
+    return np.asarray((x <= low) & (x <= highest + low) & (highest > low))
 
 
 def low(x: Fills, line: str) -> np.ndarray | None:
@@ -110,7 +111,7 @@ def low(x: Fills, line: str) -> np.ndarray | None:
         return None
     if np.isposinf(x).any():
         raise UnknownOperation("exp", line, "of ∞, which leaves NaN")
-    is_low = x <= FILL
+    is_low = x <= FILL + ORDINARY
     return is_low if is_low.any() else None
 
 

@@ -20,9 +20,10 @@ MOVES = ("input", "constant", "reshape", "transpose", "broadcast", "take", "conc
 ARITHMETIC = (
     *("add", "subtract", "multiply", "negate", "inverse", "power"),
     *("matmul", "sum", "cumulative_sum", "row_mean"),
-    "agreed",
+    *("agreed", "rounded"),
 )
-"""agreed is the first of its inputs; the program computes nothing where they aren't all equal."""
+"""agreed is the first of its inputs; the program computes nothing where they aren't all equal. rounded is its input, a
+constant whose float64 a framework computed otherwise than NumPy does."""
 FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
 """Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]. cut
 is the identity, of which a proof uses nothing but that it is a function with 0 at 0: programs that are equal for any

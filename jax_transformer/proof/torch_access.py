@@ -52,7 +52,7 @@ def check_memory(name: str, func: Any, written: Sequence[Any], inputs: Sequence[
         if "out" not in func._overloadname:
             others = [each for each in others if layout_of(each) != layout_of(target)]
         is_read_again = len(shared) - len(others) > 1 and not is_pointwise
-        if is_read_again or any(_overlap(each, target) for each in others):
+        if is_read_again or any(overlap(each, target) for each in others):
             raise UnknownOperation(name, line, "it reads and writes the same memory in another order")
 
 
@@ -65,11 +65,11 @@ def check_rows(name: str, line: str, lists: Sequence[Sequence[Any]]) -> None:
     for tensors in lists:
         for place, each in enumerate(tensors):
             shared = targets.get(storage_of(each), ()) if is_tensor(each) else ()
-            if any(other != place and _overlap(each, target) for other, target in shared):
+            if any(other != place and overlap(each, target) for other, target in shared):
                 raise UnknownOperation(name, line, "it reads and writes the same memory in an order that isn't defined")
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether two tensors of a storage have elements in common."""
     return np.intersect1d(layout_of(one).places(), layout_of(other).places()).size > 0
 

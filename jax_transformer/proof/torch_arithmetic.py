@@ -146,7 +146,9 @@ def var(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: 
     count = math.prod(x.shape[axis] for axis in axes)
     centred = b.subtract(x, mean(b, x, axes, keepdim=True))
     squares = b.sum(b.power(centred, 2), axes)
-    divisor = max(0, count - (1 if correction is None else correction))  # of any float
+    divisor = max(
+        0, count - (1 if correction is None else correction)
+    )  # PyTorch takes fractions, and no divisor below 0
     divided = b.divide(squares, value_of(b, divisor))
     return _keep(b, x, divided, axes, keepdim)
 

@@ -11,6 +11,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import UnknownOperation, Value
 
+UNWRITTEN = "memory is read that no operation known here has written"
+
 
 class Layout(NamedTuple):
     """How a tensor lies in its storage."""
@@ -37,9 +39,6 @@ class Layout(NamedTuple):
                 return None
             expected *= self.shape[axis]
         return tuple(order)
-
-
-UNWRITTEN = "memory is read that no operation known here has written"
 
 
 class _Storage(NamedTuple):

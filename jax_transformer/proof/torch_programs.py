@@ -5,7 +5,7 @@ modelled as in PyTorch: tensors are views of storages, so views, expansions and 
 
 Numbers that depend on weights may not leave PyTorch: `.item()`, `.numpy()`, `.tolist()`, DLPack, copies of storages and
 lists of tensors are refused. Some ways are not seen, such as the old constructors, as in `torch.DoubleTensor([w[0]])`:
-`torch_reruns` finds them.
+`torch_reruns` looks for them.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ class Lowering(TorchDispatchMode):
             self._note_narrowing(target, floats)
             if depends and value.known is not None:
                 _overwrite(target, value.known)
+            if not depends and target.dtype == torch.float64 and value.shape == tuple(target.shape):
+                value = self.builder.rounded(value, as_array(target, self.builder.line))
             self.memory.write(target, value)
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
@@ -281,8 +283,10 @@ class _Exits(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = args[:1] if func in EXITS else []
-        if func in COPIES and not (args and is_tensor(args[-1])):
-            read = flat(args[func is torch.Tensor.new_tensor :], kwargs)
+        if func in COPIES:
+            given = args[1:] if func is torch.Tensor.new_tensor else args
+            source = given[0] if given else (kwargs or {}).get("obj" if func is torch.asarray else "data")
+            read = [] if is_tensor(source) else flat(source, {})
         if func in (torch.Tensor.map_, torch.Tensor.map2_):
             read = flat(args, {})
         if any(is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):

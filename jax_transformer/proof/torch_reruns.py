@@ -20,8 +20,9 @@ from jax_transformer.proof.torch_memory import as_array
 from jax_transformer.proof.torch_programs import defined
 
 MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3}
-"""The largest relative RMS of a difference, for programs that round to a narrower type. Numbers of other weights are
-some 10 % apart."""
+"""The largest relative RMS of a difference, for programs that round to a narrower type."""
+NARROWEST = 0.5
+"""That for types of 8 bits."""
 MOST_IN_FLOAT64 = 1e-6
 SMALL = 1e-6
 """An output that is smaller than the middle one by this factor may be a rounding error of zero."""
@@ -53,24 +54,37 @@ def _check(
         given = {name: as_array(tensor, "") for name, tensor in weights.items()}
         found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in program().items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
-    most = max((MOST.get(each.split(" ")[0], 0.0) for each in lowered.narrowing), default=MOST_IN_FLOAT64)
-    sizes = {name: _rms(array) for name, array in found.items()}
-    usual = SMALL * float(np.median([size for size in sizes.values() if size] or [0.0]))
+    if found.keys() != read.keys():
+        raise UnknownOperation(min(found.keys() ^ read.keys()), "", REASON)
+    most = max((MOST.get(each.split(" ")[0], NARROWEST) for each in lowered.narrowing), default=MOST_IN_FLOAT64)
+    usual = SMALL * float(np.median([size for size in map(_rms, found.values()) if size] or [0.0]))
     for name, array in found.items():
-        if array.shape != read[name].shape or _rms(array, read[name]) > most * max(sizes[name], usual):
+        if array.shape != read[name].shape or _differs(array, read[name], most, usual):
             raise UnknownOperation(name, "", REASON)
 
 
-def _rms(array: np.ndarray, other: np.ndarray | float = 0.0) -> float:
-    """Returns the root of the mean square of a difference, where no number is a fill, infinite or NaN; 0 if all are."""
-    kept = (np.abs(array) < FILLED) & np.isfinite(other)
-    apart = array[kept] - np.broadcast_to(other, array.shape)[kept]
-    return float(np.sqrt(np.mean(np.square(np.clip(apart, -FILLED, FILLED))))) if apart.size else 0.0
+def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> bool:
+    """Returns whether two arrays differ: in which numbers are NaN, infinite or fills, by which fills, or in the root of
+    the mean square of the others."""
+    large = [np.where(np.abs(each) < FILLED, 0.0, each) for each in (found, read)]  # NaN is kept
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(large[0] - large[1]) > most * np.abs(large[1])
+    finite = np.isfinite(large[0]) & np.isfinite(large[1])
+    if not np.array_equal(large[0][~finite], large[1][~finite], equal_nan=True) or apart[finite].any():
+        return True
+    small = [np.where(each == 0, array, 0.0) for each, array in zip(large, (found, read), strict=True)]
+    return _rms(small[0] - small[1]) > most * max(_rms(found), usual)
+
+
+def _rms(array: np.ndarray) -> float:
+    """Returns the root of the mean square of the numbers that are no fill, infinite or NaN; 0 if none is."""
+    kept = array[np.abs(array) < FILLED]
+    return float(np.sqrt(np.mean(np.square(kept)))) if kept.size else 0.0
 
 
 @contextlib.contextmanager
 def _changed(weights: Mapping[str, torch.Tensor], sign: int) -> Iterator[None]:
-    """Makes each weight larger by some 10 %, multiplies it by a sign, and restores it."""
+    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a sign, and restores it."""
     key = np.random.default_rng(0)
     with torch.inference_mode():
         before = {name: tensor.clone() for name, tensor in weights.items()}

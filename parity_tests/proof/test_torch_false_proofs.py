@@ -169,6 +169,11 @@ SAME: dict[str, tuple[Function, Function]] = {
         lambda w: torch.cat([w[:, :2], torch.ones(3, 2)], 1),
     ),
     "out": (lambda w: torch.mul(w, 2, out=torch.empty(W, dtype=torch.float64)), lambda w: w * 2),
+    "constants as they are rounded": (
+        lambda w: w * torch.floor(torch.full(W, 0.3).double().round(decimals=1) / 0.1),
+        lambda w: w * 2,
+    ),
+    "a cast to eight bits": (lambda w: w.to(torch.float8_e4m3fn).double(), lambda w: w),
     "out that is read": (lambda w: changed(w, lambda x: torch.mul(x, x, out=x)), lambda w: w * w),
     "new_tensor of numbers": (lambda w: w * w.new_tensor([1.0, 2.0, 3.0, 4.0]), lambda w: w * torch.arange(1, 5)),
     "constants without a rule": (
@@ -288,7 +293,14 @@ def _written_in_numpy(w: torch.Tensor) -> torch.Tensor:
     return w + zeros
 
 
+def _copied(w: torch.Tensor) -> torch.Tensor:
+    return torch.DoubleTensor([w[0, 0]])
+
+
 UNSEEN: dict[str, Function] = {
+    "a factor of large numbers": lambda w: w * 1e9 * _copied(w),
+    "a choice of NaN": lambda w: w * torch.where(_copied(w) == VALUE, 1.0, torch.nan),
+    "a choice of large numbers": lambda w: torch.cat([w[:1], w[1:] * torch.where(_copied(w) == VALUE, 1.0, 1e9)]),
     "an old constructor": lambda w: w + torch.DoubleTensor([w[0, 0], w[0, 1], 1.0, 2.0]),
     "an older one": lambda w: w + w.new([w[0, 0], w[0, 1], 1.0, 2.0]),
     "DLPack's capsule": lambda w: w + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(w)),

@@ -72,7 +72,16 @@ def ratio() -> Any:
     return jnp.asarray(RATIO[0]) / jnp.asarray(RATIO[1])
 
 
+def beside_its_root(w: Any) -> Any:
+    """Returns w. The square of the constant's root is another float, and the same real number."""
+    constant = jnp.full((1, 1), 0.1234567)
+    rooted = jnp.sqrt(constant) * jnp.sqrt(constant)
+    reached = jnp.broadcast_to(jnp.broadcast_to(constant, (1, 4)), W) >= 0.1234567
+    return where(reached, w, 2 * w) + 0 * w * rooted
+
+
 DIFFERENT: dict[str, tuple[Function, Function]] = {
+    "a constant beside its root's square": (beside_its_root, lambda w: 2 * w),
     "a fill beside one that is hardly larger": (beside(lambda w: w - 9999, -1e4), beside(lambda w: w - 9999, -INF)),
     "a fill beside one that is scaled": (
         beside(lambda w: (w - 1e9) * w**2, -1e4), beside(lambda w: (w - 1e9) * w**2, -INF),
@@ -162,6 +171,9 @@ LOGARITHMS: dict[str, tuple[Function, bool]] = {
     "of zero, times zero": (lambda w: (jnp.log(chances(w)) * (np.arange(4) == 1)).sum(-1), False),
     "of zero, not chosen": (lambda w: jnp.log(chances(w))[:, 1], True),
     "of zero, where it isn't": (lambda w: where(chances(w) > 0, jnp.log(chances(w)), 0), True),
+    "of zero, where it isn't zero": (lambda w: where(chances(w) != 0, jnp.log(chances(w)), 0), True),
+    "of zero, unless it is zero": (lambda w: where(chances(w) == 0, 0, jnp.log(chances(w))), True),
+    "of zero, by xlogy": (lambda w: jax.scipy.special.xlogy(chances(w), chances(w)), True),
 }
 
 
@@ -217,6 +229,11 @@ SAME: dict[str, tuple[Function, Function]] = {
         lambda w: w * jnp.floor(jnp.log(ratio() * 0 + 8.0) / jnp.log(2.0)),
         lambda w: w * 3,
     ),
+    "a mask and a bias": (
+        lambda w: jax.nn.softmax(where(FIRST, -1e4, w) + np.arange(4, 0, -1)),
+        lambda w: jax.nn.softmax(where(FIRST, -INF, w) + np.arange(4, 0, -1)),
+    ),
+    "a constant beside its root's square": (beside_its_root, lambda w: w),
     "a mask beside small constants": (
         lambda w: jax.nn.softmax(where(FIRST, -1e4, w) - 900 * FIRST + 1),
         lambda w: jax.nn.softmax(where(FIRST, -INF, w)),
@@ -234,7 +251,7 @@ def test_the_same_function_is_proven(name: str) -> None:
 
 def test_weights_by_names_that_a_proof_gives_are_refused() -> None:
     for name in ("input x", "cotangent"):
-        with pytest.raises(ParityError, match=f"weights: '{name}' is how a proof calls another array"):
+        with pytest.raises(ParityError, match=f"expected other names than '{name}', as a proof"):
             prove(
                 lambda params, inputs, name=name: params[name],
                 lambda params, inputs: inputs["x"],

@@ -34,9 +34,8 @@ class Forked:
         self.args = [*map(str, arguments)]
         self._written = b""
         self._output, written = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
-            target=_run, args=(self.args, written, str(cwd or os.getcwd()), {**os.environ, **(environment or {})})
-        )
+        whole = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._process = _CONTEXT.Process(target=_run, args=(self.args, written, str(cwd or os.getcwd()), whole))
         self._process.start()
         written.close()
 
@@ -76,7 +75,7 @@ class Forked:
 
 
 def _run(arguments: list[str], output: Connection, cwd: str, environment: dict[str, str]) -> None:
-    """Ends this process with the exit code of a program."""
+    """Runs a program, and ends this process with its exit code."""
     for number in (1, 2):
         os.dup2(output.fileno(), number)
     output.close()
@@ -90,6 +89,8 @@ def _run(arguments: list[str], output: Connection, cwd: str, environment: dict[s
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1

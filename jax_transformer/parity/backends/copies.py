@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -22,39 +21,42 @@ def copied(module: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in kept if isinstance(tensor, torch.Tensor)}
     copy_of = copy.deepcopy(module, memo)
     for theirs, own in zip(module.parameters(), copy_of.parameters(), strict=True):
-        for hook in (theirs._backward_hooks or {}).values():
+        for hook in (theirs._backward_hooks or {}).values() if own.requires_grad else ():
             own.register_hook(hook)
-        for hook in (theirs._post_accumulate_grad_hooks or {}).values():
+        for hook in (theirs._post_accumulate_grad_hooks or {}).values() if own.requires_grad else ():
             own.register_post_accumulate_grad_hook(hook)
     return copy_of
 
 
-def check_names_its_own(module: nn.Module) -> None:
-    """Raises UnknownOperation for a module of which a copy may be another function of the tensors in its state_dict:
-    some are copies, or share memory with each other or with attributes."""
-    own = [*module.parameters(), *module.buffers()]
-    numbers, places = {id(tensor) for tensor in own}, {*map(_memory_of, own)}
-    spans = sorted((_memory_of(tensor), *_span(tensor)) for tensor in own if tensor.numel())
-    for (memory, _, end), (of_next, start, _) in pairwise(spans):
-        if memory == of_next and start < end:
-            raise UnknownOperation("copy", "", "two weights share memory, and their copies don't")
+def check_copyable(module: nn.Module) -> None:
+    """Raises UnknownOperation if a copy of a module may be another function of the tensors in its state_dict: some are
+    copies there, or share memory with each other or with attributes."""
+    from jax_transformer.proof.torch_access import overlap
+    from jax_transformer.proof.torch_memory import storage_of
+
+    own = {
+        name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers()) if _is_strided(tensor)
+    }
+    by_memory: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        for other in by_memory.setdefault(storage_of(tensor), []):
+            if overlap(own[other], tensor):
+                raise UnknownOperation("copy", "", f"{other} and {name} share memory, and copies of them don't")
+        by_memory[storage_of(tensor)].append(name)
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if _memory_of(tensor) not in places:
+        if _is_strided(tensor) and storage_of(tensor) not in by_memory:
             raise UnknownOperation("state_dict", "", f"{name} is a copy there, not the module's own tensor")
+    numbers = {*map(id, own.values())}
     for path, part in module.named_modules():
-        for tensor in _tensors(vars(part)):
-            if id(tensor) not in numbers and _memory_of(tensor) in places:
+        for tensor in filter(_is_strided, _tensors(vars(part))):
+            if id(tensor) not in numbers and storage_of(tensor) in by_memory:
                 raise UnknownOperation("copy", "", f"an attribute of {path or 'the module'} shares a weight's memory")
 
 
-def _span(tensor: Any) -> tuple[int, int]:
-    """Returns where a tensor's elements begin in its memory, and where they end."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.storage_offset(), tensor.storage_offset() + last + 1
+def _is_strided(tensor: Any) -> bool:
+    import torch
 
-
-def _memory_of(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
 
 
 def _tensors(value: Any) -> Iterator[Any]:

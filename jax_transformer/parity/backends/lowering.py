@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.copies import check_names_its_own
+from jax_transformer.parity.backends.copies import check_copyable
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -122,7 +122,7 @@ class Lowered:
         held = self._module.state_dict(keep_vars=True)
         own = getattr(self.reference.reference, "module", None)
         if own is not None:
-            check_names_its_own(own)
+            check_copyable(own)
         read = {name: held[name] for name in self._given} | dict(more_tensors)
         reference = torch_programs.lower(
             theirs, read, hidden=() if own is None else own.state_dict(keep_vars=True).values()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, Watched, watch
-from jax_transformer.parity.backends.copies import check_names_its_own, copied
+from jax_transformer.parity.backends.copies import check_copyable, copied
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun
@@ -119,13 +119,13 @@ class AnyProgram:
         from jax_transformer.proof.torch_reruns import check_again
 
         original: Any = self.program
-        check_names_its_own(original)
+        check_copyable(original)
         module: Any = copied(original).to(torch.float64)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
         held = module.state_dict(keep_vars=True)
-        imaginary = [name for name, tensor in held.items() if tensor.is_complex()]
-        if imaginary:
-            raise UnknownOperation("input", "", f"the weight {imaginary[0]} holds no real numbers")
+        for name, tensor in held.items():
+            if tensor.is_complex():
+                raise UnknownOperation("input", "", f"{name} is complex")
         read = {name: held[name] for name in self.weights}
         read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
         cotangent = self._cotangent(tensors) if gradients else None
@@ -139,7 +139,8 @@ class AnyProgram:
                     return _named(module, watch(module, (), given, keep_gradients=False))
                 output = module(**given)
                 trained = {name: one for name, one in held.items() if one.requires_grad}
-                of_trained = torch.autograd.grad((output * cotangent).sum(), list(trained.values()), allow_unused=True)
+                total = (output * cotangent).sum()
+                of_trained = torch.autograd.grad(total, [*trained.values()], allow_unused=True) if trained else ()
             named = zip(trained.items(), of_trained, strict=True)
             gradients_by_name = {
                 GRADIENT + name: torch.zeros_like(weight) if one is None else one for (name, weight), one in named
