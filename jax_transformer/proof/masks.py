@@ -16,7 +16,7 @@ from jax_transformer.proof.programs import UnknownOperation
 FILL = -1e4
 """An entry with a constant of at most this, and as far below the row's largest, is masked."""
 ORDINARY = 1e3
-"""Constants up to this are left out of fills, and count as parts of logits."""
+"""Constants up to this are left out of fills."""
 MET = "∞ meets a number that depends on weights"
 
 Fills = np.ndarray | None
@@ -101,8 +101,7 @@ def hidden(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Returns which entries of rows are masked beside another: by a constant that is far below the largest one. Those
     that aren't known hide nothing."""
     highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)
-    low = FILL + ORDINARY
-    return np.asarray((x <= low) & (x <= highest + low) & (highest > low))
+    return np.asarray((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
 
 
 def low(x: Fills, line: str) -> np.ndarray | None:
@@ -111,7 +110,7 @@ def low(x: Fills, line: str) -> np.ndarray | None:
         return None
     if np.isposinf(x).any():
         raise UnknownOperation("exp", line, "of ∞, which leaves NaN")
-    is_low = x <= FILL + ORDINARY
+    is_low = x <= FILL
     return is_low if is_low.any() else None
 
 

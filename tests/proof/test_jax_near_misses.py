@@ -229,10 +229,6 @@ SAME: dict[str, tuple[Function, Function]] = {
         lambda w: w * jnp.floor(jnp.log(ratio() * 0 + 8.0) / jnp.log(2.0)),
         lambda w: w * 3,
     ),
-    "a mask and a bias": (
-        lambda w: jax.nn.softmax(where(FIRST, -1e4, w) + np.arange(4, 0, -1)),
-        lambda w: jax.nn.softmax(where(FIRST, -INF, w) + np.arange(4, 0, -1)),
-    ),
     "a constant beside its root's square": (beside_its_root, lambda w: w),
     "a mask beside small constants": (
         lambda w: jax.nn.softmax(where(FIRST, -1e4, w) - 900 * FIRST + 1),
