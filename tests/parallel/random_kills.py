@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))  # as pytest finds what tests share
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
 
 from test_processes import END_SECONDS, training
 from test_runs import FLOAT32, config_file, values

@@ -59,6 +59,13 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit code, at its end."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """Returns what it writes, at the end of it and of its children."""
         deadline = time.monotonic() + (timeout if timeout is not None else float("inf"))
@@ -70,7 +77,7 @@ class Forked:
                 self._written += part
             else:
                 self._output.close()
-        self._process.join()
+        self.wait()
         return self._written.decode(errors="replace"), None
 
 

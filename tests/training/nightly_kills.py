@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "faults"))  # as pytest finds what tests share
+
 from kills import OPTIONS, PHASES, SIGNALS, Kill, kill_and_resume, undisturbed, write_text
 
 BEGIN, END = "<!-- kills: written by tests/training/nightly_kills.py -->\n", "<!-- end of kills -->\n"
