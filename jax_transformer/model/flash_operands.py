@@ -54,7 +54,7 @@ class Gradients(NamedTuple):
 
 AXES = {
     "query": "BNHQ", "key": "BNHK", "value": "BNHK", "mask": "BKQ", "bias": "NKQ", "context": "BNHQ",
-    "statistics": "BNSQ", "gradient": "BNHQ", "to_query": "BNHQ", "to_key": "BNHK", "to_value": "BNHK",
+    "statistics": "BNSQ", "inner": "BNSQ", "gradient": "BNHQ", "to_query": "BNHQ", "to_key": "BNHK", "to_value": "BNHK",
     "to_bias": "NKQ",
 }  # fmt: skip
 """The axes of what kernels read and write; all other operands are a few numbers."""

@@ -14,7 +14,7 @@ import pytest
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Shape
 from jax_transformer.data.packing import pack_batch
-from jax_transformer.model import attention, flash, functional, sharding
+from jax_transformer.model import attention, flash, flash_kernels, functional, sharding
 from jax_transformer.model.attention import AttentionTerms, Heads, flash_path, reference_attention
 from jax_transformer.model.flash_kernels import kernel_flops
 from jax_transformer.model.scope import Scope
@@ -133,6 +133,26 @@ def test_in_bfloat16_they_are_as_exact_as_the_reference_path() -> None:
 
 def in_blocks(config: TransformerConfig) -> TransformerConfig:
     return dataclasses.replace(config, attention_path="flash")
+
+
+def test_narrow_products_keep_gradients_where_a_weight_is_nearly_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the gradient of a logit is a difference of numbers that nearly cancel, and both must be rounded alike. A
+    GPU multiplies float32 in TensorFloat-32 unless it is told otherwise."""
+    product = flash_kernels._product
+
+    def rounded(left: jax.Array, right: jax.Array, *axes: int) -> jax.Array:
+        narrow = (jax.lax.reduce_precision(array, exponent_bits=8, mantissa_bits=10) for array in (left, right))
+        return product(*narrow, *axes)
+
+    monkeypatch.setattr(flash_kernels, "_product", rounded)
+    config = TransformerConfig(d_model=N * H, num_heads=N)
+    bias = jnp.asarray(np.broadcast_to(14.0 * np.eye(Q, K), (1, N, Q, K)))
+    heads = heads_of(Q, K)
+    truth = context_and_gradients(reference_attention, config, None, bias, heads)
+    narrow, narrow_bias = jax.tree.map(lambda array: array.astype(jnp.float32), (heads, bias))
+    received = context_and_gradients(flash_path, config, None, narrow_bias, narrow)
+    for one, right in zip(received, truth, strict=True):
+        assert np.linalg.norm(one - right) <= 0.02 * np.linalg.norm(right)
 
 
 def test_a_whole_model_with_dropout(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
