@@ -22,7 +22,9 @@ class Part:
     limit: float
     """The most seconds that it may run, without those in which it waits for others."""
     least: bool = False
-    """Whether it belongs to the shortest set, which CI runs with --small."""
+    """Whether it belongs to the shortest set, which the tests run with --small."""
+    repeats: bool = False
+    """Whether another part runs the same code on another model, so that --small leaves it out."""
 
     @property
     def stage(self) -> str:
@@ -32,28 +34,28 @@ class Part:
 PARTS = (
     Part("machine.ceilings", 60, least=True),
     Part("train.jax_big", 240, least=True),
-    Part("train.jax_base", 240),
-    Part("train.torch_big", 240),
+    Part("train.jax_base", 240, repeats=True),
+    Part("train.torch_big", 240, repeats=True),
     Part("train.torch_base", 240),
-    Part("parity.marian", 150),
+    Part("parity.marian", 150, repeats=True),
     Part("decode.jax", 240),
     Part("decode.transformers", 150),
-    Part("attention.jax", 200, least=True),
-    Part("parity.paper_base", 200),
-    Part("attention.torch", 120),
+    Part("attention.jax", 200),
+    Part("parity.paper_base", 200, repeats=True),
+    Part("attention.torch", 120, least=True),
     Part("train.jax_t5_large", 200),
     Part("decode.transformers_compiled", 200),
     Part("parity.t5", 150),
     Part("train.jax_finetuning", 150),
     Part("train.trainer", 150),
-    Part("train.without_triton", 150),
-    Part("parity.demo", 150, least=True),
-    Part("resume.seeds", 200),
+    Part("train.without_triton", 150, repeats=True),
+    Part("parity.demo", 150),
+    Part("resume.seeds", 200, repeats=True),
     Part("resume.kill", 200),
     Part("parity.command", 200),
     Part("decode.ctranslate2", 100),
     Part("quality.tiny", 300),
-    Part("quality.larger", 300),
+    Part("quality.larger", 300, repeats=True),
 )
 """In the order in which they begin, and in which those that wait may measure: the most valuable first."""
 STAGES = tuple(dict.fromkeys(part.stage for part in PARTS))

@@ -4,11 +4,12 @@
     python benchmarks/gpu/run.py --out gpu --only train attention
     python benchmarks/gpu/run.py --out gpu --small       # tiny models, on any machine: whether everything runs
     python benchmarks/gpu/run.py --out gpu --table       # print the table of results that are there
+    cp gpu/results.json benchmarks/results/gpu.json && python benchmarks/gpu/run.py --write docs/gpu.md
 
 Every part is a process with a limit of its own (`parts.py`). Several load and compile at once. One measures at a time,
 while all others are stopped, so that nothing competes with it for the GPU or the processors. A part measures each thing
-as soon as that is compiled, the most valuable first. Results are written to results.jsonl as soon as there are any; a part that fails is a row with the reason, and ends alone. Compiled programs
-are kept in --out and used by the next call.
+as soon as that is compiled, the most valuable first. Results are written to results.jsonl as soon as there are any; a
+part that fails is a row with the reason, and ends alone. Compiled programs are kept in --out and used by the next call.
 
 The project's packages must be installed; `wheels.txt` beside this lists those that such a machine may lack. --data
 names a folder with Multi30k's files (train, val, test_2016_flickr; lc.norm.tok; gzipped or not) for the stage
@@ -18,6 +19,7 @@ names a folder with Multi30k's files (train, val, test_2016_flickr; lc.norm.tok;
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -36,6 +38,9 @@ from parts import BY_NAME, PARTS, STAGES, Context, Part, run_part  # noqa: E402
 from tables import tables  # noqa: E402
 
 RESULTS = "results.jsonl"
+KEPT = HERE.parent / "results" / "gpu.json"
+"""A copy of the results.json that the documentation shows."""
+BEGIN, END = "<!-- measured: written by benchmarks/gpu/run.py -->\n", "<!-- end of measured -->\n"
 CORES_OF_A_PART = 3
 """Each part that loads and compiles has as many cores of the machine in the mean. XLA's compiler for GPUs takes all
 that it can get: eight parts at once on 16 cores took longer than one after another."""
@@ -65,7 +70,8 @@ class Process:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             env=environment(options, part), start_new_session=True,
         )  # fmt: skip
-        threading.Thread(target=self._read, args=(messages,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(messages,), daemon=True)
+        self._reader.start()
 
     def _read(self, messages: queue.Queue[Any]) -> None:
         assert self._process.stdout is not None
@@ -102,10 +108,18 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
+
+    def close(self) -> None:
+        """Ends the process, if it hasn't ended, and closes its files."""
+        self.kill()
+        self._process.wait()
+        self._reader.join()
+        for file in (self._process.stdin, self._process.stdout, self._log):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
 
     def log_tail(self) -> str:
         """Returns the last line that the process wrote of an error."""
@@ -136,6 +150,11 @@ class Run:
             self.end(process, "stopped: no time was left")
         for part in self.waiting:
             self.write(part, {"error": "not begun: no time was left"})
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.close()
+        self.file.close()
 
     def left(self) -> float:
         return 60 * self.options.minutes - (time.monotonic() - self.began)
@@ -229,7 +248,7 @@ def environment(options: argparse.Namespace, part: Part) -> dict[str, str]:
 
 def chosen(options: argparse.Namespace) -> list[Part]:
     parts = [BY_NAME[name] for name in BY_NAME if not options.only or {name, BY_NAME[name].stage} & {*options.only}]
-    return [part for part in parts if part.least or not options.least]
+    return [part for part in parts if (part.least or not options.least) and not (options.small and part.repeats)]
 
 
 def main() -> int:
@@ -243,8 +262,14 @@ def main() -> int:
     parser.add_argument("--quick-compile", action="store_true", help=f"set {WITHOUT_TRITON} but in {AS_BY_DEFAULT}")
     parser.add_argument("--data", type=Path, help="folder of Multi30k, for quality")
     parser.add_argument("--table", action="store_true", help="print the table of earlier results, and measure nothing")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the tables of benchmarks/results/gpu.json into a page"
+    )
     parser.add_argument("--worker", choices=[*BY_NAME], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.write:
+        write_page(options.write, json.loads(KEPT.read_text()) if KEPT.exists() else [])
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     if options.worker:
         os.environ["GPU_DATA"] = str(options.data or "")
@@ -257,12 +282,19 @@ def main() -> int:
         try:
             run.run()
         finally:
-            for process in run.active():
-                process.kill()
+            run.close()
     rows = read(options.out)
     print(tables(rows), flush=True)
     (options.out / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if options.small and any("error" in row for row in rows) else 0
+
+
+def write_page(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Puts the tables between the markers of a page, or says that there are no measurements."""
+    text = page.read_text(encoding="utf-8")
+    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+    measured = tables(rows) if rows else "Nothing has been measured yet."
+    page.write_text(f"{text[:before]}\n{measured}\n\n{text[after:]}", encoding="utf-8")
 
 
 def read(out: Path) -> list[dict[str, Any]]:

@@ -77,9 +77,7 @@ def batch(case: TrainCase) -> Any:
 
     rng = np.random.default_rng(0)
     shape = case.rows, case.length
-    source, decoder_input, labels = (
-        rng.integers(4, case.vocabulary, shape).astype(np.int32) for _ in range(3)
-    )
+    source, decoder_input, labels = (rng.integers(4, case.vocabulary, shape).astype(np.int32) for _ in range(3))
     if not case.packed:
         return Batch(source, decoder_input, labels)
     segments = np.zeros(shape, np.int32)

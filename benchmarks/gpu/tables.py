@@ -72,7 +72,9 @@ def machine(rows: Rows) -> list[str]:
     if found is None:
         return []
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    lines = [f"{found['device']}, {found['cores']} cores of {found['processor']}; Python {found['python']}, {versions}."]
+    lines = [
+        f"{found['device']}, {found['cores']} cores of {found['processor']}; Python {found['python']}, {versions}."
+    ]
     ceilings = [f"{row['what']}: {row['tflops']:,.0f} TFLOP/s" for row in rows if "tflops" in row]
     ceilings += [f"copy: {row['terabytes_per_second']:.2f} TB/s" for row in of(rows, "copy")]
     return [*lines, "", f"Ceilings, measured: {'; '.join(ceilings)}."] if ceilings else lines
@@ -99,9 +101,9 @@ def training(rows: Rows) -> list[str]:
                 "" if ours is None else f"{ours['compile_seconds']:.0f}",
             ]
         )
-    head = (
+    head: tuple[str, ...] = (
         "model, vocabulary, rows × tokens", "here, target tokens/s", "torch eager", "torch compiled", "ratio",
-        "MFU", "peak GB: here, eager, compiled", "compiling, s",
+        "MFU", "GB: here, eager, compiled", "to the program, s",
     )  # fmt: skip
     return table(head, lines)
 
@@ -111,7 +113,17 @@ def speed(row: dict[str, Any] | None) -> str:
 
 
 def gigabytes(row: dict[str, Any] | None) -> str:
-    return "–" if row is None or row.get("peak_bytes") is None else f"{row['peak_bytes'] / 1e9:.1f}"
+    """Returns the memory of a step: that of the compiled program here, and PyTorch's peak."""
+    size = None if row is None else planned_bytes(row) or row.get("peak_bytes")
+    return "–" if size is None else f"{size / 1e9:.1f}"
+
+
+def planned_bytes(row: dict[str, Any]) -> int | None:
+    """Returns what a program compiled here needs at once, as its compiler planned it."""
+    planned = row.get("planned_bytes")
+    if planned is None:
+        return None
+    return sum(planned[kind] or 0 for kind in ("argument", "temp", "output")) - (planned["alias"] or 0)
 
 
 def t5_large(rows: Rows) -> list[str]:
@@ -121,7 +133,7 @@ def t5_large(rows: Rows) -> list[str]:
     peak = peak_flops(rows)
     mfu = "" if peak is None else f", MFU {row['flops'] / row['seconds'] / peak:.0%}"
     return [
-        f"{row['name']}, bfloat16, Adafactor: {row['rows_per_second']:.1f} sequences/s{mfu}, peak "
+        f"{row['name']}, bfloat16, Adafactor: {row['rows_per_second']:.1f} sequences/s{mfu}, "
         f"{gigabytes(row)} GB. (T5X: {T5X}.)"
     ]
 
@@ -135,17 +147,17 @@ def fine_tuning(rows: Rows) -> list[str]:
             [ours["name"], f"{ours['rows']} × {ours['length']}", speed(ours), speed(theirs), ratio, gigabytes(ours),
              gigabytes(theirs)]
         )  # fmt: skip
-    return table(("model", "rows × tokens", "here, tokens/s", "Trainer", "ratio", "peak GB", "Trainer's"), lines)
+    return table(("model", "rows × tokens", "here, tokens/s", "Trainer", "ratio", "GB", "Trainer's"), lines)
 
 
 def decoding(rows: Rows) -> list[str]:
-    lines = []
+    lines: list[list[Any]] = []
     sides = ("transformers", "transformers compiled", "CTranslate2")
     for ours in of(rows, "decode", side="jax"):
         theirs = {side: first(of(rows, "decode", side=side, name=ours["name"])) for side in sides}
         best = max((row["tokens_per_second"] for row in theirs.values() if row), default=None)
         same = [row for row in theirs.values() if row]
-        agree = "" if not same else f"{share_of_same_tokens(ours, same[0]):.0%}"
+        agree = "" if not same or not ours["tokens"] else f"{share_of_same_tokens(ours, same[0]):.0%}"
         ratio = "" if best is None else f"{ours['tokens_per_second'] / best:.2f}"
         lines.append([ours["name"], speed(ours), *(speed(theirs[side]) for side in sides), ratio, agree])
     return table(("work", "here, tokens/s", *sides, "ratio", "same tokens"), lines)
@@ -162,13 +174,20 @@ def share_of_same_tokens(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
 
 def attention(rows: Rows) -> list[str]:
     lines = []
-    keys = dict.fromkeys((row["extra"], row["backward"], row["length"]) for row in of(rows, "attention"))
+    measured = of(rows, "attention")
+    extras = list(dict.fromkeys(row["extra"] for row in measured))
+    keys = sorted(
+        {(row["extra"], row["backward"], row["length"]) for row in measured},
+        key=lambda key: (extras.index(key[0]), *key[1:]),
+    )
     paths = ("flash", "reference", "cudnn", "SDPA")
     for extra, backward, length in keys:
         found = {
             path: first(of(rows, "attention", path=path, extra=extra, backward=backward, length=length))
             for path in paths
         }
+        if found["flash"] is None and of(rows, "attention", side="jax"):
+            continue
         lines.append(
             [
                 extra,
@@ -213,14 +232,12 @@ def predicted(rows: Rows) -> list[str]:
     for row in json.loads(PREDICTED.read_text()):
         measured = first(of(rows, "train", side="jax", name=row["name"]))
         if measured is not None and row["target"] == target:
-            planned = measured["planned_bytes"]
-            needed = sum(planned[kind] or 0 for kind in ("argument", "temp", "output")) - (planned["alias"] or 0)
+            needed = planned_bytes(measured) or 0
             lines.append(
                 [
                     row["name"],
                     f"{row['needed'] / 1e9:.2f}",
                     f"{needed / 1e9:.2f}",
-                    gigabytes(measured),
                     f"{1e3 * row['roofline_seconds']:.1f}, {row['bound']}",
                     f"{1e3 * measured['seconds']:.1f}",
                     f"{row['utilization']:.0%}",
@@ -228,7 +245,7 @@ def predicted(rows: Rows) -> list[str]:
                 ]
             )
     head = (
-        "step", "GB predicted", "GB planned there", "GB at the peak", "least ms, bound by", "ms measured",
+        "step", "GB predicted", "GB planned on the device", "least ms, bound by", "ms measured",
         "MFU at most", "program's FLOPs ÷ model's",
     )  # fmt: skip
     return table(head, lines)
@@ -262,5 +279,7 @@ def longest(rows: Rows) -> list[str]:
 
 
 def failures(rows: Rows) -> list[str]:
-    lines = [[row["part"], row.get("what", ""), row["error"].replace("\n", " ")[:160]] for row in rows if "error" in row]
+    lines = [
+        [row["part"], row.get("what", ""), row["error"].replace("\n", " ")[:160]] for row in rows if "error" in row
+    ]
     return table(("part", "what", "reason"), lines)

@@ -15,7 +15,9 @@ LEAST_SECONDS = 0.4
 """The least time of a round, so that the clock and the host's start count for nothing."""
 
 
-def seconds_per_call(run: Callable[[int], Any], small: bool = False, most: int = 2000, least: float = LEAST_SECONDS) -> dict[str, Any]:
+def seconds_per_call(
+    run: Callable[[int], Any], small: bool = False, most: int = 2000, least: float = LEAST_SECONDS
+) -> dict[str, Any]:
     """Returns the median seconds of a call of work that was run before, and those of every round.
 
     Args:

@@ -41,9 +41,7 @@ def cases(small: bool) -> list[Case]:
         (SMALL_LENGTHS, SMALL_TOKENS, SMALL_HEADS, SMALL_HEAD_DIM) if small else (LENGTHS, TOKENS, HEADS, HEAD_DIM)
     )
     kinds = itertools.product(("plain", "bias", "dropout"), (False, True))
-    return [
-        Case(length, tokens // length, *sizes, extra, backward) for extra, backward in kinds for length in lengths
-    ]
+    return [Case(length, tokens // length, *sizes, extra, backward) for extra, backward in kinds for length in lengths]
 
 
 def jax(context: Context) -> None:  # named as the side is

@@ -11,7 +11,18 @@ from typing import Any
 from parts import Context
 from timing import seconds_per_call
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "torch", "transformers", "triton", "ctranslate2")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "torch",
+    "transformers",
+    "triton",
+    "ctranslate2",
+)
 
 
 def ceilings(context: Context) -> None:

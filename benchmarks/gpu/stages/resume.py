@@ -46,7 +46,7 @@ def _train(context: Context, name: str, flags: str, kill_at: int | None = None) 
     command = [sys.executable, "-m", "jax_transformer.cli", "train"]
     options = [
         "demo", "--run-dir", str(folder), "--train.max-steps", str(STEPS), "--train.evaluate-every", str(CHECKPOINT),
-        "--train.log-every", "5", "--train.evaluate-sentences", "0", "--data.phrasebook-pairs", "20000",
+        "--train.log-every", "5", "--train.evaluate-sentences", "0", "--data.phrasebook-pairs", "5000",
         "--model.dropout-rate", "0.1",
     ]  # fmt: skip
     log = folder.parent / f"{name}.log"

@@ -126,7 +126,7 @@ class Step:
             tokens_per_second=int(np.sum(self.arrays.labels != self.model.target_pad_id)) / timed["seconds"],
             rows_per_second=rows / timed["seconds"],
             flops=train_flops(self.model, rows, source, target),
-            peak_bytes=jax_peak_bytes(),
+            peak_bytes_of_process=jax_peak_bytes(),
             planned_bytes={
                 kind: getattr(memory, f"{kind}_size_in_bytes", None) for kind in ("argument", "temp", "output", "alias")
             },
@@ -307,9 +307,7 @@ def _torch_runner(case: TrainCase, small: bool, *, compiled: bool) -> Any:
             return self.dropout(self.embedding(ids) * math.sqrt(config.d_model) + self.positions)
 
         def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            hidden = self.transformer(
-                self.embed(source), self.embed(target), tgt_mask=self.future, tgt_is_causal=True
-            )
+            hidden = self.transformer(self.embed(source), self.embed(target), tgt_mask=self.future, tgt_is_causal=True)
             return hidden @ self.embedding.weight.to(hidden.dtype).T
 
     model = Model().to(device)
