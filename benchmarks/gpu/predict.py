@@ -1,7 +1,7 @@
 """Compile the measured training steps by XLA's own compiler for an H100 and an H200 that aren't here.
 
     pip install -e '.[compile-nvidia]'     # in an environment of its own
-    python benchmarks/gpu/predict.py       # writes benchmarks/gpu/predicted.json
+    python benchmarks/gpu/predict.py       # adds what is missing in benchmarks/gpu/predicted.json; --again: makes all anew
 
 Each is a call of `jax-transformer compile`, whose report says how much memory the program needs, its FLOPs, and the
 least time of a step. `run.py` shows them beside what it measured. Packed batches aren't among them.
@@ -9,6 +9,7 @@ least time of a step. `run.py` shows them beside what it measured. Packed batche
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +30,10 @@ KEPT = (
 
 
 def main() -> None:
-    predicted = json.loads(PREDICTED.read_text()) if PREDICTED.exists() else []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", action="store_true", help="make all anew, as after a change of the programs")
+    keeps = PREDICTED.exists() and not parser.parse_args().again
+    predicted = json.loads(PREDICTED.read_text()) if keeps else []
     done = {(row["name"], row["target"]) for row in predicted}
     for target in TARGETS:
         for case in [case for model in ("paper_base", "paper_big") for case in train_cases(model, small=False)]:
@@ -40,7 +44,8 @@ def main() -> None:
                 command = [
                     sys.executable, "-m", "jax_transformer.cli", "compile", case.model, "--target", target,
                     "--rows", str(case.rows), "--source-length", str(case.length), "--target-length", str(case.length),
-                    "--vocabulary", str(case.vocabulary), "--model.compute-dtype", "bfloat16", "--json", str(file),
+                    "--vocabulary", str(case.vocabulary), "--model.compute-dtype", "bfloat16",
+                    "--model.layer-loop", case.layer_loop, "--model.remat", case.remat, "--json", str(file),
                 ]  # fmt: skip
                 subprocess.run(command, check=True)
                 report = json.loads(file.read_text())

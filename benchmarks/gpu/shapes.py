@@ -19,7 +19,8 @@ class TrainCase:
     rows: int
     length: int
     packed: bool = False
-    attention: str = "auto"
+    layer_loop: str = "scan"
+    remat: str = "all_but_products"
 
     @property
     def tokens(self) -> int:
@@ -29,8 +30,9 @@ class TrainCase:
     @property
     def name(self) -> str:
         packed = ", packed" if self.packed else ""
-        path = "" if self.attention == "auto" else f", {self.attention} attention"
-        return f"{self.model}, V {self.vocabulary:,}, {self.rows} × {self.length}{packed}{path}"
+        loop = "" if self.layer_loop == "scan" else ", layers unrolled"
+        remat = "" if self.remat == "all_but_products" else f", remat {self.remat}"
+        return f"{self.model}, V {self.vocabulary:,}, {self.rows} × {self.length}{packed}{loop}{remat}"
 
 
 def train_cases(model: str, small: bool) -> list[TrainCase]:
@@ -44,6 +46,8 @@ def train_cases(model: str, small: bool) -> list[TrainCase]:
         TrainCase(model, vocabulary, 1024, LENGTH),
         TrainCase(model, vocabulary, 128, LENGTH),
         TrainCase(model, 32_000, 384, LENGTH),
+        TrainCase(model, vocabulary, 384, LENGTH, layer_loop="unrolled"),
+        TrainCase(model, vocabulary, 384, LENGTH, layer_loop="unrolled", remat="none"),
     ]
 
 
@@ -65,7 +69,7 @@ def model_config(case: TrainCase, small: bool) -> Any:
     model = run_config(case.model, small).model
     return replace(
         model, source_vocab_size=case.vocabulary, target_vocab_size=case.vocabulary, compute_dtype="bfloat16",
-        attention_path=case.attention,
+        layer_loop=case.layer_loop, remat=case.remat,
     )  # fmt: skip
 
 

