@@ -1,7 +1,7 @@
 """Compile the measured training steps by XLA's own compiler for an H100 and an H200 that aren't here.
 
     pip install -e '.[compile-nvidia]'     # in an environment of its own
-    python benchmarks/gpu/predict.py       # adds what is missing in benchmarks/gpu/predicted.json; --again: makes all anew
+    python benchmarks/gpu/predict.py       # adds to benchmarks/gpu/predicted.json; --again: makes it anew
 
 Each is a call of `jax-transformer compile`, whose report says how much memory the program needs, its FLOPs, and the
 least time of a step. `run.py` shows them beside what it measured. Packed batches aren't among them.
