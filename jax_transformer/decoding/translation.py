@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import MOST_TOKENS, Decoded, generate_each
-from jax_transformer.decoding.checks import DecodingError
+from jax_transformer.decoding.checks import DecodingError, merged_options
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.prepared import prepare
+from jax_transformer.runtime.arguments import check_texts
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Translation(NamedTuple):
 
 def translate(
     model: Model,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     decoding: DecodingConfig | None = None,
     *,
     rows: int = 64,
@@ -100,7 +101,7 @@ def translate(
     Raises:
       TranslationError: a sentence is longer than the model takes (named by its number, from 1); no tokenizers.
       ConfigError, DecodingError: see `generate`.
-      ValueError: the model doesn't have the source_tag.
+      ValueError: the model doesn't have the source_tag; `sentences` is one string, or holds something else.
 
     Example:
       >>> import jax
@@ -118,7 +119,7 @@ def translate(
       3
     """
     model = prepare(model)
-    decoding = (decoding or DecodingConfig()).updated(**options)
+    sentences, decoding = check_texts("sentences", sentences), merged_options(decoding, options)
     parts, problems = sentence_parts(model, sentences, source_tag, split_long=False)
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
@@ -129,7 +130,7 @@ def translate(
 
 def translate_each(
     model: Model,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     decoding: DecodingConfig | None = None,
     *,
     rows: int = 64,
@@ -157,7 +158,7 @@ def translate_each(
     Raises:
       TranslationError: the model has no tokenizers; the vocabulary doesn't have the prefix.
       DecodingError: see `generate`.
-      ValueError: the model doesn't have the source_tag.
+      ValueError: the model doesn't have the source_tag; `sentences` is one string, or holds something else.
 
     Example:
       >>> import jax
@@ -172,7 +173,7 @@ def translate_each(
       [1, 0]
     """
     model = prepare(model)
-    decoding = (decoding or DecodingConfig()).updated(**options)
+    sentences, decoding = check_texts("sentences", sentences), merged_options(decoding, options)
     parts, problems = sentence_parts(model, sentences, source_tag, split_long)
     _fill(
         model,
