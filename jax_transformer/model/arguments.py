@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 VOCABULARIES = {
     "source_ids": "source_vocab_size",
@@ -23,19 +20,19 @@ VOCABULARIES = {
 """Argument of token ids → the field of the config that says how many there are."""
 
 
-def compiled(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a function of (config, params, …): compiles it once per config and shape, and checks its arguments.
 
     Args:
       static: names of further arguments that are compiled in.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         jitted = jax.jit(function, static_argnames=("config", *static))
         signature, name = inspect.signature(function), function.__name__
 
         @wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def checked(*args: Any, **kwargs: Any) -> Any:
             if args:
                 check_config(name, args[0])
             given = signature.bind(*args, **kwargs).arguments
