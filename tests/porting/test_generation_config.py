@@ -208,7 +208,8 @@ def test_an_id_that_is_none(value: Any) -> None:
 def test_integers_and_booleans_that_are_written_as_floats() -> None:
     content = {
         "max_length": 12.0, "min_length": 3.0, "num_beams": 4.0, "no_repeat_ngram_size": 2.0,
-        "forced_bos_token_id": 5.0, "early_stopping": 1.0, "renormalize_logits": 0, "top_k": 10.0, "length_penalty": 2.0,
+        "forced_bos_token_id": 5.0, "early_stopping": 1.0,
+        "renormalize_logits": 0, "top_k": 10.0, "length_penalty": 2.0,
     }  # fmt: skip
     fields = decoding_fields(in_effect({}, json.dumps(content)))
     expected = {

@@ -100,8 +100,8 @@ def load_tokenizer(
             backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
         else:
             raise ValueError(
-                "expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; received a name ending "
-                f"in {path.suffix!r}"
+                "expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; received a name "
+                f"ending in {path.suffix!r}"
             )
         tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
     except ValueError as error:
