@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ from jax_transformer.config.decoding import NO_ID, DecodingConfig
 from jax_transformer.decoding.padding import limit, pad
 from jax_transformer.runtime.arguments import check_id_lists
 from jax_transformer.storage.model_directory import Model
+
+MOST_MAGNITUDE = 30.0
+"""Decimal exponent of the largest and, negated, of the smallest power of a length that divides scores. float32 holds
+10^±38, and a score of 10^5 must still fit."""
 
 
 class DecodingError(ValueError):
@@ -94,6 +99,12 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
     if settings.min_new_tokens >= room:
         raise DecodingError(
             f"min_new_tokens must be below the {room} that there is room for; received {settings.min_new_tokens}"
+        )
+    most_penalty = MOST_MAGNITUDE / math.log10(max(most, 10))
+    if abs(settings.length_penalty) > most_penalty:
+        raise DecodingError(
+            f"length_penalty must be from {-most_penalty:.3g} to {most_penalty:.3g}, since float32 holds no larger "
+            f"powers of {most} tokens, the model's longest; received {settings.length_penalty:g}"
         )
     forced = [i for i in (settings.forced_bos_id, settings.forced_eos_id) if i != NO_ID]
     check_ids("target", [*settings.bad_words, forced], size)

@@ -66,7 +66,7 @@ def open_checkpoint(
         """Returns the shortest prefix without which the names are recognised; None if there is none."""
         return next((prefix for prefix in prefixes(names) if recognised(_without(prefix, names))), None)
 
-    inside, parts = "", ()
+    inside, parts = "", tuple[str, ...]()
     content: Mapping[str, Any] = source if isinstance(source, Mapping) else read_tensors(source)
     if not is_state_dict(content):
         content, inside, parts = _only_state_dict(

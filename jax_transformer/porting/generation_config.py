@@ -106,7 +106,9 @@ def _typed(key: str, value: Any) -> Any:
     return [like_default(one, 0) for one in value] if isinstance(value, list) else like_default(value, 0)
 
 
-def start_and_end(content: Json, config: Json, *, starts_with_tag: bool = False) -> tuple[Json, Json]:
+def start_and_end(
+    content: Json, config: Json, *, starts_with_tag: bool = False
+) -> tuple[dict[str, int], dict[str, int]]:
     """Returns the ids that start and end a target as fields of GenerationConfig: those that `generate` takes, and those
     that it lacks, which config.json has.
 
@@ -121,7 +123,8 @@ def start_and_end(content: Json, config: Json, *, starts_with_tag: bool = False)
     Raises:
       PortingError: several ids, or something else than an id.
     """
-    taken, lacking = {}, {}
+    taken: dict[str, int] = {}
+    lacking: dict[str, int] = {}
     for key, name in IDS.items():
         value = content.get(key)
         if value is None and key == "decoder_start_token_id" and not starts_with_tag:
