@@ -197,7 +197,7 @@ def measure(contestants: list[Contestant], request: dict[str, Any], rounds: int)
         for one in contestants[number % len(contestants) :] + contestants[: number % len(contestants)]:
             seconds[one.name].append(one.decode(request)["seconds"])
     same = {
-        name: statistics.mean(a == b for a, b in zip(found, first["here"], strict=True))
+        name: float(np.mean([one == ours for one, ours in zip(found, first["here"], strict=True)]))
         for name, found in first.items()
     }
     return {
@@ -236,8 +236,8 @@ def table(results: dict[str, Any]) -> str:
         f"{results['machine']['ctranslate2']}; medians of {results['rounds']} rounds. A share is this project's speed "
         "over CTranslate2's, with the range over the rounds:",
         "",
-        "| | here | CTranslate2, 2 streams of 1 thread | 1 stream of 2 threads | share of 2 streams | share of 1 stream "
-        "| same |",
+        "| | here | CTranslate2, 2 streams of 1 thread | 1 stream of 2 threads | share of 2 streams "
+        "| share of 1 stream | same |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in results["rows"]:
