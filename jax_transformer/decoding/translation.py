@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,6 +88,8 @@ def translate(
 ) -> list[str]:
     """Translates sentences; returns the best translation of each, in order. A blank sentence gives "".
 
+    Warns of sentences whose tokens the model mostly doesn't know.
+
     Settings in order of precedence: the options, `decoding`, the model's `generation.json`, the defaults.
 
     Args:
@@ -124,6 +127,10 @@ def translate(
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
         raise TranslationError(f"{listed}; split or leave them out")
+    told = [f"sentence {i}: {what}" for i, each in enumerate(parts, 1) if (what := unknown_tokens(model, each))]
+    if told:
+        more = f"; and {len(told) - 3:,} more" if len(told) > 3 else ""
+        warnings.warn(f"{'; '.join(told[:3])}{more}: is it the model's language and script?", stacklevel=2)
     _fill(model, parts, decoding, rows=rows, on_batch=on_batch)
     return [Translation(each).text() for each in parts]
 
@@ -186,6 +193,15 @@ def translate_each(
         on_batch=on_batch,
     )
     return [Translation(each, problems.get(i, "")) for i, each in enumerate(parts)]
+
+
+def unknown_tokens(model: Model, parts: Sequence[Part]) -> str:
+    """Returns "" or, if the model knows less than half of a sentence's tokens, how many it doesn't: its translation
+    says little of the sentence."""
+    tokenizer = tokenizers_of(model)[0]
+    ids = [index for part in parts for index in part.source_ids if index not in tokenizer.hidden_ids]
+    unknown = ids.count(tokenizer.unk_id)
+    return f"{unknown} of {len(ids)} tokens are unknown to the model" if 2 * unknown > len(ids) else ""
 
 
 def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:

@@ -296,7 +296,8 @@ def _loss_and_gradients(
 
 
 def _scale_gradients(chunking: Chunking, gradients: Gradients, cotangents: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-    scaled = jax.tree.map(lambda gradient: (gradient * cotangents[0]).astype(gradient.dtype), gradients)
+    cotangent = cotangents[0]  # the loss without smoothing has no gradient
+    scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
     to_hidden, to_kernel, to_bias = scaled
     return to_hidden, Head(to_kernel, to_bias, jnp.zeros_like(to_kernel, to_hidden.dtype)), None  # labels have none
 

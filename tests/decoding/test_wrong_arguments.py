@@ -168,3 +168,12 @@ def test_what_trains_is_named(model: jt.Model) -> None:
             function(model, jt.TrainConfig())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="train: config: expected a RunConfig; received TransformerConfig"):
         jt.train(model.config)  # type: ignore[arg-type]
+
+
+# --- sentences that a model can't read
+
+
+def test_sentences_of_mostly_unknown_tokens_are_told(model: jt.Model) -> None:
+    with pytest.warns(UserWarning, match=r"^sentence 2: 2 of 3 tokens are unknown to the model; sentence 3: 1 of 1 "):
+        jt.translate(model, ["Who sleeps ?", "你好 世界 ?", "Wort", "Who knows ?"])
+    assert len(jt.translate(model, ["Who sleeps ?", "Who knows ?", ""])) == 3
