@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model.functional import apply, decode, decode_step, encode, init_params, start_decoding
+    from jax_transformer.model.functional import (
+        apply,
+        decode,
+        decode_step,
+        encode,
+        init_params,
+        join_constants,
+        split_constants,
+        start_decoding,
+    )
     from jax_transformer.parity.api import compare
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
@@ -58,6 +67,7 @@ __all__ = [
     "import_checkpoint",
     "init_params",
     "init_state",
+    "join_constants",
     "load_model",
     "make_train_step",
     "parallel",
@@ -65,6 +75,7 @@ __all__ = [
     "porting",
     "save_model",
     "score",
+    "split_constants",
     "start_decoding",
     "train",
     "training",
@@ -81,7 +92,16 @@ _HOMES = {
     "jax_transformer.decoding.generation": ("generate",),
     "jax_transformer.decoding.scoring": ("score",),
     "jax_transformer.decoding.translation": ("translate",),
-    "jax_transformer.model.functional": ("apply", "decode", "decode_step", "encode", "init_params", "start_decoding"),
+    "jax_transformer.model.functional": (
+        "apply",
+        "decode",
+        "decode_step",
+        "encode",
+        "init_params",
+        "join_constants",
+        "split_constants",
+        "start_decoding",
+    ),
     "jax_transformer.parity.api": ("compare",),
     "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),

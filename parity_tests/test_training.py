@@ -361,7 +361,7 @@ def test_losses_in_chunks(name: str, most: int, chunks: tuple[int, int], monkeyp
 
     whole, seen = losses._loss_of_chunks, []
     monkeypatch.setattr(losses, "CHUNK_BYTES", most * 4 * VOCABULARY)
-    monkeypatch.setattr(losses, "_loss_of_chunks", lambda *given: seen.append(given[2].shape[:2]) or whole(*given))
+    monkeypatch.setattr(losses, "_loss_of_chunks", lambda *given: seen.append(given[1].shape[:2]) or whole(*given))
 
     def summed(hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
         total, count = losses.chunked_cross_entropy(hidden, kernel, bias, jnp.asarray(labels), criterion)

@@ -7,11 +7,14 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jax_transformer
+from jax_transformer.runtime.trees import flatten
 
 PACKAGES = ("jax_transformer", *(f"jax_transformer.{name}" for name in jax_transformer.SUBPACKAGES))
 VERB = re.compile(r"[A-Z][a-z]+(?:s|es)\b|Raised\b|Called\b")
@@ -75,3 +78,19 @@ def test_a_docstring_has_an_example_that_runs(value: Any, tmp_path: Any, monkeyp
     printed: list[str] = []
     runner.run(test, out=printed.append)
     assert runner.failures == 0, "".join(printed)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_training_loop_of_the_guide_leaves_the_constants_alone() -> None:
+    """Twenty steps with weight decay, as docs/python.md has them: all weights move, no position table does."""
+    guide = (Path(jax_transformer.__file__).parents[1] / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {}
+    for needed in ("import jax_transformer as jt", "init_params", "import optax", "split_constants"):
+        code = next(block for block in blocks if needed in block)
+        if needed == "split_constants":
+            before = flatten(names["params"])
+        exec(code, names)
+    after = flatten(names["params"])
+    same = {path for path, leaf in after.items() if np.array_equal(leaf, before[path])}
+    assert same == {"constants/encoder_positions", "constants/decoder_positions"}

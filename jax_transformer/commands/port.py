@@ -183,6 +183,8 @@ def _import(options: PortOptions) -> int:
         print(f"computed: {', '.join(computed)} (the map doesn't name them)")
     if model.generation.decoding:
         print(f"decoding: {_listed(model.generation.decoding)}")
+    if lacking := _lacking(origin):
+        print(f"ids:      {_listed(lacking)}, from config.json: transformers' generate has none")
     if left_out := _not_decoded(origin):
         print(f"          not decoded by: {_listed(left_out)} (kept for export)")
     if model.training_state is not None:
@@ -231,6 +233,19 @@ def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
 
     files = origin.get("hugging_face", {"config": {}, "generation_config": ""})
     return not_decoded(in_effect(files["config"], files["generation_config"]))
+
+
+def _lacking(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the start and end ids that transformers' `generate` has none for, where the files leave them out."""
+    from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.porting.generation_config import in_effect, start_and_end
+    from jax_transformer.porting.hugging_face import of_family
+
+    if "hugging_face" not in origin:
+        return {}
+    files, file = origin["hugging_face"], of_family(get_dialect(origin["dialect"]))
+    content = in_effect(files["config"], files["generation_config"])
+    return start_and_end(content, file.resolved(files["config"]), starts_with_tag=file.starts_with_tag)[1]
 
 
 def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:

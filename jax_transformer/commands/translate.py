@@ -70,8 +70,9 @@ class Counts:
     parts: int = 0
     cut: int = 0
     problems: int = 0
+    unknown: int = 0
 
-    def add(self, translation: Translation, eos_id: int | None) -> None:
+    def add(self, translation: Translation, eos_id: int | None, unknown: str = "") -> None:
         self.lines += 1
         self.tokens += sum(len(part.hypotheses[0].ids) for part in translation.parts)
         if len(translation.parts) > 1:
@@ -79,12 +80,14 @@ class Counts:
             self.parts += len(translation.parts)
         self.cut += any(part.hypotheses[0].ids[-1:] != [eos_id] for part in translation.parts)
         self.problems += bool(translation.problem)
+        self.unknown += bool(unknown)
 
     def summary(self) -> str:
         seconds = time.perf_counter() - self.start
         split = f"; {self.split:,} split into {self.parts:,} parts" if self.split else ""
         cut = f"; {self.cut:,} cut off at the maximum length" if self.cut else ""
         problems = f"; {self.problems:,} not translated" if self.problems else ""
+        problems += f"; {self.unknown:,} of mostly unknown tokens" if self.unknown else ""
         return (
             f"{self.lines:,} lines, {self.tokens:,} tokens in {seconds:.1f} s: {self.lines / seconds:,.1f} lines/s, "
             f"{self.tokens / seconds:,.0f} tokens/s, compilation included{split}{cut}{problems}"
@@ -151,15 +154,20 @@ class Translator:
             yield json.dumps(fields, ensure_ascii=False)
 
     def _count(self, translation: Translation) -> int:
-        """Counts the translation, prints its problem, and returns the number of its line, from 1."""
-        self.counts.add(translation, self.model.generation.eos_id)
+        """Counts the translation, prints its problem or that its tokens are unknown, and returns the number of its
+        line, from 1."""
+        from jax_transformer.decoding.translation import unknown_tokens
+
+        unknown = unknown_tokens(self.model, translation.parts)
+        self.counts.add(translation, self.model.generation.eos_id, unknown)
         number, problems = self.counts.lines, self.counts.problems
+        where = f"{shown(self.options.input or STANDARD_INPUT)}:{number}"
+        if unknown and self.counts.unknown <= MOST_ERRORS:
+            also = " (further ones are only counted)" if self.counts.unknown == MOST_ERRORS else ""
+            print(f"warning: {where}: {unknown}{also}", file=sys.stderr)
         if translation.problem and problems <= MOST_ERRORS:
             also = " (further ones are only counted)" if problems == MOST_ERRORS else ""
-            print(
-                f"error: {shown(self.options.input or STANDARD_INPUT)}:{number}: {translation.problem}{also}",
-                file=sys.stderr,
-            )
+            print(f"error: {where}: {translation.problem}{also}", file=sys.stderr)
         return number
 
 

@@ -17,8 +17,8 @@ class VocabularyOptions:
     """Names the vocabularies, and how text is split for them."""
 
     source_vocab: str | None = None
-    """Source vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt with one token per line, whose id is the
-    line's number, from 0. Default: the tokenizer files of a directory of transformers."""
+    """Source vocabulary: a tokenizer.json, a sentencepiece .model or .spm, or a .txt with one token per line, whose id
+    is the line's number, from 0. Default: the tokenizer files of a directory of transformers."""
     target_vocab: str | None = None
     """Target vocabulary, as source_vocab."""
     source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None

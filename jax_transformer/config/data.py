@@ -133,8 +133,8 @@ class DataConfig(CorpusConfig):
     bpe, unigram (sentencepiece): learned subwords that keep the spaces. spacy: spaCy's rules for source_language and
     target_language."""
     source_tokenizer: str = ""
-    """Existing source tokenizer to use: tokenizer.json, a sentencepiece .model, or a .txt with one token per line,
-    for text split as `tokenizer` says. Empty: train one."""
+    """Existing source tokenizer to use: tokenizer.json, a sentencepiece .model or .spm, or a .txt with one token per
+    line, for text split as `tokenizer` says. Empty: train one."""
     target_tokenizer: str = ""
     """Existing target tokenizer to use, as source_tokenizer."""
     tokenizers_as_stored: bool = False

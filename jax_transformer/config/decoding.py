@@ -106,6 +106,7 @@ class DecodingSettings:
             check(field, lambda value: value >= 0, "at least 0")
         check("length_penalty", math.isfinite, "finite")
         check("temperature", lambda value: value > 0, "greater than 0")
+        check("temperature", lambda value: not value > 0 or 1e-30 <= value <= 1e30, "from 1e-30 to 1e+30, for float32")
         check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
         check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
         check("bad_words", all, "a list of sequences of at least one id")

@@ -8,11 +8,14 @@ Every function is pure: a plan depends on the lengths, the shapes, the seed and 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from jax_transformer.runtime.arguments import check_id_lists
 
 if TYPE_CHECKING:
     from jax_transformer.data.preparation import Sentences, TokenPairs
@@ -78,7 +81,8 @@ def make_batch(
         None: as small as the sentences allow.
 
     Raises:
-      ValueError: other numbers of sources and targets, or none; more of them, or longer ones, than `shape` holds.
+      ValueError: other numbers of sources and targets, or none; more of them, or longer ones, than `shape` holds;
+        something else than lists of integers.
 
     Example:
       >>> from jax_transformer.data import make_batch
@@ -90,6 +94,8 @@ def make_batch(
       >>> batch.labels.tolist()
       [[7, 8, 3], [9, 3, 0]]
     """
+    check_id_lists("source", source)
+    check_id_lists("target", target)
     if not len(source) or len(source) != len(target):
         raise ValueError(
             f"batch: expected as many targets as sources, one or more; received {len(source)} sources and "
@@ -106,10 +112,19 @@ def make_batch(
     decoder_input_ids = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
     labels = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
     for row, (source_sentence, target_sentence) in enumerate(zip(source, target, strict=True)):
-        source_ids[row, : len(source_sentence)] = source_sentence
-        decoder_input_ids[row, : len(target_sentence) + 1] = [bos_id, *target_sentence]
-        labels[row, : len(target_sentence) + 1] = [*target_sentence, eos_id]
+        source_ids[row, : len(source_sentence)] = _integers("source", source_sentence)
+        target_row = _integers("target", target_sentence)
+        decoder_input_ids[row, : len(target_row) + 1] = [bos_id, *target_row]
+        labels[row, : len(target_row) + 1] = [*target_row, eos_id]
     return Batch(source_ids, decoder_input_ids, labels)
+
+
+def _integers(side: str, ids: Sequence[int]) -> Ints:
+    """Returns the ids of a sentence as an array, int64."""
+    array = np.asarray(ids)
+    if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
+        raise ValueError(f"{side}: expected a list of each sentence's ids, integers; received {reprlib.repr(ids)}")
+    return array.astype(np.int64)
 
 
 Planned = tuple[Shape, npt.NDArray[np.int64]]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jax_transformer.data.text_files import CorpusError
 from jax_transformer.runtime.digests import changes
-from jax_transformer.runtime.files import temporary_directory
+from jax_transformer.runtime.files import open_regular, temporary_directory
 
 BUILDING = "building-"
 BLOCK = 1 << 16
@@ -79,7 +79,7 @@ def sampled_digest(path: str | Path) -> str:
 def _digest(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if size <= BLOCKS * BLOCK:
             digest.update(file.read())
         else:

@@ -30,7 +30,7 @@ class SplitEncoder:
         self._writer, self._is_train, self._tokenizers, self._config = writer, name == "train", tokenizers, config
         self._frames = target_frames(config, tokenizers[1])
         self._counts = dict.fromkeys(("read", *drops(config), "kept"), 0)
-        self._tokens, self._unknown = [0, 0], [0, 0]
+        self._tokens, self._unknown, self._mostly_unknown = [0, 0], [0, 0], 0
         self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
 
     def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
@@ -52,13 +52,20 @@ class SplitEncoder:
             "duplicated": duplicated,
         }
         keep = np.flatnonzero(~self._dropped(reasons)).tolist()
+        unknown = [
+            np.fromiter((sentence.count(tokenizer.unk_id) for sentence in sentences), np.int64, len(pairs))
+            for sentences, tokenizer in zip(ids, self._tokenizers, strict=True)
+        ]
         self._counts["read"] += len(pairs)
         self._counts["kept"] += len(keep)
         for side, lengths in enumerate((source_lengths, target_lengths + 1)):
             self._lengths[side] += np.bincount(np.minimum(lengths, 2 * most), minlength=2 * most + 1)
-            kept_ids = [ids[side][k] for k in keep]
-            self._tokens[side] += sum(map(len, kept_ids))
-            self._unknown[side] += sum(sentence.count(self._tokenizers[side].unk_id) for sentence in kept_ids)
+            self._tokens[side] += int(lengths[keep].sum()) - len(keep) * side  # without the <eos> that is added
+            self._unknown[side] += int(unknown[side][keep].sum())
+        mostly = np.zeros(len(pairs), np.bool_)
+        for count, length in zip(unknown, (source_lengths - specials, target_lengths - frame.size), strict=True):
+            mostly |= 2 * count > length
+        self._mostly_unknown += int(mostly[keep].sum())
         self._writer.append(
             [[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus
         )
@@ -73,6 +80,7 @@ class SplitEncoder:
             target_unknown=self._unknown[1],
             source_length_counts=source_lengths,
             target_length_counts=target_lengths,
+            mostly_unknown=self._mostly_unknown,
         )
 
     def _is_unequal(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Flags:

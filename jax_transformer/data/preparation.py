@@ -38,6 +38,7 @@ from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
 from jax_transformer.data.encoding import SplitEncoder
 from jax_transformer.data.framing import TargetFrame, target_frame
 from jax_transformer.data.report import Report, SplitReport, drops
+from jax_transformer.data.sides import are_swapped
 from jax_transformer.data.streaming import Beginning
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, open_pairs
@@ -247,9 +248,18 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             datasets=corpora.datasets,
             streaming=config.streaming,
             splits=reports,
+            swapped=tuple(name for name, split in corpora.splits.items() if _is_swapped(train, split)),
         )
         (directory / REPORT).write_text(json.dumps(report.to_dict()), encoding="utf-8")
         write_digests(directory)
+
+
+def _is_swapped(train: Split, split: Split) -> bool:
+    """Returns whether the sides of a split's pairs, of any corpus, are in each other's places, compared with train."""
+    parts = {part.corpus: part for part in train.parts}
+    return split is not train and any(
+        are_swapped(parts[part.corpus], part) for part in split.parts if part.corpus in parts
+    )
 
 
 def _names(config: DataConfig) -> Iterator[str]:

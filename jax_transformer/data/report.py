@@ -8,6 +8,8 @@ from typing import Any
 
 from jax_transformer.config.data import DataConfig
 
+MUCH_UNKNOWN = 0.1
+"""Share of unknown tokens above which a split other than train gets a warning, if train has less than half of it."""
 USUAL_RATIO = 9.0
 """Length ratio above which pairs are counted if max_length_ratio sets none."""
 
@@ -42,6 +44,8 @@ class SplitReport:
     """Entry n: number of pairs read with a source of n tokens, specials included. The last entry adds longer ones."""
     target_length_counts: tuple[int, ...]
     """The same for targets, including the <eos> that a batch adds."""
+    mostly_unknown: int = 0
+    """Pairs kept with a side more than half of whose tokens are unknown, specials and tags excluded."""
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> SplitReport:
@@ -74,6 +78,8 @@ class Report:
     streaming: bool = False
     """Whether "train" covers only the beginning of a stream."""
     splits: dict[str, SplitReport]
+    swapped: tuple[str, ...] = ()
+    """Splits whose sources look like train's targets, and the reverse."""
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Report:
@@ -97,6 +103,26 @@ class Report:
             )
         for name, split in self.splits.items():
             lines += self.split_lines(name, split)
+        return lines + self._warnings()
+
+    def _warnings(self) -> list[str]:
+        """Returns a line for each thing that a run can do, and that nobody means."""
+        lines = [
+            f"warning: {name}: the sources look like train's targets, and the targets like train's sources: are the "
+            "files in each other's places?"
+            for name in self.swapped
+        ]
+        train = self.splits["train"]
+        for name, split in self.splits.items():
+            for side in ("source", "target"):
+                share, usual = (
+                    getattr(one, f"{side}_unknown") / max(1, getattr(one, f"{side}_tokens")) for one in (split, train)
+                )
+                if name != "train" and share > max(MUCH_UNKNOWN, 2 * usual):
+                    lines.append(
+                        f"warning: {name}: {share:.1%} of the {side} tokens are unknown, {usual:.1%} in train: is it "
+                        "the same language, written and tokenized alike?"
+                    )
         return lines
 
     def split_lines(self, name: str, split: SplitReport) -> list[str]:
@@ -128,6 +154,7 @@ class Report:
                 fate(self.max_length_ratio > 0, " (max_length_ratio drops them)"),
             ),
             (split.overlapping, "also in another split", fate(self.drop_overlap, " (drop_overlap drops them)")),
+            (split.mostly_unknown, "with a side of mostly unknown tokens", "kept"),
             (split.duplicated, "seen before in train", fate(self.drop_duplicates, " (drop_duplicates drops them)")),
         ]
 

@@ -5,13 +5,15 @@ Damaged files are refused, never repaired: a line skipped on one side would misp
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from jax_transformer.runtime.files import open_regular
 from jax_transformer.runtime.limits import GZIP_FREE_BYTES, GZIP_RATIO, LINE_BYTES
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -92,8 +94,12 @@ def split_chunks(chunks: Iterable[bytes], name: str) -> list[str]:
 
 def open_stored(path: str) -> BinaryIO:
     """Opens a file to read its bytes. Raises CorpusError if it is missing, a directory or unreadable."""
+    return _opened(path, lambda file: file.open("rb"))
+
+
+def _opened(path: str, opener: Callable[[Path], BinaryIO]) -> BinaryIO:
     try:
-        return open(Path(path).expanduser(), "rb")
+        return opener(Path(path).expanduser())
     except FileNotFoundError:
         raise CorpusError(
             f"{path}: expected a text file; received a path at which there is no file. Check the path."
@@ -106,9 +112,9 @@ def open_stored(path: str) -> BinaryIO:
 
 def hash_file(path: str) -> str:
     """Returns the SHA-256 of the stored file, in hexadecimal. Raises CorpusError for an unreadable file, as
-    `read_lines` does."""
+    `read_lines` does, and for a device or a pipe: what is hashed is read again later, and must end."""
     digest = hashlib.sha256()
-    with open_stored(path) as file:
+    with _opened(path, open_regular) as file:
         for chunk in _chunks(file, path):
             digest.update(chunk)
     return digest.hexdigest()
@@ -207,6 +213,8 @@ def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _describe_unreadable(path: str, error: OSError) -> str:
+    if error.errno == errno.EINVAL and error.strerror:  # as `open_regular` words it
+        return f"{path}: {error.strerror}, since a corpus is read several times. Write the text to a file."
     return (
         f"{path}: expected a readable text file; received the error {error.strerror!r}. Check the disk, and who "
         "may read the file."

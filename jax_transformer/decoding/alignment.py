@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.batches import grouped, may_share, padded_sources
-from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, starts_and_ends
+from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, check_model, starts_and_ends
 from jax_transformer.decoding.padding import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
@@ -46,6 +46,7 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
     Raises:
       DecodingError, ValueError: as `align`; an empty source or target.
     """
+    check_model(model)
     if not len(source_ids) or not len(target_ids):
         raise DecodingError(
             f"expected a source and a target of at least one token; received {len(source_ids)} and {len(target_ids)}"
@@ -105,6 +106,7 @@ def align(
       >>> [weights.shape for weights in align(model, [[3, 4, 5], [6]], [[7, 2], [8, 8, 2]])]
       [(2, 3), (3, 1)]
     """
+    check_model(model)
     layers = model.config.num_decoder_layers
     layer = default_layer(model.config) if layer is None else layer
     if not 0 <= layer < layers:

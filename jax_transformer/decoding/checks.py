@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_transformer.config.decoding import NO_ID, DecodingConfig
 from jax_transformer.decoding.padding import limit, pad
+from jax_transformer.runtime.arguments import check_id_lists
 from jax_transformer.storage.model_directory import Model
+
+MOST_MAGNITUDE = 30.0
+"""Decimal exponent of the largest and, negated, of the smallest power of a length that divides scores. float32 holds
+10^±38, and a score of 10^5 must still fit."""
 
 
 class DecodingError(ValueError):
@@ -21,11 +28,36 @@ class DecodingError(ValueError):
     """
 
 
+def check_model(model: Any) -> None:
+    """Raises DecodingError for anything but a Model."""
+    if not isinstance(model, Model):
+        raise DecodingError(
+            "model: expected a Model, the first argument: as load_model and import_checkpoint return it, or "
+            "Model(config, params, source_tokenizer, target_tokenizer, generation); received "
+            f"{type(model).__name__}"
+        )
+
+
+def merged_options(decoding: DecodingConfig | None, options: dict[str, Any]) -> DecodingConfig:
+    """Returns the options by name over those of `decoding`.
+
+    Raises:
+      ConfigError: an unknown option, or one out of range.
+      DecodingError: `decoding` isn't a DecodingConfig.
+    """
+    if decoding is not None and not isinstance(decoding, DecodingConfig):
+        raise DecodingError(
+            f"decoding: expected a DecodingConfig, or options by name such as beam_size=4; received "
+            f"{type(decoding).__name__}"
+        )
+    return (decoding or DecodingConfig()).updated(**options)
+
+
 def starts_and_ends(model: Model) -> tuple[int, int]:
     """Returns the ids that start and end a target.
 
     Raises:
-      DecodingError: the model's generation.json doesn't have them.
+      DecodingError: the model's generation.json doesn't have them, or has one that its vocabulary lacks.
     """
     start_id, eos_id = model.generation.decoder_start_id, model.generation.eos_id
     target = model.target_tokenizer
@@ -40,6 +72,9 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
             f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: "
             "port it with its vocabularies, or give them by name"
         )
+    outside = model.generation.ids_outside(model.config.target_vocab_size)
+    if outside:
+        raise DecodingError(f"generation: {'; '.join(outside)}")
     return start_id, eos_id
 
 
@@ -65,24 +100,35 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
         raise DecodingError(
             f"min_new_tokens must be below the {room} that there is room for; received {settings.min_new_tokens}"
         )
+    most_penalty = MOST_MAGNITUDE / math.log10(max(most, 10))
+    if abs(settings.length_penalty) > most_penalty:
+        raise DecodingError(
+            f"length_penalty must be from {-most_penalty:.3g} to {most_penalty:.3g}, since float32 holds no larger "
+            f"powers of {most} tokens, the model's longest; received {settings.length_penalty:g}"
+        )
     forced = [i for i in (settings.forced_bos_id, settings.forced_eos_id) if i != NO_ID]
     check_ids("target", [*settings.bad_words, forced], size)
 
 
 def check_ids(name: str, sequences: Sequence[Sequence[int]], size: int) -> None:
-    """Raises DecodingError for an id outside of a vocabulary of this size."""
+    """Raises ValueError for anything but sequences of ids, DecodingError for an id outside of a vocabulary of this
+    size."""
+    check_id_lists(f"{name}_ids", sequences)
     flat = np.array([i for ids in sequences for i in ids] or [0])
     if flat.dtype.kind not in "iu" or flat.min() < 0 or flat.max() >= size:
         wrong = next(i for i in flat.tolist() if not isinstance(i, int) or not 0 <= i < size)
         raise DecodingError(f"{name}_ids: expected integers from 0 to {size - 1}; received {wrong}")
 
 
-def source_array(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]]) -> np.ndarray:
+def source_array(model: Model, source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]]) -> np.ndarray:
     """Returns the sources as an array [B, S]; pads lists.
 
     Raises:
       DecodingError: an array of another shape or dtype; ids outside of the vocabulary.
+      ValueError: neither an array nor a list of each sentence's ids.
     """
+    if hasattr(source_ids, "ndim"):
+        source_ids = np.asarray(source_ids)  # of JAX's or PyTorch's arrays too
     if isinstance(source_ids, np.ndarray) and source_ids.ndim != 2:
         raise DecodingError(f"source_ids: expected [B, S]; received {list(source_ids.shape)}")
     if isinstance(source_ids, np.ndarray) and source_ids.dtype.kind not in "iu":

@@ -11,7 +11,14 @@ import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding import beam, sampling_loop
-from jax_transformer.decoding.checks import check_count, check_decoding, check_ids, source_array, starts_and_ends
+from jax_transformer.decoding.checks import (
+    check_count,
+    check_decoding,
+    check_ids,
+    merged_options,
+    source_array,
+    starts_and_ends,
+)
 from jax_transformer.decoding.padding import limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
@@ -38,7 +45,7 @@ class Generated(NamedTuple):
 
 def generate(
     model: Model,
-    source_ids: np.ndarray | Sequence[Sequence[int]],
+    source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]],
     decoding: DecodingConfig | None = None,
     *,
     prefix_ids: Sequence[Sequence[int]] | None = None,
@@ -55,7 +62,7 @@ def generate(
     Args:
       model: a Model, or a PreparedModel.
       source_ids: [B, S] integers, padded, or a list of each sentence's ids, which is padded here. A sentence of pads
-        alone gives pads.
+        alone gives pads. Every id is checked, since it is known here; `generate` can't run inside `jax.jit`.
       decoding: decoding options as a config.
       prefix_ids: for each sentence, the ids that its hypotheses begin with.
       sentence_numbers: for each sentence, the number that its random draws depend on, beside the seed. Defaults to the
@@ -69,7 +76,7 @@ def generate(
       ConfigError: an unknown option, one out of range, or two that contradict each other.
       DecodingError: the model has no decoder_start_id or eos_id; more beams than tokens in the vocabulary; ids outside
         of it; no room for a token after a prefix, or for min_new_tokens; another number of prefixes than of sentences.
-      ValueError: a source longer than the position table allows.
+      ValueError: a source longer than the position table allows; source_ids that hold no ids.
 
     Example:
       >>> import jax
@@ -85,14 +92,15 @@ def generate(
       ((2, 1, 4), [7, 7])
     """
     model = prepare(model)
-    decoding = (decoding or DecodingConfig()).updated(**options).resolved(model.generation)
+    decoding = merged_options(decoding, options).resolved(model.generation)
     config = model.config
     source = source_array(model, source_ids)
     count = len(source)
-    prefixes = [list(ids) for ids in prefix_ids] if prefix_ids is not None else [[]] * count
+    prefix_ids = [[]] * count if prefix_ids is None else prefix_ids
+    check_ids("prefix", prefix_ids, config.target_vocab_size)
+    prefixes = [list(ids) for ids in prefix_ids]
     numbers = list(range(count) if sentence_numbers is None else sentence_numbers)
     check_decoding(model, decoding, max(map(len, prefixes), default=0))
-    check_ids("prefix", prefixes, config.target_vocab_size)
     check_count("prefix_ids", len(prefixes), count)
     check_count("sentence_numbers", len(numbers), count)
     num_return = decoding.num_return or 1

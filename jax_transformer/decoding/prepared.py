@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.decoding.cache import Weights
+from jax_transformer.decoding.checks import check_model
 from jax_transformer.parallel.placement import place_params
 from jax_transformer.parallel.rules import check_divides
 from jax_transformer.parallel.tracing import in_mesh
@@ -65,6 +66,7 @@ def prepare(model: Model, mesh: Mesh | None = None) -> PreparedModel:
 
     Raises:
       ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
+      DecodingError: something else than a Model.
 
     Example:
       >>> import jax
@@ -78,6 +80,7 @@ def prepare(model: Model, mesh: Mesh | None = None) -> PreparedModel:
       >>> prepared is prepare(model) is prepare(prepared)
       True
     """
+    check_model(model)
     if isinstance(model, PreparedModel):
         return model
     fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.init}

@@ -57,7 +57,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 
 def score(
-    model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
+    model: Model, source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
 ) -> Scores:
     """Returns the log-probabilities of targets, as decoding counts them.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import MOST_TOKENS, Decoded, generate_each
-from jax_transformer.decoding.checks import DecodingError
+from jax_transformer.decoding.checks import DecodingError, merged_options
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.prepared import prepare
+from jax_transformer.runtime.arguments import check_texts
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Translation(NamedTuple):
 
 def translate(
     model: Model,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     decoding: DecodingConfig | None = None,
     *,
     rows: int = 64,
@@ -85,6 +87,8 @@ def translate(
     **options: Any,
 ) -> list[str]:
     """Translates sentences; returns the best translation of each, in order. A blank sentence gives "".
+
+    Warns of sentences whose tokens the model mostly doesn't know.
 
     Settings in order of precedence: the options, `decoding`, the model's `generation.json`, the defaults.
 
@@ -100,7 +104,7 @@ def translate(
     Raises:
       TranslationError: a sentence is longer than the model takes (named by its number, from 1); no tokenizers.
       ConfigError, DecodingError: see `generate`.
-      ValueError: the model doesn't have the source_tag.
+      ValueError: the model doesn't have the source_tag; `sentences` is one string, or holds something else.
 
     Example:
       >>> import jax
@@ -118,18 +122,22 @@ def translate(
       3
     """
     model = prepare(model)
-    decoding = (decoding or DecodingConfig()).updated(**options)
+    sentences, decoding = check_texts("sentences", sentences), merged_options(decoding, options)
     parts, problems = sentence_parts(model, sentences, source_tag, split_long=False)
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
         raise TranslationError(f"{listed}; split or leave them out")
+    told = [f"sentence {i}: {what}" for i, each in enumerate(parts, 1) if (what := unknown_tokens(model, each))]
+    if told:
+        more = f"; and {len(told) - 3:,} more" if len(told) > 3 else ""
+        warnings.warn(f"{'; '.join(told[:3])}{more}: is it the model's language and script?", stacklevel=2)
     _fill(model, parts, decoding, rows=rows, on_batch=on_batch)
     return [Translation(each).text() for each in parts]
 
 
 def translate_each(
     model: Model,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     decoding: DecodingConfig | None = None,
     *,
     rows: int = 64,
@@ -157,7 +165,7 @@ def translate_each(
     Raises:
       TranslationError: the model has no tokenizers; the vocabulary doesn't have the prefix.
       DecodingError: see `generate`.
-      ValueError: the model doesn't have the source_tag.
+      ValueError: the model doesn't have the source_tag; `sentences` is one string, or holds something else.
 
     Example:
       >>> import jax
@@ -172,7 +180,7 @@ def translate_each(
       [1, 0]
     """
     model = prepare(model)
-    decoding = (decoding or DecodingConfig()).updated(**options)
+    sentences, decoding = check_texts("sentences", sentences), merged_options(decoding, options)
     parts, problems = sentence_parts(model, sentences, source_tag, split_long)
     _fill(
         model,
@@ -185,6 +193,15 @@ def translate_each(
         on_batch=on_batch,
     )
     return [Translation(each, problems.get(i, "")) for i, each in enumerate(parts)]
+
+
+def unknown_tokens(model: Model, parts: Sequence[Part]) -> str:
+    """Returns "" or, if the model knows less than half of a sentence's tokens, how many it doesn't: its translation
+    says little of the sentence."""
+    tokenizer = tokenizers_of(model)[0]
+    ids = [index for part in parts for index in part.source_ids if index not in tokenizer.hidden_ids]
+    unknown = ids.count(tokenizer.unk_id)
+    return f"{unknown} of {len(ids)} tokens are unknown to the model" if 2 * unknown > len(ids) else ""
 
 
 def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:

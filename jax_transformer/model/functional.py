@@ -1,21 +1,26 @@
 """Pure functions of the model over a nested dict of arrays: initialise, apply, encode, decode, decode step by step.
 
 `params` is a dict of dicts with string keys. Its leaves are arrays; those of `encoder/layers` and `decoder/layers` have
-a leading layer axis [L, …]. The subtree `constants` (position tables, a bias that is a buffer) is carried along and
-never trained. Every function works inside `jax.jit`, `jax.grad` and `jax.vmap`; called outside, it compiles itself once
-per config and shape. Token ids are integer arrays. Axes: see `jax_transformer.model`.
+a leading layer axis [L, …]. The subtree `constants` (position tables, a bias that is a buffer) is carried along; no
+gradient reaches it, and `split_constants` keeps it from an optimizer. Every function works inside `jax.jit`, `jax.grad`
+and `jax.vmap`; called outside, it compiles itself once per config and shape.
+
+Token ids are integer arrays. An id outside of the vocabulary is an error where ids are known before the program runs.
+Inside a caller's `jit`, `grad` or `vmap` they aren't, and such an id silently reads another row of the table. Axes: see
+`jax_transformer.model`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.arguments import check_config, check_fit, check_key, check_rows, compiled
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, make_masks
@@ -38,10 +43,11 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
         default device holds them all.
 
     Returns:
-      A nested dict of float32 arrays, `constants` included.
+      A nested dict of float32 arrays. Those of the subtree `constants` are not trained: an optimizer takes the others,
+      which `split_constants` returns.
 
     Raises:
-      ValueError: a vocabulary size is not set.
+      ValueError: a vocabulary size is not set; no config or no key.
 
     Example:
       >>> import jax
@@ -53,7 +59,9 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
       >>> params["encoder"]["layers"]["feed_forward"]["hidden"]["kernel"].shape  # six layers
       (6, 4, 8)
     """
+    check_config("init_params", config)
     _check_vocabularies(config)
+    check_key("init_params", key)
     if isinstance(key, jax.core.Tracer):
         return _init(config, key)
     if shardings is not None:
@@ -95,7 +103,50 @@ def abstract_params(config: TransformerConfig) -> Params:
     return jax.tree.map(lambda leaf: leaf, params)  # the caller may change its tree
 
 
-@partial(jax.jit, static_argnames=("config", "return_trace"))
+def split_constants(params: Params) -> tuple[Params, Params]:
+    """Splits parameters into those that training changes, and the constants: position tables, a bias that is a buffer.
+
+    An optimizer takes the first alone. The gradients of the constants are zero, but weight decay would move them too.
+
+    Args:
+      params: as `init_params`, `load_model` and `import_checkpoint` give them.
+
+    Returns:
+      The trained parameters and the constants, two nested dicts that share their arrays with `params`.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import TransformerConfig, init_params, split_constants
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> trained, constants = split_constants(init_params(config, jax.random.key(0)))
+      >>> sorted(constants), "constants" in trained
+      (['decoder_positions', 'encoder_positions'], False)
+    """
+    return {name: tree for name, tree in params.items() if name != "constants"}, params.get("constants", {})
+
+
+def join_constants(trained: Params, constants: Params) -> Params:
+    """Joins what `split_constants` split, for `apply` and `save_model`.
+
+    Args:
+      trained: the trained parameters.
+      constants: the constants that belong to them.
+
+    Returns:
+      The complete parameters.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import TransformerConfig, init_params, join_constants, split_constants
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> join_constants(*split_constants(params)).keys() == params.keys()
+      True
+    """
+    return {**trained, "constants": constants} if constants else dict(trained)
+
+
+@compiled("return_trace")
 def apply(
     config: TransformerConfig,
     params: Params,
@@ -115,8 +166,9 @@ def apply(
     Args:
       params: as `init_params` returns them; any floating dtype, which the computation follows unless
         `config.compute_dtype` is set.
-      source_ids: [B, S].
-      decoder_input_ids: [B, T], the target shifted right by one.
+      source_ids: [B, S]; an id outside of the vocabulary is an error unless the caller's own `jit`, `grad` or `vmap`
+        hides the values: then it reads another row of the table.
+      decoder_input_ids: [B, T], the target shifted right by one; the same.
       dropout_key: a PRNG key; None computes without dropout.
       return_trace: whether to return every named activation too.
       masks: boolean masks that replace those derived from the ids: True = may attend, [B, 1, Q, K] or broadcastable,
@@ -134,9 +186,10 @@ def apply(
       in execution order.
 
     Raises:
-      ValueError: more tokens than the position table has rows; an intervention that names no activation or has the
-        wrong shape; `return_trace` with an attention path that returns no weights; segments of one side
-        alone, or with a config that can't be packed (`config.packing_obstacle`).
+      ValueError: parameters that aren't the config's; ids that aren't integers [B, S] and [B, T] of their vocabularies;
+        more tokens than the position table has rows; an intervention that names no activation or has the wrong shape;
+        `return_trace` with an attention path that returns no weights; segments of one side alone, or with a config
+        that can't be packed (`config.packing_obstacle`).
 
     Example:
       >>> import jax
@@ -157,6 +210,7 @@ def apply(
             f"return_trace needs attention_path='auto' or 'reference'; received {config.attention_path!r}, which "
             "returns no weights"
         )
+    check_rows("apply", source_ids, decoder_input_ids)
     tap = Tap(return_trace, add, replace)
     scope = Scope(tap, dropout_key)
     segments = _segments(config, source_segments, target_segments)
@@ -173,7 +227,7 @@ def apply(
     return (logits, tap.trace) if return_trace else logits
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def encode(
     config: TransformerConfig,
     params: Params,
@@ -208,7 +262,7 @@ def encode(
     return _model(config, params).encode(source_ids, mask, Scope(dropout_key=dropout_key))
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def decode(
     config: TransformerConfig,
     params: Params,
@@ -245,13 +299,14 @@ def decode(
       >>> decode(config, params, encoder_output, source_ids, jnp.array([[1, 3, 2]])).shape
       (1, 3, 5)
     """
+    check_rows("decode", source_ids, decoder_input_ids)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
     source, scope = Source(encoder_output, source_ids), Scope(dropout_key=dropout_key)
     return model.unembed(model.decode(source, decoder_input_ids, masks, scope))
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def hidden_states(
     config: TransformerConfig,
     params: Params,
@@ -277,6 +332,7 @@ def hidden_states(
     Raises:
       ValueError: more tokens than the position table has rows; segments as in `apply`.
     """
+    check_rows("hidden_states", source_ids, decoder_input_ids)
     segments = _segments(config, source_segments, target_segments)
     masks = make_masks(config, source_ids, decoder_input_ids, segments)
     model, scope = _model(config, params), Scope(dropout_key=dropout_key)
@@ -299,7 +355,7 @@ def _segments(config: TransformerConfig, source: jax.Array | None, target: jax.A
     return Segments(source, target)
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Array | None]:
     """Returns the head's kernel [D, V] and bias ([V] or None), in the parameters' dtype.
 
@@ -308,7 +364,7 @@ def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Arra
     return _model(config, params).head_arrays()
 
 
-@partial(jax.jit, static_argnames=("config", "length", "num_beams"))
+@compiled("length", "num_beams")
 def start_decoding(
     config: TransformerConfig,
     params: Params,
@@ -358,7 +414,7 @@ def start_decoding(
     return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def decode_step(
     config: TransformerConfig, params: Params, state: DecoderState, ids: jax.Array, *, layers: list[Any] | None = None
 ) -> tuple[jax.Array, DecoderState]:
@@ -393,7 +449,7 @@ def decode_step(
     return _model(config, params).decode_step(state, ids, layers)
 
 
-@partial(jax.jit, static_argnames="config")
+@compiled()
 def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
     """Returns the parameters of each decoder layer, rearranged so that `decode_step` reads them fastest.
 
@@ -403,7 +459,8 @@ def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
 
 
 def _model(config: TransformerConfig, params: Params) -> Transformer:
-    graph, _ = _abstract_model(config)
+    graph, abstract = _abstract_model(config)
+    check_fit(params, abstract)
     return nnx.merge(graph, nnx.State(params))
 
 

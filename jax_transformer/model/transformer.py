@@ -118,7 +118,7 @@ class Transformer(nnx.Module):
         if self.config.head_bias == "none":
             return None
         if self.config.head_bias == "buffer":
-            return self.constants.head_bias[...]
+            return jax.lax.stop_gradient(self.constants.head_bias[...])
         return (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
@@ -183,8 +183,10 @@ class Transformer(nnx.Module):
         return self.shared_embedding if self.config.share_embeddings else self.target_embedding
 
     def _table(self, name: str) -> jax.Array | None:
-        """Returns the sinusoidal table of this name; None if there is none."""
-        return getattr(self.constants, name)[...] if hasattr(self.constants, name) else None
+        """Returns the sinusoidal table of this name, which no gradient reaches; None if there is none."""
+        if not hasattr(self.constants, name):
+            return None
+        return jax.lax.stop_gradient(getattr(self.constants, name)[...])
 
 
 @functools.cache

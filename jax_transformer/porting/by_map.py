@@ -45,14 +45,14 @@ def read_map(names: NameMap | str | os.PathLike[str]) -> NameMap:
 
 def open_by_map(source: Source, names: NameMap) -> Checkpoint:
     """Reads the tensors of a file or a state_dict under their own names; if a file has several state_dicts, the one
-    whose names the map has.
+    whose names the map has, with those of the others that it has too.
 
     Raises:
       PortingError: the file can't be read; it is a directory.
     """
     if not isinstance(source, Mapping) and Path(source).is_dir():
         raise PortingError(f"{source}: a map reads a file of tensors; received a directory: name the file in it")
-    return open_checkpoint(source, names.knows)
+    return open_checkpoint(source, names.knows, names=names.parameters)
 
 
 def import_by_map(

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.porting.dialects import Json
+from jax_transformer.porting.dialects import Json, like_default
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.tensors import PortingError
 
@@ -58,7 +58,16 @@ UNBUILT = {
     "token_healing": False,
 }
 """Keys that no decoding here obeys, and the values that change nothing."""
-OTHERS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
+"""Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
+OTHERS = ("pad_token_id", "bos_token_id", *IDS)
+INTEGERS = (
+    *("num_beams", "no_repeat_ngram_size", "top_k", "forced_bos_token_id", "forced_eos_token_id"),
+    *LENGTHS,
+    *LENGTHS.values(),
+    *OTHERS,
+)
+BOOLEANS = ("renormalize_logits", "do_sample", "early_stopping", "remove_invalid_values", "token_healing")
 FORCES_BOS = "force_bos_token_to_be_generated"
 """A former key of config.json: the first token is bos_token_id."""
 
@@ -80,11 +89,54 @@ def in_effect(config: Json, text: str) -> dict[str, Any]:
         content = {key: value for key, value in config.items() if key in known}
         if config.get(FORCES_BOS):
             content["forced_bos_token_id"] = config.get("bos_token_id")
-    content = {key: value for key, value in content.items() if value is not None}
+    content = {key: _typed(key, value) for key, value in content.items() if value is not None}
     for key in ("num_beams", *LENGTHS, *LENGTHS.values()):
         if type(content.get(key, 0)) is not int:
             raise PortingError(f"{key} must be an integer; received {content[key]!r}")
     return content
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Returns 12.0 as an integer and 0 or 1.0 as a boolean where the key has such values: transformers takes them for
+    these."""
+    if key in BOOLEANS:
+        return like_default(value, False)
+    if key not in INTEGERS:
+        return value
+    return [like_default(one, 0) for one in value] if isinstance(value, list) else like_default(value, 0)
+
+
+def start_and_end(
+    content: Json, config: Json, *, starts_with_tag: bool = False
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the ids that start and end a target as fields of GenerationConfig: those that `generate` takes, and those
+    that it lacks, which config.json has.
+
+    `generate` starts with bos_token_id without a decoder_start_token_id, refuses to start without both, and goes on to
+    the longest length without an eos_token_id.
+
+    Args:
+      content: the settings in effect.
+      config: config.json with the family's defaults.
+      starts_with_tag: the tag of the target's language is the start unless decoder_start_token_id gives another.
+
+    Raises:
+      PortingError: several ids, or something else than an id.
+    """
+    taken: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    for key, name in IDS.items():
+        value = content.get(key)
+        if value is None and key == "decoder_start_token_id" and not starts_with_tag:
+            value = content.get("bos_token_id")
+        where = lacking if value is None else taken
+        value = _typed(key, config.get(key)) if value is None else value
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and type(value) is not int:
+            raise PortingError(f"{key} must be one id; received {value!r}")
+        if value is not None:
+            where[name] = value
+    return taken, lacking
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
-from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
+from jax_transformer.porting.generation_config import IDS, decoding_fields, in_effect, parsed, start_and_end, text_of
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.json_text import indented_json
@@ -49,8 +49,6 @@ TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
-"""Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,9 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     table = _table(path / CONFIG, config)
     fields = read_fields(path / CONFIG, table, config)
     generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
-    fields |= _ids(path, of_family(table).resolved(config), _parsed(path / GENERATION, generation))
     try:
-        fields |= decoding_fields(in_effect(config, generation))
+        content = in_effect(config, generation)
+        fields |= _ids(of_family(table), config, content) | decoding_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
     files = [path / name for name in TOKENIZER_FILES if (path / name).is_file()]
@@ -133,7 +131,7 @@ def write_directory(
     )
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
     if original:
-        said = _ids(Path(path), file.resolved(original), parsed(text))
+        said = _ids(file, original, in_effect(original, text))
         ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
     else:
         text = indented_json({"pad_token_id": config.target_pad_id})
@@ -253,7 +251,10 @@ def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[st
         return None, {}
     path = Path("its config")
     table = _table(path, config)
-    ids = _ids(path, of_family(table).resolved(config), generation)
+    try:
+        ids = _ids(of_family(table), config, generation or in_effect(config, ""))
+    except PortingError as error:
+        raise PortingError(f"{path}: {error}") from None
     return table.name, read_fields(path, table, config) | ids
 
 
@@ -293,16 +294,15 @@ def _table(path: Path, config: Json) -> Dialect:
     raise PortingError(f"{path}: model_type must be one of {', '.join(families)}; received {what}{kind}")
 
 
-def _ids(path: Path, config: Json, generation: Json) -> dict[str, Any]:
-    """Returns the start and end ids from generation_config.json, or else config.json."""
-    ids = {}
-    for key, name in IDS.items():
-        value = generation.get(key, config.get(key))
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if value is not None and type(value) is not int:
-            raise PortingError(f"{path}: {key} must be one id; received {value!r}")
-        ids[name] = value
-    return {name: value for name, value in ids.items() if value is not None}
+def _ids(file: ConfigFile, config: Json, content: Json) -> dict[str, Any]:
+    """Returns the start and end ids that `generate` takes or, for those that it lacks, those of config.json.
+
+    Args:
+      config: config.json.
+      content: the settings in effect.
+    """
+    taken, lacking = start_and_end(content, file.resolved(config), starts_with_tag=file.starts_with_tag)
+    return taken | lacking
 
 
 # --- files

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from jax_transformer.runtime.files import naming_errors
+from jax_transformer.runtime.files import naming_errors, open_regular
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
 
@@ -19,7 +19,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal.
 
     Raises:
-      OSError: it can't be read.
+      OSError: it can't be read, or is a device or a pipe, which may have no end.
 
     Example:
       >>> import tempfile
@@ -30,15 +30,12 @@ def sha256(path: str | os.PathLike[str]) -> str:
       ...     sha256(Path(folder, "empty"))[:8]
       'e3b0c442'
     """
-    with naming_errors(path), open(path, "rb") as file:
+    with naming_errors(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_digests(directory: str | os.PathLike[str], without: Collection[str] = ()) -> None:
+def write_digests(directory: str | os.PathLike[str]) -> None:
     """Writes `digests.json`, with the SHA-256 of every file in a directory and below it, and flushes it to the disk.
-
-    Args:
-      without: names of files in the directory that are left out.
 
     Raises:
       OSError: a file can't be read or written.
@@ -55,7 +52,7 @@ def write_digests(directory: str | os.PathLike[str], without: Collection[str] = 
       ['weights: altered (sha256 expected 1be2e452b46d…, received d84edde5ff3c…)']
     """
     directory = Path(directory)
-    digests = {name: sha256(directory / name) for name in _files(directory, without)}
+    digests = {name: sha256(directory / name) for name in _files(directory)}
     with naming_errors(directory / DIGESTS), open(directory / DIGESTS, "w", encoding="utf-8") as file:
         json.dump({"sha256": digests}, file, indent=1)
         file.flush()
@@ -66,7 +63,7 @@ def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) ->
     """Returns what differs from the directory's digests, a line for each file: altered, missing, added, not readable.
 
     Args:
-      without: names of files in the directory that may be there or not.
+      without: names of files in the directory that may be under no digest.
     """
     directory = Path(directory)
     try:
@@ -87,10 +84,10 @@ def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) ->
             if received != digest:
                 problems.append(f"{name}: altered (sha256 expected {digest[:12]}…, received {received[:12]}…)")
     known = {name for name, _ in expected}
-    return problems + [f"{name}: added" for name in _files(directory, without) if name not in known]
+    return problems + [f"{name}: added" for name in _files(directory) if name not in known and name not in without]
 
 
-def _files(directory: Path, without: Collection[str]) -> list[str]:
+def _files(directory: Path) -> list[str]:
     """Returns the names of all files, relative to the directory, but for its digests."""
     names = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return sorted(name for name in names if name != DIGESTS and name not in without)
+    return sorted(name for name in names if name != DIGESTS)

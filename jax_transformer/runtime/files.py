@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,25 @@ def naming_errors(path: str | os.PathLike[str], temporary: str | os.PathLike[str
         if error.errno is None or not _needs_a_name(error.filename, temporary):
             raise
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Opens a file to read its bytes, if it is one that ends: no device, pipe or socket, not even by a link.
+
+    Raises:
+      OSError: it can't be opened, or is none.
+
+    Example:
+      >>> from jax_transformer.runtime.files import open_regular
+      >>> open_regular("/dev/zero")
+      Traceback (most recent call last):
+      OSError: [Errno 22] expected a regular file, not a device, a pipe or a socket: '/dev/zero'
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # asked first, since opening a pipe may wait forever
+        reason = "expected a regular file, not a device, a pipe or a socket"
+        raise OSError(errno.EINVAL, reason, os.fspath(path))
+    return open(path, "rb")
 
 
 def _needs_a_name(filename: Any, temporary: str | os.PathLike[str] | None) -> bool:

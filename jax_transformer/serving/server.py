@@ -91,7 +91,6 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
         lifespan="on",
         loop="asyncio",
         log_config=LOGS,
-        h11_max_incomplete_event_size=HEADER_BYTES,
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=grace_seconds,  # type: ignore[arg-type]  # asyncio takes fractions
@@ -131,11 +130,37 @@ def _end_now(code: int) -> None:
     os._exit(code)
 
 
+class StrictConnection(h11.Connection):
+    """Refuses a request whose body may end elsewhere for another reader (request smuggling: RFC 9112, §6.1, §11.2)."""
+
+    problem = ""
+    """Why a request was refused; "" if h11 did."""
+
+    def next_event(self) -> Any:
+        """Returns the next event. Raises h11.RemoteProtocolError for a request that tells the end of its body twice, or
+        in a way that its version doesn't have."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                self.problem = "expected Content-Length or Transfer-Encoding; received both"
+            elif b"transfer-encoding" in names and event.http_version < b"1.1":
+                self.problem = "expected Transfer-Encoding in HTTP/1.1 alone; received it in an older version"
+            if self.problem:
+                raise h11.RemoteProtocolError(self.problem)
+        return event
+
+
 def _protocol(limits: Limits) -> type[H11Protocol]:
     """Returns the protocol of a connection: uvicorn's, with a limit on connections and on the time of a header."""
 
     class Connection(H11Protocol):
+        conn: StrictConnection
         _timer: asyncio.TimerHandle | None = None
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.conn = StrictConnection(h11.SERVER, HEADER_BYTES)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -154,9 +179,8 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
             self._watch_header(is_begun=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(
-                400, "Bad Request", f"expected an HTTP/1.1 request with a header of at most {HEADER_BYTES:,} bytes"
-            )
+            usual = f"expected an HTTP/1.1 request with a header of at most {HEADER_BYTES:,} bytes"
+            self._refuse(400, "Bad Request", self.conn.problem or usual)
 
         def _watch_header(self, *, is_begun: bool) -> None:
             """Starts the timer of a header that has begun, unless it runs, or stops it."""

@@ -119,7 +119,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
 
     Raises:
       ModelError: `path` is neither a model directory nor an empty one, or other files were put into it; its parent
-        doesn't exist; the model's parameters are not those of its config.
+        doesn't exist; the model's parameters are not those of its config; `model` isn't a Model.
 
     Example:
       >>> import jax
@@ -132,6 +132,8 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
       >>> load_model("saved").config == config
       True
     """
+    if not isinstance(model, Model):
+        raise ModelError(f"save_model: expected a Model and a path; received {type(model).__name__} as the model")
     target = Path(os.path.realpath(path))
     check_replaceable(target)
     problems = param_problems(model.config, flatten(model.params)) + id_problems(model.config, model.generation)

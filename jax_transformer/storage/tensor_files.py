@@ -172,8 +172,14 @@ def _read_shards(index: Path) -> Tensors:
         raise PortingError(
             f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}"
         )
+    problems = [
+        f"{name}: a link to {os.path.realpath(index.with_name(name))}, outside of the directory"
+        for name in names
+        if not _is_beside(index, name)
+    ]
+    if problems:
+        raise PortingError(f"{index}: expected files beside it", problems)
     shards = {}
-    problems = []
     for name in names:
         try:
             shards[name] = as_arrays(read_tensors(index.with_name(name)), str(index.with_name(name)))
@@ -191,6 +197,14 @@ def _read_shards(index: Path) -> Tensors:
     if problems:
         raise PortingError(f"{index}: expected {len(places)} tensors in {len(names)} files", problems)
     return Relocated({name: (shards[place], name) for name, place in places.items()})
+
+
+def _is_beside(index: Path, name: str) -> bool:
+    """Returns whether a file is in the index's directory, wherever links lead. The Hub's cache, in which snapshots are
+    folders of links, keeps files in a folder of its own."""
+    folder, file = Path(os.path.realpath(index.parent)), Path(os.path.realpath(index.with_name(name)))
+    blobs = folder.parent.parent / "blobs"
+    return file.is_relative_to(folder) or (folder.parent.name == "snapshots" and file.parent == blobs)
 
 
 def _check_suffix(path: Path) -> None:

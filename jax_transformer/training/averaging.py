@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import numpy as np
 
-from jax_transformer.model.functional import Params
+from jax_transformer.model.functional import Params, join_constants, split_constants
 from jax_transformer.parallel.placement import fetch
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.state import TrainState, stored_params, with_average
@@ -32,20 +31,18 @@ def mean_params(parameters: Iterable[Params]) -> Params:
     """
     count, sums, last = 0, None, None
     for last in parameters:
-        trained = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), _without_constants(last))
+        trained = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), split_constants(last)[0])
         sums = trained if sums is None else jax.tree.map(np.add, sums, trained)
         count += 1
     if sums is None or last is None:
         raise ValueError("average: expected one checkpoint or more; received none")
-    means = jax.tree.map(lambda total, leaf: (total / count).astype(leaf.dtype), sums, _without_constants(last))
-    return {**means, "constants": last.get("constants", {})}
+    trained, constants = split_constants(last)
+    return join_constants(
+        jax.tree.map(lambda total, leaf: (total / count).astype(leaf.dtype), sums, trained), constants
+    )
 
 
 def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
     """Returns the mean of the parameters that were evaluated at `steps`, on the host, with the mean of each adapter
     beside its kernel; `like` gives structure, shapes and dtypes."""
     return mean_params(fetch(stored_params(with_average(checkpoints.restore(step, like)))) for step in steps)
-
-
-def _without_constants(params: Params) -> dict[str, Any]:
-    return {name: subtree for name, subtree in params.items() if name != "constants"}

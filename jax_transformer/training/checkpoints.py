@@ -42,19 +42,26 @@ class CheckpointError(ValueError):
 
 UNFINISHED = "*.orbax-checkpoint-tmp"
 """Names of checkpoints that Orbax is writing."""
-UNSEALED = ("_CHECKPOINT_METADATA", "commit_success.txt")
-"""Files that Orbax writes while it commits a checkpoint: the times of that."""
+ONCE_UNSEALED = ("_CHECKPOINT_METADATA", "commit_success.txt")
+"""Files that Orbax writes while it commits a checkpoint. Those of older checkpoints are under no digest."""
 
 
 class SealedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
     """Writes the digests of a checkpoint's files before it gets its name, which makes it complete."""
 
     async def finalize(self) -> None:
-        """Writes digests and renames; Orbax calls this in one process, once all have written their parts, for the
-        items of a checkpoint and then for itself."""
-        if self.get_final().name.isdecimal():
-            await asyncio.to_thread(write_digests, self.get(), UNSEALED)
+        """Lets Orbax commit under a name of an unfinished checkpoint, writes digests of all that is there then, and
+        gives the checkpoint its name. Orbax calls this in one process, once all have written their parts, for the items
+        of a checkpoint and then for itself."""
+        final = self.get_final()
+        if not final.name.isdecimal():
+            await super().finalize()
+            return
+        self._final_path = final.with_name(f"sealed_{final.name}{UNFINISHED.removeprefix('*')}")
         await super().finalize()
+        sealed, self._final_path = self._final_path, final
+        await asyncio.to_thread(write_digests, sealed)
+        await asyncio.to_thread(os.rename, sealed, final)
 
 
 class Checkpoints:
@@ -239,7 +246,7 @@ def saved_steps(directory: Path) -> list[int]:
 
 def damaged_files(checkpoint: Path) -> list[str]:
     """Returns what differs from a checkpoint as it was saved, a line for each file."""
-    return changes(checkpoint, UNSEALED)
+    return changes(checkpoint, ONCE_UNSEALED)
 
 
 def check(directory: Path, step: int) -> None:

@@ -78,3 +78,38 @@ def sentences_of(batch: Batch, corpus: PreparedCorpus) -> tuple[tuple[str, str],
     source = corpus.source_tokenizer.decode(np.asarray(batch.source_ids)[:MOST_SENTENCES].tolist())
     target = corpus.target_tokenizer.decode(np.asarray(batch.decoder_input_ids)[:MOST_SENTENCES].tolist())
     return tuple(pair for pair in zip(source, target, strict=True) if any(pair))
+
+
+EXPLODED = 10.0
+"""A loss so many times that of a guess, and that of the run's beginning, won't come back."""
+
+
+class Explosion:
+    """Tells when a loss is finite, but far above any that a model in training has."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._guess = math.log(max(vocabulary, 2))
+        self._first: float | None = None
+        self._is_told = False
+
+    def warning(self, step: int, loss: float, name: str = "loss", *, is_new: bool = False) -> str:
+        """Returns a line for the user, or "": once for each stretch of exploded losses, unless the figure is new.
+
+        Args:
+          step: the step that has the loss.
+          loss: in nats per token. The first one of a run is its beginning, which may be far above a guess.
+          name: what the loss is of.
+          is_new: whether to tell it although the loss before was told.
+        """
+        self._first = loss if self._first is None else self._first
+        usual = max(self._guess, min(self._first, EXPLODED * self._guess))
+        if loss <= EXPLODED * usual:
+            self._is_told = False
+            return ""
+        if self._is_told and not is_new:
+            return ""
+        self._is_told = True
+        return (
+            f"warning: step {step}: {name} {loss:.4g}, where guessing has {self._guess:.2f}: the training diverges; "
+            "lower train.learning_rate or set train.clip_norm"
+        )

@@ -83,6 +83,8 @@ def train(
       >>> result.step, sorted(result.scores)
       (1, ['combinations', 'test'])
     """
+    if not isinstance(config, RunConfig):
+        raise ValueError(f"train: config: expected a RunConfig; received {type(config).__name__}")
     started = time.perf_counter()
     processes = processes or ALONE
     given = config if parallel is None else dataclasses.replace(config, parallel=parallel)

@@ -159,17 +159,42 @@ def chunked_cross_entropy(
       >>> round(float(total), 4), int(tokens)
       (1.3863, 1)
     """
-    counted = counted_tokens(labels, criterion).sum(dtype=jnp.int32)
+    (total,) = chunked_losses(hidden, kernel, bias, labels, criterion, chunk)
+    return total, counted_tokens(labels, criterion).sum(dtype=jnp.int32)
+
+
+def chunked_losses(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    labels: jax.Array,
+    criterion: Criterion,
+    chunk: int | None = None,
+    *,
+    with_plain: bool = False,
+) -> tuple[jax.Array, ...]:
+    """Returns the sum of `chunked_cross_entropy` as one of a tuple and, `with_plain`, the sum without label smoothing
+    as another, which has no gradient."""
     narrow = jax.lax.stop_gradient(kernel.astype(hidden.dtype))
     head = Head(*_wide_head(kernel, bias, gather=False), _wide_head(narrow, None, gather=True)[0])
     chunk = chunk or max(CHUNK_BYTES * width_shards() // (4 * kernel.shape[1]), 1)
-    loss_of_shard = partial(_chunked_loss, criterion=criterion, vocabulary=kernel.shape[1], chunk=chunk)
+    chunking = Chunking(criterion, kernel.shape[1], with_plain)
+    loss_of_shard = partial(_chunked_loss, chunking=chunking, chunk=chunk)
     shards = row_shards()
-    if shards == 1:
-        return loss_of_shard(hidden, head, labels), counted
-    by_shard = jax.vmap(loss_of_shard, in_axes=(0, None, 0), spmd_axis_name=ROWS)
-    hidden, labels = (array.reshape(shards, -1, *array.shape[1:]) for array in (hidden, labels))
-    return by_shard(hidden, head, labels).sum(), counted
+    if shards > 1:
+        by_shard = jax.vmap(loss_of_shard, in_axes=(0, None, 0), spmd_axis_name=ROWS)
+        hidden, labels = (array.reshape(shards, -1, *array.shape[1:]) for array in (hidden, labels))
+        return tuple(losses.sum() for losses in by_shard(hidden, head, labels))
+    return loss_of_shard(hidden, head, labels)
+
+
+class Chunking(NamedTuple):
+    """Configures the losses of chunks."""
+
+    criterion: Criterion
+    vocabulary: int
+    with_plain: bool
+    """Whether to return the loss without label smoothing, too."""
 
 
 class Head(NamedTuple):
@@ -201,72 +226,78 @@ def _wide_head(kernel: jax.Array, bias: jax.Array | None, *, gather: bool) -> tu
 
 
 def _chunked_loss(
-    hidden: jax.Array, head: Head, labels: jax.Array, criterion: Criterion, vocabulary: int, chunk: int
-) -> jax.Array:
-    """Returns the summed loss of one shard of the rows, hidden [B, T, D] and labels [B, T]."""
+    hidden: jax.Array, head: Head, labels: jax.Array, chunking: Chunking, chunk: int
+) -> tuple[jax.Array, ...]:
+    """Returns the summed losses of one shard of the rows, hidden [B, T, D] and labels [B, T]."""
+    criterion = chunking.criterion
     tokens, filler = labels.size, -1 if criterion.counts_pads else criterion.pad_id
     chunks = -(-tokens // chunk)
     length = -(-tokens // chunks)
     filling = chunks * length - tokens
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
     labels = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
-    return _loss_of_chunks(criterion, vocabulary, hidden, head, labels)
+    return _loss_of_chunks(chunking, hidden, head, labels)
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 """Gradients to hidden, kernel and bias."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _loss_of_chunks(
-    criterion: Criterion,
-    vocabulary: int,
-    hidden: jax.Array,
-    head: Head,
-    labels: jax.Array,
-) -> jax.Array:
-    """Returns the summed loss of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
+def _plain_loss(chunking: Chunking, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the summed loss without label smoothing as one of a tuple, which is empty if nobody asks for it."""
+    if not chunking.with_plain:
+        return ()
+    plain = chunking.criterion._replace(label_smoothing=0.0)
+    return (_summed_loss(logits, labels, plain, chunking.vocabulary),)
 
-    def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _summed_loss(_logits(chunk[0], head.narrow, head.bias), chunk[1], criterion, vocabulary)
 
-    return jax.lax.map(chunk_loss, (hidden, labels)).sum()
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss_of_chunks(chunking: Chunking, hidden: jax.Array, head: Head, labels: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the summed losses of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
+
+    def chunk_losses(chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        logits = _logits(chunk[0], head.narrow, head.bias)
+        loss = _summed_loss(logits, chunk[1], chunking.criterion, chunking.vocabulary)
+        return loss, *_plain_loss(chunking, logits, chunk[1])
+
+    return tuple(losses.sum() for losses in jax.lax.map(chunk_losses, (hidden, labels)))
 
 
 def _loss_and_gradients(
-    criterion: Criterion,
-    vocabulary: int,
-    hidden: jax.Array,
-    head: Head,
-    labels: jax.Array,
-) -> tuple[jax.Array, Gradients]:
-    """Returns the summed loss and its gradients."""
+    chunking: Chunking, hidden: jax.Array, head: Head, labels: jax.Array
+) -> tuple[tuple[jax.Array, ...], Gradients]:
+    """Returns the summed losses, and the gradients of the first."""
     kernel, bias, narrow = head
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        return _summed_loss(logits, labels, criterion, vocabulary)
+        return _summed_loss(logits, labels, chunking.criterion, chunking.vocabulary)
 
     def add_chunk(
         sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[Any, Any, Any], jax.Array]:
-        total, to_kernel, to_bias = sums
+        totals, to_kernel, to_bias = sums
         hidden, labels = chunk
-        loss, to_logits = jax.value_and_grad(loss_of)(_logits(hidden, narrow, bias), labels)
+        logits = _logits(hidden, narrow, bias)
+        loss, to_logits = jax.value_and_grad(loss_of)(logits, labels)
+        losses = loss, *_plain_loss(chunking, logits, labels)
         # the barrier keeps XLA from transposing the logits' gradient, which is many times larger
         to_kernel = to_kernel + jax.lax.optimization_barrier(hidden.T) @ to_logits
         to_bias = None if bias is None else to_bias + to_logits.sum(axis=0, dtype=bias.dtype)
-        return (total + loss, to_kernel, to_bias), to_logits @ narrow.T
+        return (tuple(map(jnp.add, totals, losses)), to_kernel, to_bias), to_logits @ narrow.T
 
     zero = jnp.zeros((), jnp.promote_types(hidden.dtype, jnp.float32))
     no_kernel = constrain(jnp.zeros_like(kernel), None, "width")
-    nothing = (zero, no_kernel, None if bias is None else constrain(jnp.zeros_like(bias), "width"))
-    (total, to_kernel, to_bias), to_hidden = jax.lax.scan(add_chunk, nothing, (hidden, labels))
-    return total, (to_hidden, to_kernel, to_bias)
+    nothing = (
+        (zero,) * (1 + chunking.with_plain),
+        no_kernel,
+        None if bias is None else constrain(jnp.zeros_like(bias), "width"),
+    )
+    (totals, to_kernel, to_bias), to_hidden = jax.lax.scan(add_chunk, nothing, (hidden, labels))
+    return totals, (to_hidden, to_kernel, to_bias)
 
 
-def _scale_gradients(
-    criterion: Criterion, vocabulary: int, gradients: Gradients, cotangent: jax.Array
-) -> tuple[Any, ...]:
+def _scale_gradients(chunking: Chunking, gradients: Gradients, cotangents: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    cotangent = cotangents[0]  # the loss without smoothing has no gradient
     scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
     to_hidden, to_kernel, to_bias = scaled
     return to_hidden, Head(to_kernel, to_bias, jnp.zeros_like(to_kernel, to_hidden.dtype)), None  # labels have none

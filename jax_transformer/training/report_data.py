@@ -34,6 +34,7 @@ Record = dict[str, Any]
 CURVES = (
     "loss",
     "perplexity",
+    "plain_perplexity",
     "learning_rate",
     "gradient_norm",
     "tokens_per_second",

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
+from jax_transformer.model.arguments import check_config
 from jax_transformer.model.functional import Params
 from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.placement import place_params
@@ -68,7 +69,7 @@ def all_params(state: TrainState) -> Params:
 
 def stored_params(state: TrainState) -> Params:
     """Returns the same parameters as they are stored: adapters beside their kernels."""
-    return {**join_frozen(state.params, state.frozen), "constants": state.constants}
+    return functional.join_constants(join_frozen(state.params, state.frozen), state.constants)
 
 
 def evaluation_params(state: TrainState) -> Params:
@@ -152,8 +153,7 @@ def init_state(
 
 def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, seed: int, params: Params) -> TrainState:
     """Returns the state that begins with complete parameters."""
-    constants = params.get("constants", {})
-    others = {name: tree for name, tree in params.items() if name != "constants"}
+    others, constants = functional.split_constants(params)
     if config.lora.rank or split_adapters(others)[1]:
         trained, frozen = add_adapters(others, config.lora, seed)
     else:
@@ -207,8 +207,16 @@ def resolve_optimizer(
     """Returns the config, the optimizer, and the learning rates if they are the config's own.
 
     Raises:
-      ValueError: neither `config` nor `optimizer`.
+      ValueError: neither `config` nor `optimizer`, or something else in their places.
     """
+    check_config(function, model)
+    if config is not None and not isinstance(config, TrainConfig):
+        raise ValueError(f"{function}: config: expected a TrainConfig; received {type(config).__name__}")
+    if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError(
+            f"{function}: optimizer: expected an Optax optimizer, such as optax.adamw(1e-3); received "
+            f"{type(optimizer).__name__}"
+        )
     if optimizer is not None:
         return config or PLAIN, optimizer, None
     if config is None:

@@ -24,6 +24,7 @@ from jax_transformer.training.losses import (
     Criterion,
     chunk_on,
     chunked_cross_entropy,
+    chunked_losses,
     counted_tokens,
     without_filling,
 )
@@ -51,7 +52,8 @@ def make_train_step(
     Dropout is a function of the seed, the step and the part.
 
     Metrics, all scalars: `loss` (mean over the target tokens that count; nats with the built-in loss), `tokens` (how
-    many count), `gradient_norm` (before clipping), and with the config's own optimizer `learning_rate`.
+    many count), `gradient_norm` (before clipping), with the config's own optimizer `learning_rate`, and with label
+    smoothing `plain_loss`, the mean without it.
 
     Args:
       model: the model's config.
@@ -90,8 +92,13 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = divide_rows(batch, step.config.accumulate)
         tokens = step.count(batch)
-        mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
-        return step.update(state, mean, tokens, gradients)
+        key = step.dropout_key(state)
+        if not step.has_plain_loss:
+            mean, gradients = step.gradients(state, batch, tokens, key)
+            return step.update(state, mean, tokens, gradients)
+        (mean, plain), gradients = step.gradients(state, batch, tokens, key, with_plain=True)
+        state, metrics = step.update(state, mean, tokens, gradients)
+        return state, metrics | {"plain_loss": plain}
 
     return jax.jit(on_mesh(train_step, mesh), donate_argnums=0)
 
@@ -129,6 +136,11 @@ class StepFunctions:
         config = self.config
         return Criterion(self.model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
 
+    @property
+    def has_plain_loss(self) -> bool:
+        """Whether there is a loss without label smoothing beside the one that is trained."""
+        return self.loss is None and self.config.label_smoothing > 0
+
     def dropout_key(self, state: TrainState) -> jax.Array:
         return jax.random.fold_in(jax.random.key(self.seed), state.step)
 
@@ -138,20 +150,35 @@ class StepFunctions:
         return counted_tokens(labels, self.criterion).sum(dtype=jnp.int32)
 
     def gradients(
-        self, state: TrainState, batch: Batch, tokens: jax.Array | int, dropout_key: jax.Array
-    ) -> tuple[jax.Array, Params]:
-        """Returns the summed loss over `tokens`, and its gradients, computed in config.accumulate parts."""
+        self,
+        state: TrainState,
+        batch: Batch,
+        tokens: jax.Array | int,
+        dropout_key: jax.Array,
+        *,
+        with_plain: bool = False,
+    ) -> tuple[Any, Params]:
+        """Returns the summed loss over `tokens`, and its gradients, computed in config.accumulate parts.
+
+        Args:
+          with_plain: whether to return a pair in place of the loss: the loss, and the one without label smoothing.
+        """
 
         chunk = chunk_on(platform_of(self.mesh))
 
-        def mean_loss(trained: Params, part: Batch, dropout_key: jax.Array) -> jax.Array:
+        def mean_loss(trained: Params, part: Batch, dropout_key: jax.Array) -> Any:
             """Returns the part's share of the loss per target token of the whole batch."""
             params = all_params(state._replace(params=trained))
+            if with_plain:
+                totals = _totals(self.model, params, part, self.criterion, dropout_key, chunk)
+                loss, plain = (total / jnp.maximum(tokens, 1) for total in totals)
+                return loss, (loss, plain)
             total, _ = summed_loss(self.model, params, part, self.criterion, dropout_key, self.loss, chunk)
             return total / jnp.maximum(tokens, 1)
 
-        def loss_and_gradients(part: Batch, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
-            mean, gradients = jax.value_and_grad(mean_loss)(state.params, part, dropout_key)
+        def loss_and_gradients(part: Batch, dropout_key: jax.Array) -> tuple[Any, Params]:
+            found, gradients = jax.value_and_grad(mean_loss, has_aux=with_plain)(state.params, part, dropout_key)
+            mean = found[1] if with_plain else found
             return mean, lie_as_parameters(gradients, state.params, self.mesh)
 
         return _accumulate(loss_and_gradients, batch, dropout_key, self.config.accumulate)
@@ -177,20 +204,20 @@ class StepFunctions:
 
 
 def _accumulate(
-    loss_and_gradients: Callable[[Batch, jax.Array], tuple[jax.Array, Params]],
+    loss_and_gradients: Callable[[Batch, jax.Array], tuple[Any, Params]],
     batch: Batch,
     dropout_key: jax.Array,
     parts: int,
-) -> tuple[jax.Array, Params]:
+) -> tuple[Any, Params]:
     """Returns the sums of the losses and of the gradients of a batch's parts, computed one after another."""
     if parts == 1:
         return loss_and_gradients(batch, dropout_key)
 
     @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
+    def of_part(number: jax.Array, part: Batch) -> tuple[Any, Params]:
         return loss_and_gradients(part, jax.random.fold_in(dropout_key, number))
 
-    def add(sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, Params], None]:
+    def add(sums: tuple[Any, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[Any, Params], None]:
         return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
 
     numbered = jnp.arange(parts), _split_rows(batch, parts)
@@ -263,18 +290,11 @@ def summed_loss(
       loss: as in `make_train_step`. None: cross-entropy in nats, as `criterion` describes it.
       chunk: as in `chunked_cross_entropy`.
     """
-    if criterion.counts_pads and batch.target_segments is not None:
-        raise ValueError("batch: expected one that isn't packed with loss_counts_pads; received segments")
-    labels = without_filling(jnp.asarray(batch.labels), criterion)
-    inputs: dict[str, Any] = {
-        "dropout_key": dropout_key,
-        "source_segments": batch.source_segments,
-        "target_segments": batch.target_segments,
-    }
+    labels = _labels(batch, criterion)
     if loss is None:
-        hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
-        kernel, bias = functional.head(model, params)
-        return chunked_cross_entropy(hidden, kernel, bias, labels, criterion, chunk)
+        operands = _hidden_and_head(model, params, batch, dropout_key)
+        return chunked_cross_entropy(*operands, labels, criterion, chunk)
+    inputs = _other_inputs(batch, dropout_key)
     logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
     losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
     if jnp.shape(losses) != labels.shape:
@@ -284,3 +304,39 @@ def summed_loss(
         )
     counted = counted_tokens(labels, criterion)
     return jnp.where(counted, losses, 0.0).sum(), counted.sum(dtype=jnp.int32)
+
+
+def _totals(
+    model: TransformerConfig,
+    params: Params,
+    batch: Batch,
+    criterion: Criterion,
+    dropout_key: jax.Array | None,
+    chunk: int | None,
+) -> tuple[jax.Array, ...]:
+    """Returns the batch's loss and the one without label smoothing, each summed over the target tokens that count."""
+    operands = _hidden_and_head(model, params, batch, dropout_key)
+    return chunked_losses(*operands, _labels(batch, criterion), criterion, chunk, with_plain=True)
+
+
+def _labels(batch: Batch, criterion: Criterion) -> jax.Array:
+    if criterion.counts_pads and batch.target_segments is not None:
+        raise ValueError("batch: expected one that isn't packed with loss_counts_pads; received segments")
+    return without_filling(jnp.asarray(batch.labels), criterion)
+
+
+def _other_inputs(batch: Batch, dropout_key: jax.Array | None) -> dict[str, Any]:
+    return {
+        "dropout_key": dropout_key,
+        "source_segments": batch.source_segments,
+        "target_segments": batch.target_segments,
+    }
+
+
+def _hidden_and_head(
+    model: TransformerConfig, params: Params, batch: Batch, dropout_key: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Returns the decoder's output, and the head's kernel and bias."""
+    inputs = _other_inputs(batch, dropout_key)
+    hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
+    return hidden, *functional.head(model, params)

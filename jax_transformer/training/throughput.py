@@ -83,14 +83,25 @@ class Window:
         """Returns means over the window's steps that are finite, of which there is one, how many aren't, and target
         tokens (those in the loss) per second, without compilation."""
         finite = [step for step in self._metrics if is_finite(step)]
-        metrics = {name: np.array([step[name] for step in finite], np.float64) for name in finite[0]}
+        metrics = {
+            name: np.array([step[name] for step in finite], np.float64)
+            for name in finite[0]
+            if all(name in step for step in finite)
+        }
         seconds = max(time.perf_counter() - self._start - compile_seconds, 1e-9)
         tokens = metrics["tokens"].sum()
-        loss = float((metrics["loss"] * metrics["tokens"]).sum() / max(tokens, 1.0))
+
+        def mean(name: str) -> float:
+            return float((metrics[name] * metrics["tokens"]).sum() / max(tokens, 1.0))
+
+        loss = mean("loss")
+        has_plain = all("plain_loss" in step for step in finite)  # as with label smoothing
+        plain = {"plain_perplexity": math.exp(min(mean("plain_loss"), 700.0))} if has_plain else {}
         skipped = {"skipped_steps": self.steps - len(finite)} if len(finite) < self.steps else {}
         return {
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
+            **plain,
             "learning_rate": float(metrics["learning_rate"][-1]),
             "gradient_norm": float(metrics["gradient_norm"].mean()),
             "target_tokens": int(tokens),

@@ -36,6 +36,7 @@ from jax_transformer.training.divergence import (
     MOST_ROLLBACKS,
     Diverged,
     Divergence,
+    Explosion,
     has_finite_weights,
     sentences_of,
 )
@@ -122,6 +123,7 @@ class Trainer:
         self.schedule = make_batch_schedule(config, corpus, self.share, self.exchange)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window, self.saved_window = Window(), SavedWindow()
+        self.explosion = Explosion(self.model_config.target_vocab_size)
 
     def _programs(self) -> tuple[Any, EvaluationStep, int]:
         """Returns the training step, the evaluation step, and the number that divides the rows of their batches."""
@@ -355,8 +357,15 @@ class Trainer:
         self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
         self.journal.step({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
+        if warning := self.explosion.warning(step, figures["loss"]):
+            progress.print(warning)
         loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
-        progress.update(step, f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s")
+        smoothed, perplexity = "", figures["perplexity"]
+        if "plain_perplexity" in figures:
+            smoothed, perplexity = " (smoothed)", figures["plain_perplexity"]
+        progress.update(
+            step, f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        )
         self.window.restart()
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
@@ -376,6 +385,8 @@ class Trainer:
             text += f"  {scores.summary()}"
         self.journal.evaluation(record, samples)
         progress.print(text)
+        if warning := self.explosion.warning(step, loss, "validation loss", is_new=True):
+            progress.print(warning)
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
     def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
@@ -393,6 +404,8 @@ class Trainer:
             samples += some[:3]
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
         loss = self._valid_loss(params)
+        if warning := self.explosion.warning(steps[-1], loss, "validation loss of the model", is_new=True):
+            print(warning, flush=True)
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)

@@ -31,7 +31,7 @@ from jax_transformer.training.throughput import Compiled
 class Sums(NamedTuple):
     """Holds sums over some rows of a batch."""
 
-    loss: jax.Array  # []
+    loss: Any  # [], or with label smoothing a pair: with and without it
     tokens: jax.Array  # [] int32
     gradients: Params
 
@@ -153,7 +153,8 @@ def _joined(like: TrainState, copies: Sequence[TrainState]) -> TrainState:
 
 def _sums(step: StepFunctions, state: TrainState, shard: Batch, number: jax.Array) -> Sums:
     """Returns the sums over a virtual shard, whose dropout depends on its number."""
-    loss, gradients = step.gradients(state, shard, 1, jax.random.fold_in(step.dropout_key(state), number))
+    key = jax.random.fold_in(step.dropout_key(state), number)
+    loss, gradients = step.gradients(state, shard, 1, key, with_plain=step.has_plain_loss)
     return Sums(loss, step.count(shard), gradients)
 
 
@@ -161,6 +162,8 @@ def _updated(step: StepFunctions, state: TrainState, sums: Sums) -> tuple[TrainS
     """Returns the state after a step, given the sums [1, …] over the batch."""
     loss, tokens, gradients = jax.tree.map(lambda leaf: leaf[0], sums)
     count = jnp.maximum(tokens, 1)
-    return step.update(
+    loss, plain = loss if step.has_plain_loss else (loss, None)
+    new, metrics = step.update(
         state, loss / count, tokens, jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), gradients)
     )
+    return new, metrics if plain is None else metrics | {"plain_loss": plain / count}

@@ -82,7 +82,7 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
             data = dataclasses.replace(
                 data,
                 tokenizers_as_stored=True,
-                decoder_start_id=model.generation.decoder_start_id,
+                decoder_start_id=_training_start(model),
                 target_bos=model.source_tokenizer.adds_bos,
             )
     joint = data.joint_vocabulary or (ours.share_embeddings and bool(data.source_tokenizer))
@@ -91,6 +91,14 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
     )
     data = dataclasses.replace(data, joint_vocabulary=joint)
     return _follow_adapters(dataclasses.replace(config, model=ours, data=data, train=train))
+
+
+def _training_start(model: Model) -> int | None:
+    """Returns the id that starts a target in training. transformers takes config.json's, where it has one, whatever
+    `generate` starts with."""
+    config: dict[str, Any] = (model.origin or {})["hugging_face"]["config"]
+    start_id = config.get("decoder_start_token_id")
+    return int(start_id) if isinstance(start_id, int | float) else model.generation.decoder_start_id
 
 
 def _training_state(path: str, model: Model) -> TrainingState:

@@ -97,6 +97,14 @@ def test_many_problems_are_only_counted(plain_model: Path, command: Command, tol
     assert result.stdout.count(b"\n") == 51
 
 
+def test_lines_of_mostly_unknown_tokens_are_told(plain_model: Path, command: Command) -> None:
+    done = command("translate", str(plain_model), text="eins zwei\nеден два eins\nacht unbekannt zwei\n".encode())
+    assert done.returncode == 0
+    assert b"warning: standard input:2: 2 of 3 tokens are unknown to the model\n" in done.stderr
+    assert done.stderr.count(b"warning: ") == 1
+    assert b"; 1 of mostly unknown tokens" in done.stderr
+
+
 def test_utf_16_gives_an_error(plain_model: Path, command: Command) -> None:
     result = command("translate", str(plain_model), text="eins\n".encode("utf-16"))
     assert b"the first bytes of UTF-16. Convert the text" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.run import DataConfig
 from jax_transformer.data import text_files
+from jax_transformer.data.cache import sampled_digest
 from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files, read_lines, read_pairs, read_splits
 
 # Any text but "\n", which ends a line; "\r" and U+FEFF in it, but not where they are a line's end or the file's mark.
@@ -81,6 +83,18 @@ def test_damaged_files_are_refused(tmp_path: Path, name: str, content: bytes, fr
     with pytest.raises(CorpusError) as error:
         read_lines(write(tmp_path, name, content))
     assert all(fragment in str(error.value) for fragment in fragments), error.value
+
+
+def test_a_corpus_that_has_no_end_is_refused(tmp_path: Path) -> None:
+    """It would be hashed forever; nor is a pipe, which can be read only once, and waits for who writes it."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for path in ("/dev/zero", "/dev/urandom", str(tmp_path / "link"), str(tmp_path / "pipe")):
+        told = f"{path}: expected a .*regular file, not a device, a pipe or a socket"
+        with pytest.raises(CorpusError, match=told):
+            hash_files(DataConfig(train=(path,), valid=(path,)))
+        with pytest.raises(CorpusError, match=told):
+            sampled_digest(path)
 
 
 def test_missing_files_and_directories_are_named(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_file_of_our_own_is_taken_as_it_is(tmp_path: Path) -> None:
         (
             "tokenizer.yaml",
             "a: b",
-            "tokenizer.yaml: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; received a name",
+            "tokenizer.yaml: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens;",
         ),
         ("words.model", "hello", "words.model: expected a sentencepiece model; received 5 bytes of something else"),
     ],
@@ -192,6 +192,13 @@ def test_a_sentencepiece_model_encodes_as_it_does_itself(tmp_path: Path, kind: s
     drawn = tokenizer.sample_encode([*TEXTS, "the Ω cat"], seed=0, strength=0.3)
     assert drawn != tokenizer.encode([*TEXTS, "the Ω cat"])
     assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode([*TEXTS, "the Ω cat"]))
+
+
+def test_a_sentencepiece_model_may_end_in_spm(tmp_path: Path) -> None:
+    """As OPUS-MT's do."""
+    path, _ = sentencepiece_file(tmp_path / "source.model")
+    expected = load(path).encode(TEXTS)
+    assert load(path.rename(tmp_path / "source.spm")).encode(TEXTS) == expected
 
 
 def test_a_sentencepiece_model_without_padding_has_it_after_its_end(tmp_path: Path) -> None:

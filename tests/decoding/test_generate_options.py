@@ -4,6 +4,7 @@ reason."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
         ({"sampling": False, "temperature": 0.5}, "temperature must be 1.0 without sampling; received 0.5"),
         ({"sampling": True, "temperature": 0.0}, "temperature must be greater than 0; received 0.0"),
         ({"sampling": True, "beam_size": 4}, "beam_size must be 1 with sampling; received 4"),
+        ({"sampling": True, "temperature": 1e-300}, "temperature must be from 1e-30 to 1e.30, for float32"),
+        ({"sampling": True, "temperature": math.inf}, "temperature must be from 1e-30 to 1e.30, for float32"),
+        ({"beam_size": 2, "length_penalty": math.nan}, "length_penalty must be finite; received nan"),
+        ({"beam_size": 2, "length_penalty": -math.inf}, "length_penalty must be finite; received -inf"),
         ({"sampling": True, "top_p": 0.0}, "top_p must be greater than 0 and at most 1; received 0.0"),
         ({"beam_size": 1, "early_stopping": True}, "early_stopping must be false without beams; received True"),
         (
@@ -50,6 +55,11 @@ def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> Non
     ("options", "told"),
     [
         ({"decoding": DecodingConfig(beam_size=50)}, "beam_size must be at most the target vocabulary's"),
+        (
+            {"decoding": DecodingConfig(beam_size=2, length_penalty=-1e300)},
+            "length_penalty must be from -.* to .*, since float32 holds .*; received -1e.300",
+        ),
+        ({"decoding": DecodingConfig(beam_size=2, length_penalty=50.0)}, "length_penalty must be .*; received 50"),
         ({"prefix_ids": [[5]]}, "prefix_ids: expected one for each of 16 sentences; received 1"),
         ({"prefix_ids": [[99]] * 16}, "prefix_ids: expected integers from 0 to .*; received 99"),
         ({"decoding": DecodingConfig(forced_bos_id=99)}, "target_ids: expected integers from 0 to .*; received 99"),

@@ -13,7 +13,6 @@ from jax_transformer.cli import main
 from jax_transformer.integrity import verify
 from jax_transformer.storage.model_directory import load_model
 from jax_transformer.storage.tensor_files import write_tensors
-from jax_transformer.training.checkpoints import UNSEALED
 from jax_transformer.training.loop import train
 from jax_transformer.training.run_directory import RunError
 from tests.training.tiny_runs import tiny_run
@@ -55,9 +54,8 @@ def test_a_whole_run_is_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_every_file_of_checkpoints_and_model_is_verified(run: Path) -> None:
     files = [path for name in ("checkpoints", "model") for path in (run / name).rglob("*") if path.is_file()]
-    sealed = [path for path in files if not (path.name in UNSEALED and path.parent.parent == run / "checkpoints")]
-    assert len(sealed) > 30
-    for file in sealed:
+    assert len(files) > 30
+    for file in files:
         whole = file.read_bytes()
         flip(file)
         (line,) = damaged(run)

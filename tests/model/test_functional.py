@@ -18,6 +18,7 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Masks
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
@@ -250,3 +251,29 @@ def test_bfloat16_leaves_what_must_be_wide(
 def attention_layers() -> list[str]:
     decoder = [f"decoder.layers.{i}.{kind}_attention" for i in range(2) for kind in ("self", "cross")]
     return ["encoder.layers.0.self_attention", *decoder]
+
+
+# --- constants
+
+
+@pytest.mark.parametrize("head_bias", ["buffer", "parameter"])
+def test_no_gradient_reaches_a_constant(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any], head_bias: Any
+) -> None:
+    config = dataclasses.replace(config, head_bias=head_bias)
+    params = random_params(config)
+    gradients = jax.grad(lambda params: (run(config, params, ids) ** 2).sum())(params)
+    constants = gradients.pop("constants")
+    assert constants.keys() == params["constants"].keys()
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(constants))
+    assert all(np.any(leaf) for path, leaf in flatten(gradients).items() if not path.endswith("key/bias"))
+
+
+def test_constants_are_split_off_and_joined_again(config: TransformerConfig, random_params: Callable[..., Any]) -> None:
+    params = random_params(config)
+    trained, constants = functional.split_constants(params)
+    assert {*constants} == {"encoder_positions", "decoder_positions"}
+    assert trained.keys() == params.keys() - {"constants"}
+    joined = functional.join_constants(trained, constants)
+    assert jax.tree.all(jax.tree.map(lambda one, other: one is other, joined, params))
+    assert functional.join_constants(*functional.split_constants(trained)) == trained

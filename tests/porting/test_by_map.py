@@ -208,3 +208,16 @@ def test_the_one_state_dict_of_the_map_is_taken_from_a_file(tmp_path: Path) -> N
     torch.save({"epoch": 3, "optimizer": {"a": torch.ones(2)}, "net": state_dict}, tmp_path / "model.pt")
     model = import_checkpoint(tmp_path / "model.pt", names=NAMES, config=CONFIG)
     assert len((model.origin or {})["tensors"]) == len(state_dict)
+
+
+def test_a_part_that_was_saved_beside_the_rest_is_read_with_it() -> None:
+    """Under its key, as the map has it; a program that calls `model.out = generator` saves so."""
+    tensors = make_tensors()
+    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
+    head = {name.removeprefix("out."): tensors[name] for name in ("out.weight", "out.bias")}
+    optimizer = {"moments": {"a": np.ones(3)}}
+    expected = import_checkpoint(tensors, names=NAMES, config=CONFIG)
+    model = import_checkpoint({"model": rest, "out": head, "optimizer": optimizer}, names=NAMES, config=CONFIG)
+    assert_same(flatten(model.params), {path: np.asarray(leaf) for path, leaf in flatten(expected.params).items()})
+    with pytest.raises(PortingError, match=r"out\.bias"):
+        import_checkpoint({"model": rest, "head": head}, names=NAMES, config=CONFIG)

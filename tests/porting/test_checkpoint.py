@@ -107,6 +107,26 @@ def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None
         open_checkpoint(path, known)
 
 
+def test_parts_of_one_model_that_lie_side_by_side_are_joined() -> None:
+    """As OpenNMT-py saves its head."""
+    whole = state_dict()
+    rest = {name: tensor for name, tensor in whole.items() if not name.startswith("decoder.linear.")}
+    head = {name.removeprefix("decoder.linear."): whole[name] for name in whole.keys() - rest.keys()}
+    assert head
+    checkpoint = open_checkpoint({"model": rest, "generator": head, "epoch": 3}, lambda names: False)
+    assert checkpoint.described() == "the state_dict lies under 'model', and its part 'generator' lies beside it"
+    assert {*checkpoint.tensors} == {*rest, *(f"generator.{name}" for name in head)}
+    assert all(np.array_equal(checkpoint.tensors[f"generator.{name}"], head[name]) for name in head)
+    # other things beside a model that is known are no parts of it
+    assert {*open_checkpoint({"model": whole, "metrics": {"loss": torch.ones(())}}, known).tensors} == {*whole}
+    # and copies aren't, nor what lies elsewhere
+    for several in ({"model": rest, "ema": rest}, {"model": rest, "inner": {"generator": head}}):
+        with pytest.raises(
+            PortingError, match=r"received several.*by itself or, if all are parts of one model, as one"
+        ):
+            open_checkpoint(several, lambda names: False)
+
+
 # --- names that fit several
 
 

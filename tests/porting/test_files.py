@@ -313,6 +313,33 @@ def test_the_files_of_an_index_are_one_checkpoint(suffix, tmp_path):
     assert tensors["c"].shape == (2, 3)
 
 
+def test_a_link_leads_no_farther_than_a_name(tmp_path):
+    """Out of the directory, but in a cache of the Hub, whose snapshots are links."""
+    here, elsewhere = tmp_path / "models" / "snapshots" / "abc", tmp_path / "elsewhere"
+    here.mkdir(parents=True)
+    elsewhere.mkdir()
+    expected = read_tensors(shards(here))["b"]
+    (here / "two.safetensors").rename(here / "three.safetensors")
+    (here / "two.safetensors").symlink_to("three.safetensors")
+    np.testing.assert_array_equal(read_tensors(here / "model.safetensors.index.json")["b"], expected)
+    for folder, is_read in ((elsewhere, False), (tmp_path / "models" / "blobs", True)):
+        folder.mkdir(exist_ok=True)
+        for file in (here / "one.safetensors", here / "model.safetensors.index.json"):
+            if file.is_symlink():
+                file.unlink()
+                (elsewhere / file.name).rename(file)
+            file.rename(folder / file.name)
+            file.symlink_to(folder / file.name)
+        if is_read:
+            assert list(read_tensors(here / "model.safetensors.index.json")) == ["a", "b", "c"]
+            continue
+        with pytest.raises(PortingError, match="expected files beside it") as error:
+            read_tensors(here / "model.safetensors.index.json")
+        assert error.value.problems == [
+            f"one.safetensors: a link to {elsewhere}/one.safetensors, outside of the directory"
+        ]
+
+
 @pytest.mark.parametrize(
     ("places", "message"),
     [

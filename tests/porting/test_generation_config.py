@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.porting.generation_config import decoding_fields, in_effect, not_decoded, text_of
+from jax_transformer.porting.generation_config import decoding_fields, in_effect, not_decoded, start_and_end, text_of
 from jax_transformer.storage.tensors import PortingError
 
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -162,3 +162,60 @@ def test_a_changed_config_json_becomes_a_file_of_its_own() -> None:
 def test_another_search_is_not_written() -> None:
     with pytest.raises(PortingError, match="semantics must be 'huggingface'; received 'gnmt'"):
         text_of(GenerationConfig(beam_size=4, semantics="gnmt"), {}, "")
+
+
+# --- the ids that start and end
+
+CONFIG_JSON: dict[str, Any] = {"decoder_start_token_id": 2, "bos_token_id": 0, "eos_token_id": 3, "pad_token_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "taken", "lacking"),
+    [
+        ("", {"decoder_start_id": 2, "eos_id": 3}, {}),
+        (
+            '{"decoder_start_token_id": 5, "bos_token_id": 4, "eos_token_id": [6]}',
+            {"decoder_start_id": 5, "eos_id": 6},
+            {},
+        ),
+        ('{"bos_token_id": 4, "eos_token_id": 6}', {"decoder_start_id": 4, "eos_id": 6}, {}),
+        ('{"decoder_start_token_id": null, "bos_token_id": 4}', {"decoder_start_id": 4}, {"eos_id": 3}),
+        ('{"bos_token_id": 0.0, "eos_token_id": 6.0}', {"decoder_start_id": 0, "eos_id": 6}, {}),
+        ('{"max_length": 12}', {}, {"decoder_start_id": 2, "eos_id": 3}),
+    ],
+)
+def test_generate_starts_and_ends_with_these(text: str, taken: dict[str, int], lacking: dict[str, int]) -> None:
+    """As transformers 5 does: with what generation_config.json says alone, if it is there."""
+    assert start_and_end(in_effect(CONFIG_JSON, text), CONFIG_JSON) == (taken, lacking)
+
+
+def test_a_config_json_without_a_start_starts_with_its_bos() -> None:
+    config = CONFIG_JSON | {"decoder_start_token_id": None}
+    assert start_and_end(in_effect(config, ""), config) == ({"decoder_start_id": 0, "eos_id": 3}, {})
+
+
+def test_a_tag_that_starts_the_decoder_is_not_replaced_by_bos() -> None:
+    config = CONFIG_JSON | {"decoder_start_token_id": None}
+    assert start_and_end(in_effect(config, ""), config, starts_with_tag=True) == ({"eos_id": 3}, {})
+
+
+@pytest.mark.parametrize("value", ["2", 2.5, True, [2, 3], {}])
+def test_an_id_that_is_none(value: Any) -> None:
+    with pytest.raises(PortingError, match="decoder_start_token_id must be one id; received"):
+        start_and_end(in_effect({}, json.dumps({"decoder_start_token_id": value})), CONFIG_JSON)
+
+
+def test_integers_and_booleans_that_are_written_as_floats() -> None:
+    content = {
+        "max_length": 12.0, "min_length": 3.0, "num_beams": 4.0, "no_repeat_ngram_size": 2.0,
+        "forced_bos_token_id": 5.0, "early_stopping": 1.0,
+        "renormalize_logits": 0, "top_k": 10.0, "length_penalty": 2.0,
+    }  # fmt: skip
+    fields = decoding_fields(in_effect({}, json.dumps(content)))
+    expected = {
+        "max_new_tokens": 11, "min_new_tokens": 2, "beam_size": 4, "no_repeat_ngram": 2, "forced_bos_id": 5,
+        "early_stopping": True, "renormalize": False, "top_k": 10, "length_penalty": 2.0,
+    }  # fmt: skip
+    assert fields == expected
+    assert {name: type(value) for name, value in fields.items()} == {name: type(v) for name, v in expected.items()}
+    GenerationConfig(**fields)

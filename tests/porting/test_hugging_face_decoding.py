@@ -91,3 +91,34 @@ def test_no_generation_config_is_made_up(tmp_path: Path) -> None:
     """transformers makes one of config.json where there is none."""
     export_checkpoint(import_checkpoint(write(tmp_path / "there", forced_eos_token_id=3)), tmp_path / "back")
     assert not (tmp_path / "back" / "generation_config.json").exists()
+
+
+def test_a_start_or_an_end_that_generate_lacks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = write(tmp_path / "there", "bart", bos_token_id=5)
+    (there / "generation_config.json").write_text('{"max_length": 12.0}')
+    assert main(["port", str(there), str(tmp_path / "model")]) == 0
+    line = "ids:      decoder_start_id=2, eos_id=3, from config.json: transformers' generate has none\n"
+    assert line in capsys.readouterr().out
+    (there / "generation_config.json").write_text('{"bos_token_id": 5, "eos_token_id": 3}')
+    assert main(["port", str(there), str(tmp_path / "other")]) == 0
+    assert "ids:" not in capsys.readouterr().out
+    generation = load_model(tmp_path / "other").generation
+    assert (generation.decoder_start_id, generation.eos_id) == (5, 3)
+    assert main(["port", str(tmp_path / "other"), str(tmp_path / "back")]) == 0
+    assert (tmp_path / "back" / "generation_config.json").read_text() == '{"bos_token_id": 5, "eos_token_id": 3}'
+
+
+def test_numbers_of_config_json_that_are_written_as_floats(tmp_path: Path) -> None:
+    """And booleans as 0 and 1."""
+    expected = import_checkpoint(write(tmp_path / "there", "bart"))
+    written = json.loads((tmp_path / "there" / "config.json").read_text())
+    as_floats = {
+        key: float(value) if isinstance(value, int) else value
+        for key, value in written.items()  # booleans too
+    } | {"is_encoder_decoder": True}
+    (tmp_path / "there" / "config.json").write_text(json.dumps(as_floats))
+    model = import_checkpoint(tmp_path / "there")
+    assert (model.config, model.generation) == (expected.config, expected.generation)
+    assert {name: type(value) for name, value in vars(model.config).items()} == {
+        name: type(value) for name, value in vars(expected.config).items()
+    }

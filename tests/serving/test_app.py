@@ -206,6 +206,7 @@ def test_lengths_compile_few_programs(service: Service) -> None:
     ("status", "message", "options"),
     [
         (400, "expected JSON", {"content": b"{"}),
+        (422, "length_penalty must be from", {"json": {"texts": ["a"], "beam_size": 2, "length_penalty": -1e300}}),
         (400, "received NaN", {"content": b'{"texts": ["a"], "temperature": NaN}'}),
         (400, "expected UTF-8", {"content": b'{"texts": ["\xff"]}'}),
         (413, r"at most 5,000 bytes .*--max-body-bytes", {"content": b" " * 5_001}),

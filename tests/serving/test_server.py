@@ -125,6 +125,10 @@ ENDLESS = [b"4\r\n    \r\n" * 200] * 60
         (400, [b"GET / HTTP/1.1\r\nhost: test\r\n" + b"a: b\r\n" * 20_000]),
         (400, [HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\n{}"]),
         (400, [HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n"]),
+        (400, [HEAD + b"content-length: 19\r\ntransfer-encoding: chunked\r\n\r\n13\r\n" + BODY + b"\r\n0\r\n\r\n"]),
+        (400, [HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n"]),
+        (400, [HEAD.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n13\r\n" + BODY + b"\r\n0\r\n\r\n"]),
+        (200, [HEAD + b"transfer-encoding: chunked\r\n\r\n13\r\n" + BODY + b"\r\n0\r\n\r\n"]),
         (408, [HEAD + b"content-length: 60000\r\n\r\n" + b"["]),
         (408, [b"GET / HTTP/1.1\r\nhost: te"]),
         (408, [HEAD + b"content-length: 100\r\n\r\n{"]),
@@ -141,6 +145,16 @@ def test_hostile_bytes(server: Running, status: int, parts: list[bytes]) -> None
     assert (body.count("\n"), body[-1]) == (1, "\n")
     assert ("error" in json.loads(body)) == (status != 200)
     assert server.translate(texts=["eins"]).status_code == 200
+
+
+def test_a_request_behind_one_with_two_ends_is_not_read(server: Running) -> None:
+    """By its Content-Length the second request is a part of the first one's body; a proxy in between may say so."""
+    head = HEAD.replace(b"connection: close\r\n", b"")
+    hidden = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
+    both = f"content-length: {5 + len(hidden)}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".encode()
+    status, body = answer_to(server.port, head + both + hidden)
+    assert status == 400
+    assert json.loads(body) == {"error": "expected Content-Length or Transfer-Encoding; received both"}
 
 
 def test_answers_equal_those_of_translate(server: Running, served: Model) -> None:

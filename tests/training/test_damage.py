@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orbax.checkpoint as ocp
 import pytest
@@ -17,7 +19,14 @@ from tiny_runs import rows, tiny_run
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
-from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
+from jax_transformer.training.checkpoints import (
+    ONCE_UNSEALED,
+    CheckpointError,
+    Checkpoints,
+    check,
+    go_back,
+    saved_steps,
+)
 from jax_transformer.training.export import load_averaged_model
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.journal import Journal
@@ -55,10 +64,10 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def test_every_file_of_a_checkpoint_is_under_a_digest(run: Path) -> None:
     checkpoints = run / "checkpoints"
     names = [path.relative_to(checkpoints / "6") for path in (checkpoints / "6").rglob("*") if path.is_file()]
-    sealed = [name for name in names if str(name) not in UNSEALED]
-    assert len(sealed) > 8
+    assert len(names) > 10
+    assert {*ONCE_UNSEALED} <= {str(name) for name in names}
     check(checkpoints, 6)
-    for name in sealed:
+    for name in names:
         whole = (checkpoints / "6" / name).read_bytes()
         flip_a_bit(checkpoints / "6" / name)
         received = "digests.json: can't be read|.*" if name.name == "digests.json" else re.escape(f"{name}: altered")
@@ -71,6 +80,29 @@ def test_every_file_of_a_checkpoint_is_under_a_digest(run: Path) -> None:
     (checkpoints / "6" / "default" / "more").write_bytes(b"")
     with pytest.raises(CheckpointError, match="received default/more: added; "):
         check(checkpoints, 6)
+
+
+def test_files_of_an_older_checkpoint_may_be_under_no_digest(run: Path) -> None:
+    file = run / "checkpoints" / "6" / "digests.json"
+    digests = json.loads(file.read_text())["sha256"]
+    file.write_text(json.dumps({"sha256": {name: one for name, one in digests.items() if name not in ONCE_UNSEALED}}))
+    check(run / "checkpoints", 6)
+
+
+def test_a_checkpoint_gets_its_name_when_it_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then it has the name of an unfinished one, which is removed."""
+    seen = []
+    rename = os.rename
+
+    def watched(source: Any, target: Any) -> None:
+        if Path(target).name.isdecimal():
+            seen.append(((Path(source) / "digests.json").exists(), Path(target).exists()))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", watched)
+    path = train(tiny_run(tmp_path)).run / "checkpoints"
+    assert seen == [(True, False)] * 3
+    assert sorted(entry.name for entry in path.iterdir()) == ["2", "4", "6"]
 
 
 def test_what_killed_processes_left_in_a_run_is_removed(run: Path) -> None:

@@ -19,6 +19,7 @@ from jax_transformer.data.preparation import prepare
 from jax_transformer.storage.model_directory import load_model
 from jax_transformer.training import trainer
 from jax_transformer.training.checkpoints import saved_steps
+from jax_transformer.training.divergence import Explosion
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import train
 from jax_transformer.training.report import write_report
@@ -158,3 +159,31 @@ def test_the_report_shows_where_it_began(tmp_path: Path) -> None:
 def test_the_factor_of_rollbacks_is_checked() -> None:
     with pytest.raises(ConfigError, match=r"rollback_factor must be in \(0, 1\); received 1.0"):
         TrainConfig(rollback_factor=1.0)
+
+
+# --- losses that are finite
+
+
+def test_a_loss_that_explodes_is_told_once_for_each_stretch() -> None:
+    explosion = Explosion(1000)
+    assert explosion.warning(1, 40.0) == ""  # a strange beginning is none
+    assert explosion.warning(2, 6.9) == ""
+    told = explosion.warning(3, 1e7)
+    assert told.startswith("warning: step 3: loss 1e+07, where guessing has 6.91: the training diverges; lower ")
+    assert explosion.warning(4, 1e7) == ""
+    assert "validation loss 2e+07" in explosion.warning(4, 2e7, "validation loss", is_new=True)
+    assert explosion.warning(5, 6.0) == ""
+    assert explosion.warning(6, 1e7) != ""
+
+
+def test_an_exploded_run_that_goes_on_is_told() -> None:
+    assert Explosion(1000).warning(70, 1e7) != ""
+
+
+def test_a_run_that_explodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It used to end as if nothing had happened."""
+    hot = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e4, "clip_norm": 0.0, "log_every": 1}
+    train(tiny_run(tmp_path, **hot))
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: step")]
+    assert any("validation loss of the model" in line for line in told)
+    assert all("the training diverges; lower train.learning_rate" in line for line in told)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.training import losses
-from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
+from jax_transformer.training.losses import Criterion, chunked_cross_entropy, chunked_losses, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
@@ -169,3 +169,23 @@ def largest_array(jaxpr: Any) -> int:
             if hasattr(inner, "eqns"):
                 sizes.append(largest_array(inner))
     return max(sizes)
+
+
+@pytest.mark.parametrize("tokens_at_once", [4, 15])
+def test_the_loss_without_smoothing_comes_with_it_and_has_no_gradient(
+    monkeypatch: pytest.MonkeyPatch, head: Any, tokens_at_once: int
+) -> None:
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 4 * V * tokens_at_once)
+    smoothed = Criterion(PAD, 0.1)
+
+    def both(*head: Any) -> Any:
+        found = chunked_losses(*head, labels(), smoothed, with_plain=True)
+        return found[0] + 100.0 * found[1], found
+
+    (_, (loss, plain)), gradients = jax.jit(jax.value_and_grad(both, argnums=(0, 1, 2), has_aux=True))(*head)
+    np.testing.assert_allclose(loss, in_chunks(*head)[0], rtol=1e-12)
+    np.testing.assert_allclose(plain, in_chunks(*head, smoothing=0.0)[0], rtol=1e-12)
+    expected = jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2))(*head)
+    for received, one in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(received, one, rtol=1e-12, atol=1e-15)
+    np.testing.assert_array_equal(both(*head)[1], chunked_losses(*head, labels(), smoothed, with_plain=True))

@@ -272,3 +272,18 @@ def test_the_first_parameters_outlive_the_steps(model: TransformerConfig, batch:
     for leaf in jax.tree.leaves(params):
         assert not leaf.is_deleted()
     assert "constants" in params
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+def test_the_plain_loss_is_the_one_without_smoothing(
+    model: TransformerConfig, state: TrainState, batch: Batch, accumulate: int
+) -> None:
+    config = dataclasses.replace(TRAIN, accumulate=accumulate)
+    assert config.label_smoothing > 0
+    after, metrics = make_train_step(model, config)(copy(state), batch)
+    total, tokens = summed_loss(model, all_params(state), batch, Criterion(model.target_pad_id))
+    np.testing.assert_allclose(metrics["plain_loss"], total / tokens, rtol=1e-6)
+    assert abs(metrics["plain_loss"] - metrics["loss"]) > 1e-3
+    alone = dataclasses.replace(config, label_smoothing=0.0)
+    assert "plain_loss" not in make_train_step(model, alone)(copy(state), batch)[1]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.params))

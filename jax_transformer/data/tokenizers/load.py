@@ -1,4 +1,4 @@
-"""Tokenizers from files of others: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, one a line."""
+"""Tokenizers from files of others: a tokenizer.json, a sentencepiece .model or .spm, or a .txt with a token a line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_tokenizer(
 
     - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of
       `Tokenizer.to_json`.
-    - .model: of sentencepiece, of whatever kind; it encodes as sentencepiece does.
+    - .model or .spm: of sentencepiece, of whatever kind; it encodes as sentencepiece does.
     - .txt: a token a line, and the line's number, from 0, is its id; text is split as `kind` says.
 
     Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos>
@@ -88,19 +88,20 @@ def load_tokenizer(
     tags = check_tags(tags)
     if not path.is_file():
         raise ValueError(
-            f"{path}: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; there is no such file"
+            f"{path}: expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; there is no such "
+            "file"
         )
     try:
         if path.suffix == ".json":
             backend = _read_json(path, specials, normalization, lowercase)
-        elif path.suffix == ".model":
+        elif path.suffix in (".model", ".spm"):
             backend = _read_model(path, specials, normalization, lowercase)
         elif path.suffix == ".txt":
             backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
         else:
             raise ValueError(
-                "expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; received a name ending in "
-                f"{path.suffix!r}"
+                "expected a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens; received a name "
+                f"ending in {path.suffix!r}"
             )
         tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
     except ValueError as error:

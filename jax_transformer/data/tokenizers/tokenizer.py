@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +25,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     find_specials,
     shown_name,
 )
+from jax_transformer.runtime.arguments import check_texts
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.trees import nearest
 
@@ -156,9 +159,10 @@ class Tokenizer:
             <eos>; "" for none. Inside a sentence its text is plain text.
 
         Raises:
-          ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either.
+          ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either;
+            one string, or something else than strings.
         """
-        return self._surrounded(self._backend.encode(sentences), tag)
+        return self._surrounded(self._backend.encode(check_texts("sentences", sentences)), tag)
 
     def sample_encode(
         self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = ""
@@ -192,7 +196,7 @@ class Tokenizer:
         If pad_id equals unk_id, a run of it at the end of a sequence is padding; elsewhere it is an unknown token.
 
         Raises:
-          ValueError: an id outside the vocabulary.
+          ValueError: an id outside the vocabulary; something else than sequences of integers.
         """
         return self._backend.decode([self._visible(sequence) for sequence in ids])
 
@@ -267,7 +271,13 @@ class Tokenizer:
         return [self.unk_id if token in self._unused_ids else token for token in ids if token not in self._hidden_ids]
 
     def _checked(self, sequence: Ids) -> list[int]:
-        ids = [int(token) for token in sequence]
+        try:
+            ids = [index(token) for token in sequence]
+        except TypeError:
+            raise ValueError(
+                "token ids: expected a list of integers for each sequence, such as [[4, 5]]; received "
+                f"{reprlib.repr(sequence)} as one sequence"
+            ) from None
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
             outside = next(token for token in ids if not 0 <= token < self.vocab_size)
             raise ValueError(

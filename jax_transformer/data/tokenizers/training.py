@@ -74,6 +74,8 @@ def train_tokenizer(
     """
     if kind not in get_args(Kind):
         raise ValueError(f"tokenizer kind: expected one of {', '.join(get_args(Kind))}; received {kind!r}")
+    if isinstance(sentences, str):
+        raise ValueError("sentences: expected a list of strings, or another iterable; received one string")
     tags = check_tags(tags)
     reserved = specials.names()
     fixed = len(reserved) + len(tags)

@@ -111,17 +111,34 @@ class ConfigFile:
     has."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """What of config.json follows from a config."""
+    starts_with_tag: bool = False
+    """Whether the tag of the target's language starts the decoder, unless config.json gives another token."""
     always_there: tuple[str, ...] = ()
     """Tensors that its models have and don't read where the two sides have embeddings of their own."""
 
     def resolved(self, json: Json) -> dict[str, Any]:
-        """Returns a config.json with all defaults filled in, and aliases under their full names."""
+        """Returns a config.json with all defaults filled in, and aliases under their full names. Some programs write
+        integers as 12.0 and booleans as 0 or 1.0: these are read as the integers and booleans that they are."""
         named = {key: json[alias] for alias, key in self.aliases.items() if alias in json}
-        return {**self.defaults, **json, **named}
+        found = {**self.defaults, **json, **named}
+        return {
+            key: like_default(value, self.defaults[key]) if key in self.defaults else value
+            for key, value in found.items()
+        }
 
     def fields(self, json: Json) -> dict[str, Any]:
         """Returns the config fields of a config.json. Raises as `read` does."""
         return self.read(self.resolved(json))
+
+
+def like_default(value: Any, default: Any) -> Any:
+    """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
+    and those of a default that is a float, are returned as they are."""
+    if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +252,7 @@ def detect(names: Collection[str]) -> Dialect:
         titles = [f"dialect={dialect.name!r}: {dialect.title}" for dialect in possible]
         raise PortingError("several dialects have tensors of these names; say which this is", titles)
     titles = [f"{name}: {dialect.title}" for name, dialect in all_dialects().items()]
+    titles.append("another program: --map and --config, or names= and config= in Python, say what its tensors are")
     raise PortingError(f"no known dialect has tensors of these names ({len(names)}: {some}, …); known are", titles)
 
 

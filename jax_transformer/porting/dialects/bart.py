@@ -67,6 +67,7 @@ def _dialect(
     model_type: str = "",
     by_names: bool = True,
     allowed: dict[str, tuple[Any, ...]] | None = None,
+    starts_with_tag: bool = False,
     **json: Any,
 ) -> Dialect:
     """Returns a family's dialect.
@@ -76,6 +77,7 @@ def _dialect(
       differing: config fields in which it differs from BART.
       by_names: as of Dialect.
       allowed: keys of its config.json that only one value is for.
+      starts_with_tag: as of ConfigFile.
       json: defaults of its config.json that differ from BART's.
     """
     fixed = FIXED | differing
@@ -101,6 +103,7 @@ def _dialect(
             allowed=fairseq.allowed(fixed) | (allowed or {}),
             read=fairseq.read_config,
             aliases=fairseq.ALIASES,
+            starts_with_tag=starts_with_tag,
             always_there=(fairseq.SHARED,),
             write=fairseq.write_config,
         ),
@@ -135,8 +138,16 @@ DIALECTS = (
         scale_embedding=True,
         attention_dropout=0.1,
         decoder_start_token_id=None,
+        starts_with_tag=True,
     ),
-    _dialect("mbart", "mBART or mBART-50 in transformers", "MBart", PRE_NORM, decoder_start_token_id=None),
+    _dialect(
+        "mbart",
+        "mBART or mBART-50 in transformers",
+        "MBart",
+        PRE_NORM,
+        decoder_start_token_id=None,
+        starts_with_tag=True,
+    ),
     _dialect(
         "blenderbot",
         "Blenderbot in transformers",

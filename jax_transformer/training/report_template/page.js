@@ -4,7 +4,7 @@ const CHARTS = [
   { title: 'Loss', unit: 'nats per target token', log: 'possible', series: [{ key: 'loss', label: 'training' }, { key: 'valid_loss', label: 'validation', dots: true }] },
   { title: 'Translation scores', unit: 'validation, %', log: 'never', series: [
     { key: 'valid_bleu', label: 'BLEU', dots: true }, { key: 'valid_chrf', label: 'chrF', dots: true }, { key: 'valid_exact_match', label: 'exact match', dots: true }] },
-  { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training' }, { key: 'valid_perplexity', label: 'validation', dots: true }] },
+  { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training, label smoothing included' }, { key: 'plain_perplexity', label: 'training, without it' }, { key: 'valid_perplexity', label: 'validation', dots: true }] },
   { title: 'Gradient norm', unit: 'before clipping', log: 'possible', series: [{ key: 'gradient_norm', label: 'mean' }] },
   { title: 'Learning rate', log: 'possible', series: [{ key: 'learning_rate', label: 'rate' }] },
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },

@@ -1,0 +1,136 @@
+"""Checks of what callers pass to the functions of `functional`, in one line each, before anything is traced."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+
+VOCABULARIES = {
+    "source_ids": "source_vocab_size",
+    "decoder_input_ids": "target_vocab_size",
+    "ids": "target_vocab_size",
+}
+"""Argument of token ids → the field of the config that says how many there are."""
+
+
+def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a function of (config, params, …): compiles it once per config and shape, and checks its arguments.
+
+    Args:
+      static: names of further arguments that are compiled in.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = jax.jit(function, static_argnames=("config", *static))
+        signature, name = inspect.signature(function), function.__name__
+
+        @wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if args:
+                check_config(name, args[0])
+            given = signature.bind(*args, **kwargs).arguments
+            config = given["config"]
+            check_config(name, config)
+            check_params(name, given["params"])
+            for argument, size in VOCABULARIES.items():
+                if argument in given:
+                    check_ids(name, argument, given[argument], getattr(config, size))
+            return jitted(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def check_config(function: str, config: Any) -> None:
+    """Raises ValueError for anything but a TransformerConfig."""
+    if not isinstance(config, TransformerConfig):
+        raise ValueError(
+            f"{function}: config: expected a TransformerConfig, the first argument; received {type(config).__name__}"
+            + (": pass model.config and model.params" if hasattr(config, "params") else "")
+        )
+
+
+def check_params(function: str, params: Any) -> None:
+    """Raises ValueError for anything but a nested dict."""
+    if not isinstance(params, Mapping):
+        raise ValueError(
+            f"{function}: params: expected a nested dict of arrays, as init_params returns and model.params holds; "
+            f"received {type(params).__name__}"
+        )
+
+
+def check_ids(function: str, name: str, ids: Any, size: int) -> None:
+    """Raises ValueError for anything but an array of integers from 0 to size - 1, [rows, length] or, as `ids` of a step
+    may be, [rows].
+
+    Only values that are known are checked: neither those inside `jax.jit`, `jax.grad` and `jax.vmap` of a caller, nor
+    arrays whose parts are on devices of other processes.
+    """
+    if not hasattr(ids, "shape") or not hasattr(ids, "dtype"):
+        raise ValueError(
+            f"{function}: {name}: expected an array of integers, such as jnp.array([[4, 5]]); received "
+            f"{type(ids).__name__}"
+        )
+    rank = (1, 2) if name == "ids" else (2,)
+    if len(ids.shape) not in rank:
+        raise ValueError(
+            f"{function}: {name}: expected an array [rows, length]; received shape {list(ids.shape)}"
+            + (f": one sentence is {name}[None]" if len(ids.shape) == 1 else "")
+        )
+    if not jax.numpy.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"{function}: {name}: expected integers; received an array of {ids.dtype}")
+    if isinstance(ids, jax.core.Tracer | jax.ShapeDtypeStruct):
+        return
+    if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
+        return
+    values = np.asarray(ids)
+    outside = values[(values < 0) | (values >= size)]
+    if outside.size:
+        raise ValueError(
+            f"{function}: {name}: expected ids from 0 to {size - 1}, those of the vocabulary; received {outside[0]}"
+        )
+
+
+def check_rows(function: str, source_ids: jax.Array, decoder_input_ids: jax.Array) -> None:
+    """Raises ValueError unless there are as many targets as sources."""
+    if source_ids.shape[0] != decoder_input_ids.shape[0]:
+        raise ValueError(
+            f"{function}: expected as many rows of decoder_input_ids as of source_ids; received "
+            f"{decoder_input_ids.shape[0]} and {source_ids.shape[0]}"
+        )
+
+
+def check_fit(params: Mapping[str, Any], abstract: Mapping[str, Any]) -> None:
+    """Raises ValueError for parameters with other names or shapes than a config's."""
+    found, wanted = _shapes(params), _shapes(abstract)
+    problems = [f"{path} {list(shape)} is missing" for path, shape in wanted.items() if path not in found]
+    problems += [f"{path} isn't one of them" for path in found if path not in wanted]
+    problems += [
+        f"{path} is {list(found[path])} instead of {list(shape)}"
+        for path, shape in wanted.items()
+        if found.get(path, shape) != shape
+    ]
+    if problems:
+        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise ValueError(f"params: expected the parameters of this config; {'; '.join(problems[:3])}{more}")
+
+
+def _shapes(tree: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.shape(leaf) for path, leaf in leaves}
+
+
+def check_key(function: str, key: Any) -> None:
+    """Raises ValueError for anything but an array or a PRNG key."""
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise ValueError(
+            f"{function}: key: expected a PRNG key, such as jax.random.key(0); received {type(key).__name__}"
+        )
