@@ -18,7 +18,7 @@ import numpy as np
 
 from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
-from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.copies import converted, copied
 from jax_transformer.parity.backends.precision import in_precision, on_device, wide
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
 from jax_transformer.parity.backends.torch_precision import deterministic
@@ -227,8 +227,8 @@ def _copy(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> nn.Modul
     with cannot_run(f"reference {pair.reference_name}:", f"a copy of it in {dtype}"):
         module = copied(pair.module)
         if rounded is not None:
-            module = module.to(getattr(torch, rounded))
-        return module.to(getattr(torch, dtype))
+            module = converted(module, getattr(torch, rounded))
+        return converted(module, getattr(torch, dtype))
 
 
 def _inputs(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[str, torch.Tensor]:
