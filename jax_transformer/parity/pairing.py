@@ -157,7 +157,20 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         for name, program in vars(programs).items()
         if program is not None
     }
-    return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
+    kept = _kept(reference, model)
+    pair = Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules, kept=kept)
+    return pair, notes
+
+
+def _kept(reference: Any, model: Model) -> frozenset[str]:
+    """Returns the paths of constants that no tensor of a module holds."""
+    from jax_transformer.parity.backends.modules import ModuleReference
+    from jax_transformer.parity.backends.torch_module import TorchSide
+
+    if not (isinstance(reference, TorchSide) and isinstance(reference.reference, ModuleReference)):
+        return frozenset()
+    paths = (f"constants/{name}" for name in _constants(model))
+    return frozenset(path for path in paths if not reference.reference.holds(path))
 
 
 def _shown(

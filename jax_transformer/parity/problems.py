@@ -8,7 +8,7 @@ well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -112,23 +112,32 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
 
 
 def nudged_problem(problem: Problem) -> Problem:
-    """Returns the problem with weights changed in float64's last bit, which changes all rounding; constants stay."""
+    """Returns the problem with weights changed in float64's last bit, which changes all rounding; tables of a formula
+    stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
-    moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
+    moved = nudged({path: leaf for path, leaf in leaves.items() if not is_formula(path)})
     return replace(problem, params=unflatten(leaves | moved))
 
 
-def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
-    """Yields the same batch with random weights; with tiny variances of the norms' inputs; with large means of them."""
+def other_weights(
+    config: TransformerConfig, params: Mapping[str, Any], seed: int = 0, kept: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Yields the same batch with random weights; with tiny variances of the norms' inputs; with large means of them.
+
+    Args:
+      kept: the paths of leaves that keep their values, as a side can't receive others.
+    """
     own = own_problem(config, params, seed)
     for name, change in (
         ("random weights", _as_drawn),
         ("small variances", _with_small_variances),
         ("large means", _with_large_means),
     ):
-        leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
+        drawn = randomised(params, np.random.default_rng([seed, 2]))
+        drawn |= {path: np.asarray(leaf) for path, leaf in flatten(params).items() if path in kept}
+        leaves = change(config, drawn, own)
         rounded = {
-            path: _rounded(path, leaves.pop(path)) for path in list(leaves)
+            path: leaves.pop(path) if path in kept else _rounded(path, leaves.pop(path)) for path in list(leaves)
         }  # so that no two of a large model's copies stay
         yield Problem(name, unflatten(rounded), *own.ids, own.labels)
         del rounded
@@ -140,7 +149,7 @@ def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other
     The model computes the same with the ids' names exchanged. With it, a model that never ends a sentence does.
     """
     tables = {"target_embedding/embedding": 0, "shared_embedding/embedding": 0, "head/kernel": 1}
-    axes = tables | {"head/bias": 0, "head_bias": 0}
+    axes = tables | dict.fromkeys(("head/bias", "head_bias", "constants/head_bias"), -1)
 
     def swapped(path: str, leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)
@@ -162,11 +171,11 @@ def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns new random parameters by path, scales of norms around 1; constants stay."""
+    """Returns new random parameters and buffers by path, scales of norms around 1; tables of a formula stay."""
     leaves = {}
     for path, leaf in flatten(params).items():
         shape = np.shape(leaf)
-        if path.startswith("constants/"):
+        if is_formula(path):
             leaves[path] = np.asarray(leaf, np.float64)
         elif path.endswith("/kernel"):
             leaves[path] = rng.standard_normal(shape) * (1.3 / np.sqrt(_fan_in(path, shape)))
@@ -175,6 +184,12 @@ def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str,
         else:
             leaves[path] = 0.4 * rng.standard_normal(shape) + path.endswith("/scale")
     return leaves
+
+
+def is_formula(path: str) -> bool:
+    """Returns whether a leaf is a table that follows from a formula, so that random values aren't legal for it. A bias
+    of the logits that is a buffer isn't."""
+    return path.startswith("constants/") and path.endswith("_positions")
 
 
 def _fan_in(path: str, shape: tuple[int, ...]) -> int:
@@ -282,8 +297,8 @@ def _factor(config: TransformerConfig, stack: Stack) -> float:
 
 
 def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
-    """Rounds to float32, which both sides hold exactly; constants stay."""
-    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
+    """Rounds to float32, which both sides hold exactly; tables of a formula stay."""
+    return leaf if is_formula(path) else leaf.astype(np.float32)
 
 
 # --- batches

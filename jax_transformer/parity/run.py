@@ -110,7 +110,7 @@ def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
         yield pair.allowing(longer)
-    for problem in other_weights(pair.config, pair.params, seed):
+    for problem in other_weights(pair.config, pair.params, seed, pair.kept):
         yield pair.allowing(problem)
 
 

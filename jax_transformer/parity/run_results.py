@@ -56,6 +56,8 @@ class Pair:
     rules: Rules = BUILT_IN
     allow: frozenset[str] = frozenset()
     """The differences of ALLOWANCES that don't count."""
+    kept: frozenset[str] = frozenset()
+    """The paths of constants that no tensor of the reference holds, so that it can't receive others."""
 
     def allowing(self, problem: Problem) -> Problem:
         """Returns the problem without what would show differences that are allowed."""

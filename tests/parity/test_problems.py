@@ -16,7 +16,15 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import with_padding_at_the_end
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.graph import nodes
-from jax_transformer.parity.problems import LONGEST, Problem, long_problem, other_weights, own_problem
+from jax_transformer.parity.problems import (
+    LONGEST,
+    Problem,
+    long_problem,
+    other_weights,
+    own_problem,
+    randomised,
+    swap_target_ids,
+)
 from jax_transformer.runtime.trees import flatten, unflatten
 
 POST = dataclasses.replace(CONFIG, max_length=40)
@@ -212,3 +220,40 @@ def test_without_inner_padding_only_sentences_ends_are_padded() -> None:
         np.testing.assert_array_equal(after[~was_pad], before[~was_pad])
         at_end = np.flip(np.logical_and.accumulate(np.flip(was_pad, 1), 1), 1)
         np.testing.assert_array_equal(is_pad, at_end)
+
+
+# --- buffers
+
+
+BUFFER = dataclasses.replace(CONFIG, tie_head=True, head_bias="buffer")
+
+
+def with_buffer() -> Problem:
+    params = make_params(BUFFER) | {"constants": make_params(BUFFER)["constants"]}
+    params["constants"]["head_bias"] = np.zeros(BUFFER.target_vocab_size, np.float32)
+    return own_problem(BUFFER, params)
+
+
+def test_a_bias_that_is_a_buffer_is_random_and_tables_of_a_formula_stay() -> None:
+    params = with_buffer().params
+    leaves = randomised(params, np.random.default_rng(0))
+    assert leaves["constants/head_bias"].std() > 0.1
+    assert np.array_equal(leaves["constants/encoder_positions"], params["constants"]["encoder_positions"])
+    for problem in other_weights(BUFFER, params):
+        assert flatten(problem.params)["constants/head_bias"].dtype == np.float32
+        assert flatten(problem.params)["constants/head_bias"].any()
+
+
+def test_what_a_side_cannot_receive_keeps_its_value() -> None:
+    for problem in other_weights(BUFFER, with_buffer().params, kept=["constants/head_bias"]):
+        assert not flatten(problem.params)["constants/head_bias"].any()
+
+
+def test_a_buffer_is_swapped_with_the_ids() -> None:
+    problem = next(other_weights(BUFFER, with_buffer().params))
+    before, after = (
+        forward(BUFFER, one.params, *one.ids)["logits"] for one in (problem, swap_target_ids(BUFFER, problem, 4, 7))
+    )
+    order = np.arange(BUFFER.target_vocab_size)
+    order[[4, 7]] = 7, 4
+    assert np.abs(after[..., order] - before).max() < 1e-12

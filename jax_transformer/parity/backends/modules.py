@@ -97,6 +97,12 @@ class ModuleReference:
         }
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
 
+    def holds(self, path: str) -> bool:
+        """Returns whether a tensor of the module holds the leaf at this path."""
+        own = {self._bare(name) for name in self.own()}
+        rules = (rule for rule in self.dialect.rules(self.config) if path in rule.paths)
+        return any(name in own for rule in rules for name in rule.all_names)
+
     def _bare(self, name: str) -> str:
         """Returns the name that the dialect gives to a tensor."""
         return name.removeprefix(self.prefix)
