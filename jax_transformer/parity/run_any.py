@@ -147,7 +147,7 @@ def _unexplained(stage: Stage | None) -> tuple[Fault, ...]:
     if stage is None or row is None:
         return ()
     error = row.error.relative_rms if row.error is not None else np.nan
-    return (Fault("candidate", stage.name, Finding(row.name, stage.name, error, (), None), error),)
+    return (Fault("unknown", stage.name, Finding(row.name, stage.name, np.nan, (), None), error),)
 
 
 def _same(first: Arrays, second: Arrays) -> bool:

@@ -178,7 +178,7 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     row = diverged.first_divergence
     assert row is not None  # it diverged
     error = row.error.relative_rms if row.error is not None else math.nan
-    return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
+    return (Fault("unknown", diverged.name, Finding(row.name, diverged.name, math.nan, (), None), error, row.case),)
 
 
 def _once(faults: Sequence[Fault]) -> tuple[Fault, ...]:

@@ -19,7 +19,7 @@ function cause(group) {
   const closest = surest.filter(({ fault }) => fault.runner_up).sort((a, b) => (a.margin ?? 0) - (b.margin ?? 0) || rival(a) - rival(b))[0];
   const [atMost, atLeast] = group.length > 1 ? ['≤\u00a0', '≥\u00a0'] : ['', ''];
   return element('article', { class: 'cause' },
-    element('p', { class: 'over' }, `The ${first.side} computes something else at ${counted(group.length, 'node')}`),
+    element('p', { class: 'over' }, first.side === 'unknown' ? `The sides differ at ${counted(group.length, 'node')}; nothing shows which is wrong` : `The ${first.side} computes something else at ${counted(group.length, 'node')}`),
     element('h2', {}, isNamed ? first.cause : first.cause.replace('unexplained', 'Unexplained')),
     element('p', { class: 'nodes' }, listed(group.map((fault) => fault.node))),
     factList('numbers', [

@@ -58,6 +58,7 @@ function divergedFigures(data, rows, first) {
 }
 
 function localNote(fault, local) {
+  if (fault && fault.side === 'unknown') return 'not measured';
   if (fault) return `the ${fault.side}, for its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
   return Number.isFinite(local) ? 'the candidate, for its own inputs' : 'not measured';
 }

@@ -148,6 +148,8 @@ def _local(report: Report) -> list[Fact]:
 def describe(row: Row) -> str:
     """Describes a row's error in words."""
     parts = [row.reason] if row.reason else []
+    if row.error is not None and math.isinf(row.error.relative_rms):
+        parts.append("all zero in the reference alone")
     if row.error is not None and math.isfinite(row.error.relative_rms):
         parts.append(f"relative RMS {row.error.relative_rms:.2e}")
         if math.isfinite(row.times_allowed):

@@ -23,10 +23,10 @@ from jax_transformer.parity.backends.side import (
     Training,
     layer_by_layer,
 )
-from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
+from jax_transformer.parity.diagnosis.findings import Blamed, Fault, Finding, Match, SideName
+from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.losses import LossRule
@@ -34,7 +34,7 @@ from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 T = TypeVar("T")
 Sides = Mapping[SideName, Side]
@@ -158,8 +158,8 @@ def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
 
 def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
-    done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
-    done = _of_shown(pair, done, results)
+    whole = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+    done = _of_shown(pair, whole, results)
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
 
     def again(side: SideName, moved: Problem) -> Stage:
@@ -177,7 +177,7 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
         if pair.rules.knows_loss:
             results.faults += loss_faults(pair.config, pair.rules.train, problem, pair.sides, done)
     elif gradients.verdict == "diverged" and not results.faults:
-        results.faults += gradient_faults(gradients, problem, done)
+        results.faults += gradient_faults(pair, gradients, problem, whole)
 
 
 def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
@@ -277,42 +277,66 @@ def loss_faults(
     return faults
 
 
-def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
-    """Finds the first gradient that differs, from the logits backwards, and how all gradients differ."""
-    row = stage.first_divergence
-    if row is None:
+def gradient_faults(pair: Pair, stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
+    """Finds the sides whose gradients aren't the slopes of their losses, and how they differ from the other's: at the
+    first gradient that differs, from the logits backwards, or at all of them if one cause explains them."""
+    rows = [row for row in stage.rows if row.verdict == "diverged"]
+    if not rows:
         return []
-    candidate, reference = (found[name].parameters for name in ("candidate", "reference"))
-    matches = tuple(
-        match for match in _known_gradients(candidate, reference) if match.residual <= tolerances.FLOAT64_RELATIVE_RMS
-    )
+    compared = {name: _compared(side.parameters) for name, side in found.items()}
+    weights = _parameters_of(problem)
+    losses = {name: partial(_loss_at, side, problem) for name, side in pair.sides.items()}
+    wrong = wrong_sides(compared, losses, weights)
+    if len(wrong) == 2:
+        return [_gradient_fault(side, rows[0], (), problem) for side in wrong]
+    blamed: Blamed = wrong[0] if wrong else "unknown"
+    other: SideName = "candidate" if blamed == "reference" else "reference"
+    own: SideName = "reference" if other == "candidate" else "candidate"
+    gradients = {
+        name: side.parameters | {f"∂ {key}": array for key, array in side.activations.items()}
+        for name, side in found.items()
+    }
+    shares = _shares(pair, problem, other, found[other])
+    names = [row.name for row in rows]
+    matches = known_gradients(gradients[own], gradients[other], names, shares, than=other)
+    return [_gradient_fault(blamed, row, matches.get(row.name, ()), problem) for row in (rows if matches else rows[:1])]
+
+
+def _gradient_fault(side: Blamed, row: Row, matches: tuple[Match, ...], problem: Problem) -> Fault:
     error = row.error.relative_rms if row.error is not None else math.nan
-    return [Fault("candidate", "gradients", Finding(row.name, "gradient", error, matches, None), error, problem.name)]
+    return Fault(side, "gradients", Finding(row.name, "gradient", math.nan, matches, None), error, problem.name)
 
 
-def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Iterable[Match]:
-    """Yields known mistakes in gradients."""
-    shared = [path for path in reference if path in candidate and not tolerances.has_zero_gradient(path.split("[")[0])]
-    flat = [np.concatenate([np.ravel(side[path]) for path in shared]) for side in (candidate, reference)]
-    size = float(flat[1] @ flat[1])
-    factor = float(flat[0] @ flat[1]) / size if size else 0.0
-    if factor and not math.isclose(factor, 1.0, rel_tol=1e-9):
-        yield Match(f"all gradients are {factor:.6g} times as large", relative_rms(flat[0], factor * flat[1]))
-    for path in shared:
-        if path.endswith("embedding/embedding"):
-            rows = np.flatnonzero(np.any(candidate[path] != 0, axis=1) != np.any(reference[path] != 0, axis=1))
-            if len(rows) == 1:
-                kept = np.arange(len(reference[path])) != rows[0]
-                others = {other: array for other, array in reference.items() if other in shared and other != path}
-                residual = max(
-                    [relative_rms(candidate[path][kept], reference[path][kept])]
-                    + [relative_rms(candidate[other], array) for other, array in others.items()]
-                )
-                has = "a" if np.any(candidate[path][rows[0]]) else "no"
-                yield Match(
-                    f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise",
-                    residual,
-                )
+def _shares(pair: Pair, problem: Problem, name: SideName, gradients: Gradients) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the shares of the gradients of tables that are used several times, by one side's activations."""
+    read = pair.sides[name].forward(problem, "float64").get("decoder.output")
+    return {} if read is None else shares_of_tables(pair.config, problem, gradients.activations, read)
+
+
+def _loss_at(side: Side, problem: Problem, moves: Arrays) -> float:
+    """Returns a side's loss with its parameters moved."""
+    moved = {path: weight + moves.get(path, 0.0) for path, weight in _parameters_of(problem).items()}
+    return side.gradients(replace(problem, params=unflatten(_stacked(problem, moved)))).loss
+
+
+def _parameters_of(problem: Problem) -> dict[str, np.ndarray]:
+    """Returns the parameters in float64, without constants, layers one by one."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
+    trained = {path: leaf.astype(np.float64) for path, leaf in leaves.items() if not path.startswith("constants/")}
+    return layer_by_layer(trained)
+
+
+def _stacked(problem: Problem, parameters: Arrays) -> dict[str, np.ndarray]:
+    """Returns all leaves with these parameters: the reverse of `_parameters_of`."""
+    leaves = {}
+    for path, leaf in flatten(problem.params).items():
+        if path in parameters:
+            leaves[path] = parameters[path]
+        elif f"{path}[0]" in parameters:
+            leaves[path] = np.stack([parameters[f"{path}[{i}]"] for i in range(len(leaf))])
+        else:
+            leaves[path] = np.asarray(leaf)
+    return leaves
 
 
 def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> UpdateRule:

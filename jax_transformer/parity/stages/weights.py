@@ -52,7 +52,8 @@ def _faults(stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mappin
                 for name, value in _known_weights(row.name, reference)
                 if np.array_equal(received, value)
             )
-            faults.append(Fault("candidate", "weights", Finding(row.name, "weights", error, matches, None), error))
+            finding = Finding(row.name, "weights", error if matches else math.nan, matches, None)
+            faults.append(Fault("candidate" if matches else "unknown", "weights", finding, error))
     return faults
 
 
