@@ -127,7 +127,8 @@ def _of_one(wrong: np.ndarray, right: np.ndarray, shares: Mapping[str, np.ndarra
         yield Match(CUT_OFF, 0.0)
         return
     found = []
-    rows = np.flatnonzero(np.any(wrong != 0, axis=-1) != np.any(right != 0, axis=-1)) if wrong.ndim == 2 else ()
+    changed = np.any(wrong != 0, axis=-1) != np.any(right != 0, axis=-1)
+    rows = np.flatnonzero(changed) if wrong.ndim == 2 else np.array([], int)
     if len(rows) == 1:
         kept = np.arange(len(right)) != rows[0]
         has = "a" if np.any(wrong[rows[0]]) else "no"

@@ -293,7 +293,7 @@ def gradient_faults(pair: Pair, stage: Stage, problem: Problem, found: Mapping[S
     other: SideName = "candidate" if blamed == "reference" else "reference"
     own: SideName = "reference" if other == "candidate" else "candidate"
     gradients = {
-        name: side.parameters | {f"∂ {key}": array for key, array in side.activations.items()}
+        name: {**side.parameters, **{f"∂ {key}": array for key, array in side.activations.items()}}
         for name, side in found.items()
     }
     shares = _shares(pair, problem, other, found[other])
@@ -351,8 +351,8 @@ def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> Update
         weight_decay=train.weight_decay,
         weight_decay_kind=train.weight_decay_kind,
         clip_norm=train.clip_norm,
-        pad_rows=_pad_rows(config),
-        pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
+        pad_rows=_without_gradients(config) or _pad_rows(config),
+        pad_rows_move="by_decay" if _without_gradients(config) else "as_others",
     )
 
 
@@ -368,6 +368,14 @@ def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem,
         steps = [Step(gradients, after) for gradients, after in zip(done.gradients, done.parameters[1:], strict=True)]
         faults += _faults(name, "step", explain_steps(rule, initial_state(done.parameters[0]), steps), problem)
     return faults
+
+
+def _without_gradients(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
+    """Returns the pads' rows that get no gradient. One of a table that the head reads, too, gets the head's."""
+    if config.trains_pad_embedding:
+        return ()
+    of_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.tie_head else ()
+    return tuple((path, row) for path, row in _pad_rows(config) if path not in of_head)
 
 
 def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
