@@ -66,6 +66,12 @@ class Pair:
         return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
 
     @property
+    def start_id(self) -> int | None:
+        """Returns the token that decoded targets begin with; None if none of the target's vocabulary is known."""
+        start_id = self.generation.decoder_start_id
+        return start_id if start_id is not None and 0 <= start_id < self.config.target_vocab_size else None
+
+    @property
     def is_large(self) -> bool:
         """Whether the model has more than `LARGE` parameters."""
         return sum(np.size(leaf) for leaf in flatten(self.params).values()) > LARGE
@@ -96,6 +102,8 @@ class RunResults:
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
     """Reasons for an inconclusive verdict, in order, each once."""
+    not_finite: dict[str, str] = field(default_factory=dict)
+    """The nodes at which the reference isn't finite, each with the first problem that shows it."""
     own: Forward | None = None
     """The forward pass on the model's own weights."""
     truth: Arrays | None = None

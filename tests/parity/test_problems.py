@@ -222,10 +222,38 @@ def test_without_inner_padding_only_sentences_ends_are_padded() -> None:
         np.testing.assert_array_equal(is_pad, at_end)
 
 
-# --- buffers
+# --- beginnings of targets
 
 
 BUFFER = dataclasses.replace(CONFIG, tie_head=True, head_bias="buffer")
+
+
+@pytest.mark.parametrize("config", [POST, BUFFER])
+def test_some_targets_begin_with_the_start_token(config: TransformerConfig) -> None:
+    params, start_id = make_params(config), 0
+    problems = [own_problem(config, params, start_id=start_id), *other_weights(config, params, start_id=start_id)]
+    longer = long_problem(config, params, start_id=start_id)
+    for problem in [*problems, *([longer] if longer else [])]:
+        without = own_problem(config, params) if problem is not longer else long_problem(config, params)
+        assert without is not None
+        begins = problem.decoder_input_ids[:, 0] == start_id
+        assert begins.any()
+        assert np.array_equal(problem.labels, without.labels)
+        assert np.array_equal(problem.decoder_input_ids[:, 1:], without.decoder_input_ids[:, 1:])
+    assert not (own_problem(config, params, start_id=start_id).decoder_input_ids[[1, 4, 5, 6], 0] == start_id).all()
+
+
+def test_a_start_token_that_the_decoder_masks_begins_no_target() -> None:
+    masking = dataclasses.replace(POST, decoder_padding="keys")
+    params = make_params(masking)
+    starting = own_problem(masking, params, start_id=masking.target_pad_id)
+    assert np.array_equal(starting.decoder_input_ids, own_problem(masking, params).decoder_input_ids)
+    seeing = dataclasses.replace(POST, decoder_padding="none")
+    starting = own_problem(seeing, make_params(seeing), start_id=seeing.target_pad_id)
+    assert (starting.decoder_input_ids[[0, 2, 3], 0] == seeing.target_pad_id).all()
+
+
+# --- buffers
 
 
 def with_buffer() -> Problem:

@@ -209,3 +209,33 @@ def test_a_node_that_is_nowhere() -> None:
     assert (report.exit_code, f"only the candidate has {QUERY}" in reasons(report)) == (3, True)
     report = run_pair(FakeSide(), hidden, node=QUERY, visible=frozenset({"logits"}))
     assert (report.exit_code, reasons(report)) == (3, [f"{QUERY} can't be seen in the reference"])
+
+
+# --- a reference that isn't finite
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_reference_that_is_not_finite_is_inconclusive(number: float) -> None:
+    def not_finite(replay: Replay) -> np.ndarray:
+        value = replay.compute()
+        value[0, 0, 0] = number
+        return value
+
+    report = run_pair(FakeSide(), FakeSide(faults={HIDDEN: not_finite}), stages=("masks", "forward", "decode"))
+    assert report.exit_code == 3
+    assert f"the reference isn't finite: {HIDDEN} has NaN or infinity (first on own weights)" in report.doubts
+    assert not any(fault.finding.node == HIDDEN for fault in report.faults)
+    report = run_pair(FakeSide(), FakeSide(faults={HIDDEN: not_finite, NORM: other_eps}))
+    assert (report.exit_code, blamed(report, "reference")) == (3, {NORM: NAMES[NORM]}), "what is finite is judged"
+    report = run_pair(FakeSide(faults={HIDDEN: not_finite}), FakeSide())
+    assert (report.exit_code, blamed(report)) == (4, {HIDDEN: "unexplained"})
+
+
+def test_logits_that_are_infinite_in_the_reference_do_not_stop_the_run() -> None:
+    def infinite(replay: Replay) -> np.ndarray:
+        value = replay.compute()
+        value[0, 0, 0] = np.inf
+        return value
+
+    report = run_pair(FakeSide(), FakeSide(faults={"logits": infinite}), stages=("forward", "decode"))
+    assert report.exit_code == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +42,9 @@ class Forward:
     heat_map: HeatMap | None
     local: Mapping[SideName, Mapping[str, float]]
     """Local errors by side and node."""
+    not_finite: tuple[str, ...] = ()
+    """The nodes at which the reference makes NaN or infinity of finite values, where every query sees a key: whatever
+    depends on them can't be judged."""
 
 
 def compare_forward(
@@ -75,6 +78,9 @@ def compare_forward(
     differs = "diverged" in (masks.verdict, forward.verdict)
     if differs or any(finding.is_fault for finding in findings["candidate"]) or look_at_reference:
         local["reference"], findings["reference"] = _judged(config, problem, reference)
+    not_finite = _not_finite(findings.get("reference", ()), reference)
+    if not_finite:
+        findings["reference"] = [one for one in findings["reference"] if _is_judged(one, reference)]
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
     apart = _propagated(masks, forward)
     found = [
@@ -101,7 +107,20 @@ def compare_forward(
         if first is not None and first.error is not None
         else None,
         local,
+        not_finite,
     )
+
+
+def _not_finite(findings: Iterable[Finding], trace: Arrays) -> tuple[str, ...]:
+    """Returns the faulty nodes of a trace whose values aren't finite. (Fully masked rows are another matter.)"""
+    names = (finding.node for finding in findings if finding.effect == "function" and finding.node in trace)
+    return tuple(name for name in names if trace[name].dtype != bool and not np.isfinite(trace[name]).all())
+
+
+def _is_judged(finding: Finding, trace: Arrays) -> bool:
+    """Returns whether a finding is of finite values; masks are inferred from logits that may not be."""
+    name = finding.node
+    return not name.startswith(MASK) and (name not in trace or bool(np.isfinite(trace[name]).all()))
 
 
 def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> Stage:
@@ -270,6 +289,8 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
+    for name in result.not_finite:
+        results.not_finite.setdefault(name, problem.name)
     forward = result.forward
     if forward.verdict == "diverged" and not result.faults:
         forward = _allow_for_rounding(pair, problem, traces, forward)
@@ -282,9 +303,8 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     results.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         results.own, results.truth = result, traces["reference"]
-        results.size_of_logits = (
-            float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
-        )
+        logits = np.abs(traces["reference"].get("logits", np.zeros(0)))
+        results.size_of_logits = float(logits.max(initial=0.0, where=np.isfinite(logits)))
 
 
 def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, Arrays], stage: Stage) -> Stage:

@@ -80,7 +80,7 @@ def _name(candidate: Any) -> str:
 def proof_problem(pair: Pair, seed: int) -> Problem:
     """Returns a batch in which every query sees a key, without what shows allowed differences; a small one for large
     models."""
-    problem = with_keys_for_all(pair.config, pair.allowing(own_problem(pair.config, pair.params, seed)))
+    problem = with_keys_for_all(pair.config, pair.allowing(own_problem(pair.config, pair.params, seed, pair.start_id)))
     if not pair.is_large:
         return problem
     source, target = LENGTHS_OF_LARGE

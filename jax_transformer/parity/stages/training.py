@@ -109,7 +109,9 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
         _gradients(
             pair,
             training_problem(
-                pair.config, pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept))), counts_pads
+                pair.config,
+                pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id))),
+                counts_pads,
             ),
             results,
         )
