@@ -14,6 +14,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.padding import ZERO
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
@@ -115,6 +116,11 @@ class RunResults:
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
     proof: Certificate | None = None
+
+    @property
+    def zeroes_padding(self) -> bool:
+        """Returns whether a side zeroes positions of padding, so that arrays are compared without them."""
+        return any(match.variant == ZERO for note in self.notes for match in note.finding.matches)
 
     def add(self, stage: Stage, problem: str) -> None:
         """Adds a stage's result on one problem."""

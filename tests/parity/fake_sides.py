@@ -121,7 +121,7 @@ class FakeSide:
             inputs = {argument: known[name] for argument, name in node.inputs.items()}
             parameters = {argument: parameter(problem.params, path) for argument, path in node.parameters.items()}
             replay = Replay(self.config, node, inputs, parameters, known, problem.params)
-            with np.errstate(invalid="ignore"):  # −inf − −inf, as in rows masked altogether
+            with np.errstate(invalid="ignore"):  # −inf − −inf, as in fully masked rows
                 known[node.name] = self.faults[node.name](replay) if node.name in self.faults else replay.compute()
         return self.after({name: _of(array, dtype) for name, array in known.items() if name not in MODEL_INPUTS})
 

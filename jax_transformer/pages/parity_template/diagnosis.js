@@ -30,7 +30,7 @@ function cause(group) {
       [isNamed ? 'Runner-up' : 'Nearest variant', closest ? `${closest.fault.runner_up.variant}` : null, closest ? element('small', {}, ` leaves ${formatError(closest.fault.runner_up.residual)}`) : null],
       ['Proof', first.nature || null],
       ['Told apart by', first.told_apart_by],
-      ['Changes', first.changes === 'rows masked altogether' ? 'only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that' : null],
+      ['Changes', first.changes === 'fully masked rows' ? 'only fully masked rows, where a query sees no key; --allow fully-masked accepts that' : null],
     ]),
     first.command ? [element('p', { class: 'over' }, group.length > 1 ? 'Replay the first of these nodes alone' : 'Replay this node alone'), commandLine(first.command)] : null);
 }

@@ -66,7 +66,7 @@ function localNote(fault, local) {
 function effectFigure(effect) {
   if (!effect) return ['Effect on the logits', '–', 'not measured'];
   const size = `logits off by ${formatError(effect.relative_rms)}, the largest by ${formatError(effect.max_error)}; KL ${formatError(effect.divergence)} nats`;
-  return ['Likeliest tokens changed', [formatCount(effect.changed), element('span', { class: 'unit' }, ` of ${formatCount(effect.places)}`)], effect.case ? `${size}, on ${effect.case}` : size];
+  return ['Top-1 tokens changed', [formatCount(effect.changed), element('span', { class: 'unit' }, ` of ${formatCount(effect.places)}`)], effect.case ? `${size}, on ${effect.case}` : size];
 }
 
 function comparedFigures(rows) {

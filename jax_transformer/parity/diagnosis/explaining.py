@@ -20,7 +20,7 @@ from jax_transformer.parity.oracle.replay import parameter, recompute
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
-BLIND = "rows masked altogether have other weights than uniform ones"
+BLIND = "fully masked rows have other weights than uniform ones"
 FILL = "masked logits have other values"
 
 
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     @property
     def error(self) -> float:
         """Returns the distance that decides."""
-        return self.apart.blind if self.effect == "rows masked altogether" else self.apart.seen
+        return self.apart.blind if self.effect == "fully masked rows" else self.apart.seen
 
     @property
     def passes(self) -> bool:
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
     node: Node
     match: Match
     fits_all: bool
-    """Whether it fits beyond what decides: in rows masked altogether, or in the logits that leave the weights there."""
+    """Whether it fits beyond what decides: in fully masked rows, or in the logits that leave the weights there."""
     values: Mapping[str, np.ndarray]
     """The values of the chain's nodes, by name; none for a variant that doesn't fit."""
 
@@ -107,14 +107,14 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
 
 
 def _fits_elsewhere(apart: Apart, effect: Effect) -> bool:
-    return (apart.blind_as_given if effect == "rows masked altogether" else apart.blind_residual) <= GATE
+    return (apart.blind_as_given if effect == "fully masked rows" else apart.blind_residual) <= GATE
 
 
 def _beyond_the_catalogue(
     step: Step, config: TransformerConfig, params: Mapping[str, Any]
 ) -> tuple[tuple[Match, ...], str]:
     """Returns causes that no variant alone stands for, or the dtype that the node was computed in beside an unknown
-    fault: fills of any value, rows masked altogether, and faults in lower precision."""
+    fault: fills of any value, fully masked rows, and faults in lower precision."""
     node, effect = step.node, step.effect
     if effect == "function":
         replay = replay_of(node, step, config, params)

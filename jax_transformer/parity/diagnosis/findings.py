@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 SideName = Literal["candidate", "reference"]
 Blamed = Literal["candidate", "reference", "unknown"]
 """The side at fault; "unknown" if the two differ and nothing shows which of them is right."""
-Effect = Literal["function", "rows masked altogether", "none"]
+Effect = Literal["function", "fully masked rows", "none"]
 """What a difference changes: the model's function; only rows in which a query sees no key; or nothing but the value of
 masked logits, which softmax ignores."""
 

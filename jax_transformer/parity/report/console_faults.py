@@ -16,7 +16,7 @@ MOST_NODES = 3
 
 Fact = tuple[str, str]
 """A label and a text."""
-BLIND = "only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that"
+BLIND = "only fully masked rows, where a query sees no key; --allow fully-masked accepts that"
 REPLAY = "replay"
 """The label of a command, which is never wrapped."""
 
@@ -65,7 +65,7 @@ def facts(faults: Sequence[Fault]) -> list[Fact]:
         ("error", f"{_errors(first)}{', at the first' if many else ''}"),
         *_certainty(faults),
     ]
-    if first.finding.effect == "rows masked altogether":
+    if first.finding.effect == "fully masked rows":
         rows.append(("changes", BLIND))
     if first.finding.told_apart_by:
         rows.append(("told apart", f"by {first.finding.told_apart_by}"))
@@ -112,6 +112,6 @@ def _leaves(match: Match) -> str:
 
 
 def _effect(effect: Effect) -> str:
-    changed = f"the likeliest token is another at {effect.changed:,} of {effect.places:,} places"
+    changed = f"the top-1 token changes at {effect.changed:,} of {effect.places:,} positions"
     size = f"logits off by {effect.relative_rms:.2e} (relative RMS), {effect.max_error:.2e} at most"
     return f"{size}; KL divergence {effect.divergence:.2e} nats; {changed}{f' ({effect.case})' if effect.case else ''}"

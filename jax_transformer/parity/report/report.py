@@ -70,8 +70,9 @@ class Effect(NamedTuple):
     divergence: float
     """Mean Kullback-Leibler divergence of the candidate's next-token distribution from the reference's, in nats."""
     changed: int
-    """The number of places whose most likely token differs."""
+    """The number of positions whose top-1 token differs."""
     places: int
+    """The number of positions that count: no padding, and no sentence without a source."""
 
 
 class Divergence(AssertionError):
@@ -166,8 +167,10 @@ class Report:
         stages = () if self.proof is None else self.proof.stages
         if any(name == fault.finding.node for stage in stages for name in stage.different):
             return "not the same function"
+        if fault.finding.effect == "fully masked rows":
+            return ""  # a proof's batch has none
         if any(name == fault.finding.node for stage in stages for name in stage.equal):
-            return "the same function, computed badly"
+            return "the same function, numerically unstable"
         return ""
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:

@@ -14,6 +14,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
+from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.rounding import allow_for_rounding
@@ -75,13 +76,20 @@ def compare_forward(
     local: dict[SideName, dict[str, float]] = {}
     findings: dict[SideName, list[Finding]] = {}
     local["candidate"], findings["candidate"] = _judged(config, problem, candidate)
-    differs = "diverged" in (masks.verdict, forward.verdict)
-    if differs or any(finding.is_fault for finding in findings["candidate"]) or look_at_reference:
+    if (
+        "diverged" in (masks.verdict, forward.verdict)
+        or any(finding.is_fault for finding in findings["candidate"])
+        or look_at_reference
+    ):
         local["reference"], findings["reference"] = _judged(config, problem, reference)
     not_finite = _not_finite(findings.get("reference", ()), reference)
     if not_finite:
         findings["reference"] = [one for one in findings["reference"] if _is_judged(one, reference)]
+    if any(match.variant == ZERO for side in findings.values() for one in side for match in one.matches):
+        where = both(where_not_padding(config, problem.ids, reference), where)
+        forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
+    differs = "diverged" in (masks.verdict, forward.verdict)
     apart = _propagated(masks, forward)
     found = [
         Fault(
@@ -102,7 +110,7 @@ def compare_forward(
         _truth_stage(local, faults),
         faults,
         tuple(fault for fault in found if not fault.finding.is_fault),
-        effect_on_logits(problem, candidate, reference) if differs else None,
+        effect_on_logits(config, problem, candidate, reference) if differs else None,
         heat_map(problem.name, first.name, candidate, reference)
         if first is not None and first.error is not None
         else None,
@@ -146,6 +154,11 @@ def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
             ):
                 where[name] = np.logical_and.reduce(np.broadcast_arrays(*known))
     return where
+
+
+def both(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns masks by name, those of both mappings joined."""
+    return {name: first.get(name, np.True_) & second.get(name, np.True_) for name in {**first, **second}}
 
 
 def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -211,12 +224,16 @@ def _propagated(*stages: Stage) -> dict[str, float]:
 # --- the effect of a divergence
 
 
-def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> Effect | None:
-    """Measures the effect on the logits; None if a side has no logits, or some that aren't finite."""
+def effect_on_logits(
+    config: TransformerConfig, problem: Problem, candidate: Arrays, reference: Arrays
+) -> Effect | None:
+    """Measures the effect on the logits of the positions that count: no padding, and no sentence without a source. None
+    if a side has no logits there, or some that aren't finite."""
     if "logits" not in candidate or "logits" not in reference or candidate["logits"].shape != reference["logits"].shape:
         return None
-    received, expected = candidate["logits"], reference["logits"]
-    if not (np.isfinite(received).all() and np.isfinite(expected).all()):
+    counts = counting(config, *problem.ids)
+    received, expected = (side["logits"][counts] for side in (candidate, reference))  # [positions, V]
+    if not len(expected) or not (np.isfinite(received).all() and np.isfinite(expected).all()):
         return None
     error = compare(received, expected)
     logs = [side - _log_sum(side) for side in (expected.astype(np.float64), received.astype(np.float64))]
@@ -228,7 +245,7 @@ def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> 
         error.max_error,
         max(divergence, 0.0),
         changed,
-        int(np.prod(expected.shape[:-1])),
+        len(expected),
     )
 
 

@@ -25,6 +25,7 @@ from jax_transformer.parity.backends.side import (
 )
 from jax_transformer.parity.diagnosis.findings import Blamed, Fault, Finding, Match, SideName
 from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
+from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.rounding import allow_for_rounding
@@ -47,8 +48,14 @@ def compare_losses(candidate: Gradients, reference: Gradients) -> Stage:
     return compare_stage("loss", {"loss": np.array(candidate.loss)}, {"loss": np.array(reference.loss)})
 
 
-def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
-    """Compares the gradients of parameters, then those of activations from the logits backwards."""
+def compare_gradients(
+    candidate: Gradients, reference: Gradients, where: Mapping[str, np.ndarray] | None = None
+) -> Stage:
+    """Compares the gradients of parameters, then those of activations from the logits backwards.
+
+    Args:
+      where: for some activations, masks of the values that count.
+    """
     if not (candidate.activations and reference.activations):  # a side that can't reach them
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
     first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
@@ -56,7 +63,8 @@ def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
         dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items()))
         for side in (candidate, reference)
     ]
-    second = compare_stage("gradients", *backwards)
+    counts = {f"∂ {name}": mask for name, mask in (where or {}).items()}
+    second = compare_stage("gradients", *backwards, where=counts)
     return replace(
         second,
         rows=second.rows + first.rows + _exempt(reference.parameters),
@@ -162,12 +170,16 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
     whole = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
     done = _of_shown(pair, whole, results)
-    losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
+    where = (
+        where_not_padding(pair.config, problem.ids, done["reference"].activations) if results.zeroes_padding else None
+    )
+    losses = compare_losses(done["candidate"], done["reference"])
+    gradients = compare_gradients(done["candidate"], done["reference"], where)
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
         shown = {name: gradients.activations[name] for name in done[side].activations}
-        return compare_gradients(gradients._replace(activations=shown), done[side])
+        return compare_gradients(gradients._replace(activations=shown), done[side], where)
 
     if losses.verdict == "passed" and not results.faults:
         gradients = _allow_for_rounding(pair, gradients, problem, again, results)
@@ -196,9 +208,6 @@ def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResult
             results.facts["reference shows no gradients of"] = f"{hidden} activations"
         shown["candidate"] = candidate._replace(activations=kept)
     return shown
-
-
-_COMPARED = (compare_losses, compare_gradients)
 
 
 def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
