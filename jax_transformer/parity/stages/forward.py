@@ -158,7 +158,7 @@ def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
 
 def both(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns masks by name, those of both mappings joined."""
-    return {name: first.get(name, np.True_) & second.get(name, np.True_) for name in {**first, **second}}
+    return {name: np.asarray(first.get(name, True) & second.get(name, np.True_)) for name in {**first, **second}}
 
 
 def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -306,8 +306,8 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
-    for name in result.not_finite:
-        results.not_finite.setdefault(name, problem.name)
+    for node in result.not_finite:
+        results.not_finite.setdefault(node, problem.name)
     forward = result.forward
     if forward.verdict == "diverged" and not result.faults:
         forward = _allow_for_rounding(pair, problem, traces, forward)
