@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from user_models import SIZES, randomised
 
 from torch_reference.hyunwoongko import Attention, HyunwoongkoTransformer, Tap
@@ -85,4 +87,26 @@ class Shared(nn.ModuleList):
 def shared_layers() -> Any:
     module = right()
     module.encoder.layers.__class__ = Shared
+    return module
+
+
+class ReorderedRows(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.arange(len(self.weight)).view(3, -1)[[2, 0, 1]].flatten()
+        return functional.linear(x, self.weight[rows], self.bias[rows])
+
+
+class ReorderedColumns(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        columns = torch.arange(self.weight.shape[1]).view(3, -1)[[2, 0, 1]].flatten()
+        return functional.linear(x, self.weight[:, columns], self.bias)
+
+
+def reordered_heads() -> Any:
+    module = right()
+    for part in module.modules():
+        if isinstance(part, Attention):
+            for linear in (part.w_q, part.w_k, part.w_v):
+                linear.__class__ = ReorderedRows
+            part.w_concat.__class__ = ReorderedColumns
     return module

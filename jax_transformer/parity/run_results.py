@@ -14,6 +14,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.padding import ZERO
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
@@ -121,6 +122,11 @@ class RunResults:
     def zeroes_padding(self) -> bool:
         """Returns whether a side zeroes positions of padding, so that arrays are compared without them."""
         return any(match.variant == ZERO for note in self.notes for match in note.finding.matches)
+
+    def in_order(self, side: SideName, arrays: Arrays) -> Arrays:
+        """Returns a side's activations with the heads of each attention in the model's own order."""
+        of_side = {note.finding.node: note.finding for note in self.notes if note.side == side}
+        return in_order(arrays, of_side.values())
 
     def add(self, stage: Stage, problem: str) -> None:
         """Adds a stage's result on one problem."""

@@ -38,6 +38,9 @@ class Finding(NamedTuple):
     precision: str = ""
     """The dtype that the node was computed in, if it has another fault beside that one that no variant explains."""
 
+    heads: tuple[int, ...] = ()
+    """The order of an attention's heads, where that is all that differs: the right number of each."""
+
     @property
     def is_fault(self) -> bool:
         """Whether it changes what the model computes."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from jax_transformer.parity.diagnosis.explaining import Explained, Step, explain
 from jax_transformer.parity.diagnosis.findings import Finding
+from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
 from jax_transformer.parity.diagnosis.padding import zeroed_padding
 from jax_transformer.parity.diagnosis.placement import misplaced_norms
@@ -107,6 +108,7 @@ class _Walk:
         if not step.passes:
             result = (
                 zeroed_padding(step, computed, self.config, self.params)
+                or permuted_heads(step, self.config, self.params, self.captured, self.masks)
                 or misplaced_norms(step, self.config, self.params, self.captured, self.masks)
                 or self._explained(step)
             )

@@ -13,6 +13,7 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
 from jax_transformer.parity.gates import tolerances
@@ -85,8 +86,11 @@ def compare_forward(
     not_finite = _not_finite(findings.get("reference", ()), reference)
     if not_finite:
         findings["reference"] = [one for one in findings["reference"] if _is_judged(one, reference)]
-    if any(match.variant == ZERO for side in findings.values() for one in side for match in one.matches):
-        where = both(where_not_padding(config, problem.ids, reference), where)
+    zeroed = any(match.variant == ZERO for side in findings.values() for one in side for match in one.matches)
+    if zeroed or any(one.heads for side in findings.values() for one in side):
+        where = both(where_not_padding(config, problem.ids, reference) if zeroed else {}, where)
+        sides: tuple[SideName, ...] = ("candidate", "reference")
+        shown = [in_order(arrays, findings.get(side, ())) for side, arrays in zip(sides, shown, strict=True)]
         forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
     differs = "diverged" in (masks.verdict, forward.verdict)

@@ -67,9 +67,9 @@ def _comparable(array: np.ndarray) -> np.ndarray:
 def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -> Stage:
     """Runs both sides in a dtype, and the reference in float64 as the truth."""
     problem = rounded(own, dtype)
-    candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
+    candidate, reference = (results.in_order(name, side.forward(problem, dtype)) for name, side in pair.sides.items())
     known = results.truth if problem is own else None
-    truth = pair.reference.forward(problem, "float64") if known is None else known
+    truth = results.in_order("reference", pair.reference.forward(problem, "float64") if known is None else known)
     if dtype == "float32":
         results.low = {
             name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)

@@ -169,6 +169,7 @@ def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
 def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
     whole = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+    whole = {name: one._replace(activations=results.in_order(name, one.activations)) for name, one in whole.items()}
     done = _of_shown(pair, whole, results)
     where = (
         where_not_padding(pair.config, problem.ids, done["reference"].activations) if results.zeroes_padding else None
@@ -178,7 +179,8 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
-        shown = {name: gradients.activations[name] for name in done[side].activations}
+        activations = results.in_order(side, gradients.activations)
+        shown = {name: activations[name] for name in done[side].activations}
         return compare_gradients(gradients._replace(activations=shown), done[side], where)
 
     if losses.verdict == "passed" and not results.faults:
