@@ -77,3 +77,10 @@ class Turned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.linear(x) * self.turn).imag
+
+
+def marian_with_trained_sinusoids() -> Any:
+    module = marian()
+    with torch.no_grad():
+        module.model.encoder.embed_positions.weight[3] += 0.01
+    return module

@@ -88,6 +88,7 @@ def compare_models(
     """
     from jax_transformer.parity.run import run
     from jax_transformer.parity.run_results import LIBRARIES
+    from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
 
@@ -106,7 +107,9 @@ def compare_models(
         pair, stages=stages, dtypes=dtypes, seed=seed, progress=trimming if pair.is_large else progress, node=node
     )
     facts = environment(LIBRARIES) | dict(report.environment) | notes
-    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair))
+    tables = other_tables(pair.config, pair.params)
+    remarks = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
+    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair), remarks=remarks)
 
 
 def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:

@@ -124,6 +124,8 @@ class Report:
     """The places where a side computes something else than it should, in execution order."""
     notes: tuple[Fault, ...] = ()
     """The places where a side writes the same function otherwise: masked logits of another value."""
+    remarks: tuple[str, ...] = ()
+    """What holds of both sides and isn't compared: tables that were carried over and aren't the formula's."""
     doubts: tuple[str, ...] = ()
     """Reasons why the result is inconclusive whatever the stages say, such as a side that differs from itself."""
     effect: Effect | None = None
@@ -185,6 +187,7 @@ class Report:
             "doubts": list(self.doubts),
             "faults": [{**_fault(fault), "nature": self.nature(fault)} for fault in self.faults],
             "notes": [_fault(note) for note in self.notes],
+            "remarks": list(self.remarks),
             "effect": None if self.effect is None else _numbers(self.effect),
             "stages": [_stage(stage) for stage in self.stages],
             "depth": [_numbers(depth) for depth in self.depth],
