@@ -89,7 +89,8 @@ def run(
     if "inputs" in stages:
         results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
     if "proof" in stages:
-        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress)
+        inside = results.harmless(pair.config)
+        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress, inside=inside)
     _add_missing_stages(stages, dtypes, results, own.name)
     for name, case in results.not_finite.items():
         results.doubts[f"the reference isn't finite: {name} has NaN or infinity (first on {case})"] = None

@@ -14,8 +14,8 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
-from jax_transformer.parity.diagnosis.head_orders import in_order
-from jax_transformer.parity.diagnosis.padding import ZERO
+from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
+from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
@@ -122,6 +122,18 @@ class RunResults:
     def zeroes_padding(self) -> bool:
         """Returns whether a side zeroes positions of padding, so that arrays are compared without them."""
         return any(match.variant == ZERO for note in self.notes for match in note.finding.matches)
+
+    def harmless(self, config: TransformerConfig) -> frozenset[str]:
+        """Returns the activations whose differences change nothing by the notes: those inside attentions with heads in
+        another order, and those of a stack whose padding is zero."""
+        found = set[str]()
+        for note in self.notes:
+            finding = note.finding
+            if finding.heads:
+                found |= inside_attention(config, finding.node)
+            elif any(match.variant == ZERO for match in finding.matches):
+                found |= with_padding(config, finding.node)
+        return frozenset(found)
 
     def in_order(self, side: SideName, arrays: Arrays) -> Arrays:
         """Returns a side's activations with the heads of each attention in the model's own order."""

@@ -82,6 +82,14 @@ def _axis(name: str, array: np.ndarray) -> int | None:
     return 1 if role in ("logits", "weights", "position_bias") else 2
 
 
+def inside_attention(config: TransformerConfig, query: str) -> set[str]:
+    """Returns the names of an attention's activations before its output, given that of its queries."""
+    prefix = query.rpartition(".")[0]
+    return {
+        node.name for node in nodes(config) if node.name.startswith(f"{prefix}.") and node.name != f"{prefix}.{OUTPUT}"
+    }
+
+
 def in_order(arrays: Arrays, findings: Iterable[Finding]) -> Arrays:
     """Returns activations, or their gradients, with the heads of each attention in the model's own order.
 

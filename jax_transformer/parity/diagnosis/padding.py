@@ -87,6 +87,13 @@ def counting(config: TransformerConfig, source_ids: np.ndarray, decoder_input_id
     return counts & (source_ids != config.source_pad_id).any(axis=1, keepdims=True)
 
 
+def with_padding(config: TransformerConfig, name: str) -> set[str]:
+    """Returns the names of the activations at the positions of the same stack as one, without the logits."""
+    graph = {node.name: node for node in nodes(config)}
+    own = stack_of(graph[name])
+    return {other for other, node in graph.items() if stack_of(node) == own and other != "logits"}
+
+
 def where_not_padding(
     config: TransformerConfig, ids: tuple[np.ndarray, np.ndarray], arrays: Arrays
 ) -> dict[str, np.ndarray]:
