@@ -1,7 +1,8 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
-Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, told in one message; 130 stopped
-  by Ctrl-C; of parity and discover also 1, 3 and 4, of verify and doctor also 1, for what they found.
+Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, reported in one message; 70 a
+  mistake of this program's; 130 stopped by Ctrl-C; of parity and discover also 1, 3 and 4, of verify and doctor also 1,
+  for what they found.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
+from jax_transformer.runtime.crashes import write_traceback
 from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.memory import host_memory
 from jax_transformer.runtime.standard_output import named_output
 from jax_transformer.runtime.unraisable import silence_closed_loops
+
+CRASHED = 70
+"""The exit code of an error that nothing here expects (EX_SOFTWARE of sysexits.h): other codes say what was found."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,12 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except MemoryError as error:  # the last net: sizes are checked before
         return _fail(f"{name}: expected to fit into memory ({host_memory()[1]}); {error or 'there is no more'}")
-    except RuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return _fail(f"{name}: expected to fit into the memory of a device; {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+            return _fail(f"{name}: expected to fit into the memory of a device; {str(error).splitlines()[0]}")
+        print(f"error: {name}: {write_traceback(error)}", file=sys.stderr)
+        return CRASHED
 
 
 def _run(name: str, arguments: list[str]) -> int:
@@ -111,7 +117,7 @@ USAGE = """jax-transformer COMMAND …
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
-jax-transformer COMMAND --help tells the options."""
+jax-transformer COMMAND --help tells the options. Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 
 if __name__ == "__main__":

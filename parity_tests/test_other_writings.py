@@ -49,7 +49,7 @@ def test_other_fills_are_noted(kind: Any, model: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [writings.Fused, writings.ByLogarithm, writings.MaskedAfterwards])
 def test_only_rows_masked_altogether_differ(kind: Any, model: Any, tmp_path: Path) -> None:
     report = check(model, writings.with_attention(kind), tmp_path)
-    assert (report.exit_code, {fault.finding.effect for fault in report.faults}) == (1, {"rows masked altogether"})
+    assert (report.exit_code, {fault.finding.effect for fault in report.faults}) == (1, {"fully masked rows"})
 
 
 def test_they_may_be_allowed(model: Any, tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from jax_transformer import cli
 from jax_transformer.cli import main
 
 
@@ -189,3 +191,42 @@ print(os.environ["OMP_WAIT_POLICY"])
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert told.stdout.endswith("PASSIVE\n"), told.stderr
+
+
+# --- errors that nothing expects
+
+
+@pytest.fixture
+def crashing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Makes a command raise what its argument says; returns the temporary directory."""
+
+    def crash(arguments: list[str]) -> int:
+        raise {"key": KeyError("lost"), "type": TypeError("two\nlines"), "depth": RecursionError()}[arguments[0]]
+
+    monkeypatch.setitem(cli.COMMANDS, "port", crash)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("which", "shown"), [("key", "KeyError: 'lost'"), ("type", "TypeError: two lines"), ("depth", "RecursionError")]
+)
+def test_an_unexpected_error_has_its_own_code_and_a_file_with_the_traceback(
+    which: str, shown: str, capsys: pytest.CaptureFixture[str], crashing: Path
+) -> None:
+    code, out, err = run(capsys, "port", which)
+    (file,) = crashing.iterdir()
+    bug = "this is a bug in jax-transformer, please report it"
+    assert (code, out, err) == (70, "", f"error: port: {shown}; {bug} with the traceback in {file}\n")
+    assert file.read_text().startswith("Traceback (most recent call last):\n")
+    assert ", in crash\n" in file.read_text()
+
+
+def test_a_traceback_that_cannot_be_written_is_printed(
+    capsys: pytest.CaptureFixture[str], crashing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(crashing / "nowhere"))
+    code, _, err = run(capsys, "port", "key")
+    assert code == 70
+    assert "the traceback couldn't be written" in err
+    assert ", in crash\n" in err

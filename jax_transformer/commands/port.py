@@ -159,6 +159,7 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
 
 def _import(options: PortOptions) -> int:
     from jax_transformer.porting.convert import read_checkpoint
+    from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.storage.model_directory import save_model
 
     hints = options.checkpoint.hints()
@@ -181,6 +182,8 @@ def _import(options: PortOptions) -> int:
         print(f"ignored:  {_some(origin['ignored'])} ({kept})")
     if computed := _computed(model):
         print(f"computed: {', '.join(computed)} (the map doesn't name them)")
+    if tables := other_tables(model.config, model.params):
+        print(f"note:     {described(tables)}; kept as the checkpoint has them")
     if model.generation.decoding:
         print(f"decoding: {_listed(model.generation.decoding)}")
     if lacking := _lacking(origin):

@@ -333,7 +333,7 @@ def _relative(error: np.ndarray, whole: np.ndarray) -> float:
 
 
 def visible_keys(attention: Attention) -> np.ndarray:
-    """Returns where a query attends to a key at all [B, N, Q, K], without rows that are masked altogether."""
+    """Returns where a query attends to a key at all [B, N, Q, K], without fully masked rows."""
     weights = np.nan_to_num(attention.weights)
     uniform = np.ptp(weights, axis=-1, keepdims=True) < 1e-9
     return (weights > 0) & ~(uniform & (weights.shape[-1] > 1) & (np.abs(attention.logits) > 1e3))

@@ -88,6 +88,7 @@ def compare_models(
     """
     from jax_transformer.parity.run import run
     from jax_transformer.parity.run_results import LIBRARIES
+    from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
 
@@ -106,7 +107,9 @@ def compare_models(
         pair, stages=stages, dtypes=dtypes, seed=seed, progress=trimming if pair.is_large else progress, node=node
     )
     facts = environment(LIBRARIES) | dict(report.environment) | notes
-    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair))
+    tables = other_tables(pair.config, pair.params)
+    remarks = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
+    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair), remarks=remarks)
 
 
 def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
@@ -157,7 +160,20 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         for name, program in vars(programs).items()
         if program is not None
     }
-    return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
+    kept = _kept(reference, model)
+    pair = Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules, kept=kept)
+    return pair, notes
+
+
+def _kept(reference: Any, model: Model) -> frozenset[str]:
+    """Returns the paths of constants that no tensor of a module holds."""
+    from jax_transformer.parity.backends.modules import ModuleReference
+    from jax_transformer.parity.backends.torch_module import TorchSide
+
+    if not (isinstance(reference, TorchSide) and isinstance(reference.reference, ModuleReference)):
+        return frozenset()
+    paths = (f"constants/{name}" for name in _constants(model))
+    return frozenset(path for path in paths if not reference.reference.holds(path))
 
 
 def _shown(

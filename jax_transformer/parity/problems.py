@@ -8,7 +8,7 @@ well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -22,6 +22,8 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 ROWS = 7
 """Rows of a batch, one for each kind of padding."""
+STARTED_ROWS = (0, 2, 3)
+"""The rows whose targets begin with the start token: two sentences with padding, and one of the start token alone."""
 SOURCE_LENGTH, TARGET_LENGTH = 11, 9
 LONGEST = 523
 """The most tokens of a long sentence: more than the usual 512 rows of a table, and few enough for all attention weights
@@ -55,12 +57,20 @@ class Problem:
         return self.source_ids, self.decoder_input_ids
 
 
-def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem:
-    """Returns the model's own weights with every kind of padding."""
-    return _problem("own weights", config, params, seed)
+def own_problem(
+    config: TransformerConfig, params: Mapping[str, Any], seed: int = 0, start_id: int | None = None
+) -> Problem:
+    """Returns the model's own weights with every kind of padding.
+
+    Args:
+      start_id: the token with which some targets begin, as decoded ones do; None: none is known.
+    """
+    return _problem("own weights", config, params, seed, start_id)
 
 
-def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
+def long_problem(
+    config: TransformerConfig, params: Mapping[str, Any], seed: int = 0, start_id: int | None = None
+) -> Problem | None:
     """Returns the model's own weights with one sentence of max_length tokens, or LONGEST if these are fewer.
 
     A module with tables may compute no more than that, even if a model without tables can. A second sentence would
@@ -76,13 +86,9 @@ def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int
     if config.position_index != "non_pad_count":  # else, pads would leave the table's end out
         source_ids[:, source // 4 : source // 2] = config.source_pad_id
         decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
-    return Problem(
-        "own weights, long sentences",
-        params,
-        source_ids,
-        decoder_input_ids,
-        _labels(rng, config, decoder_input_ids, source_ids),
-    )
+    labels = _labels(rng, config, decoder_input_ids, source_ids)
+    _start(decoder_input_ids, config, start_id, [0])
+    return Problem("own weights, long sentences", params, source_ids, decoder_input_ids, labels)
 
 
 def training_problem(config: TransformerConfig, problem: Problem, loss_counts_pads: bool) -> Problem:
@@ -112,23 +118,37 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
 
 
 def nudged_problem(problem: Problem) -> Problem:
-    """Returns the problem with weights changed in float64's last bit, which changes all rounding; constants stay."""
+    """Returns the problem with weights changed in float64's last bit, which changes all rounding; tables of a formula
+    stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
-    moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
+    moved = nudged({path: leaf for path, leaf in leaves.items() if not is_formula(path)})
     return replace(problem, params=unflatten(leaves | moved))
 
 
-def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
-    """Yields the same batch with random weights; with tiny variances of the norms' inputs; with large means of them."""
-    own = own_problem(config, params, seed)
+def other_weights(
+    config: TransformerConfig,
+    params: Mapping[str, Any],
+    seed: int = 0,
+    kept: Collection[str] = (),
+    start_id: int | None = None,
+) -> Iterator[Problem]:
+    """Yields the same batch with random weights; with tiny variances of the norms' inputs; with large means of them.
+
+    Args:
+      kept: the paths of leaves that keep their values, as a side can't receive others.
+      start_id: as of `own_problem`.
+    """
+    own = own_problem(config, params, seed, start_id)
     for name, change in (
         ("random weights", _as_drawn),
         ("small variances", _with_small_variances),
         ("large means", _with_large_means),
     ):
-        leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
+        drawn = randomised(params, np.random.default_rng([seed, 2]))
+        drawn |= {path: np.asarray(leaf) for path, leaf in flatten(params).items() if path in kept}
+        leaves = change(config, drawn, own)
         rounded = {
-            path: _rounded(path, leaves.pop(path)) for path in list(leaves)
+            path: leaves.pop(path) if path in kept else _rounded(path, leaves.pop(path)) for path in list(leaves)
         }  # so that no two of a large model's copies stay
         yield Problem(name, unflatten(rounded), *own.ids, own.labels)
         del rounded
@@ -140,7 +160,7 @@ def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other
     The model computes the same with the ids' names exchanged. With it, a model that never ends a sentence does.
     """
     tables = {"target_embedding/embedding": 0, "shared_embedding/embedding": 0, "head/kernel": 1}
-    axes = tables | {"head/bias": 0, "head_bias": 0}
+    axes = tables | dict.fromkeys(("head/bias", "head_bias", "constants/head_bias"), -1)
 
     def swapped(path: str, leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)
@@ -162,11 +182,11 @@ def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns new random parameters by path, scales of norms around 1; constants stay."""
+    """Returns new random parameters and buffers by path, scales of norms around 1; tables of a formula stay."""
     leaves = {}
     for path, leaf in flatten(params).items():
         shape = np.shape(leaf)
-        if path.startswith("constants/"):
+        if is_formula(path):
             leaves[path] = np.asarray(leaf, np.float64)
         elif path.endswith("/kernel"):
             leaves[path] = rng.standard_normal(shape) * (1.3 / np.sqrt(_fan_in(path, shape)))
@@ -175,6 +195,12 @@ def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str,
         else:
             leaves[path] = 0.4 * rng.standard_normal(shape) + path.endswith("/scale")
     return leaves
+
+
+def is_formula(path: str) -> bool:
+    """Returns whether a leaf is a table that follows from a formula, so that random values aren't legal for it. A bias
+    of the logits that is a buffer isn't."""
+    return path.startswith("constants/") and path.endswith("_positions")
 
 
 def _fan_in(path: str, shape: tuple[int, ...]) -> int:
@@ -282,20 +308,24 @@ def _factor(config: TransformerConfig, stack: Stack) -> float:
 
 
 def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
-    """Rounds to float32, which both sides hold exactly; constants stay."""
-    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
+    """Rounds to float32, which both sides hold exactly; tables of a formula stay."""
+    return leaf if is_formula(path) else leaf.astype(np.float32)
 
 
 # --- batches
 
 
-def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int) -> Problem:
+def _problem(
+    name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int, start_id: int | None
+) -> Problem:
     rng, (source, target), rows = np.random.default_rng(seed), _lengths(config), _rows(config)
     source_ids = _tokens(rng, (rows, source), config.source_vocab_size, config.source_pad_id)
     decoder_input_ids = _tokens(rng, (rows, target), config.target_vocab_size, config.target_pad_id)
     _pad_sources(source_ids, config.source_pad_id)
     _pad_targets(decoder_input_ids, config)
-    return Problem(name, params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids))
+    labels = _labels(rng, config, decoder_input_ids, source_ids)
+    _start(decoder_input_ids, config, start_id, STARTED_ROWS)
+    return Problem(name, params, source_ids, decoder_input_ids, labels)
 
 
 def _lengths(config: TransformerConfig) -> tuple[int, int]:
@@ -358,6 +388,14 @@ def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
     if config.source_pad_id < config.target_vocab_size:  # some decoders take it for padding
         ids[4, length // 2] = ids[5, 0] = config.source_pad_id
     ids[5, -1] = pad_id
+
+
+def _start(ids: np.ndarray, config: TransformerConfig, start_id: int | None, rows: Sequence[int]) -> None:
+    """Begins some targets with the start token. One that the decoder masks would leave its first query without a
+    key."""
+    masked = (config.target_pad_id, config.decoder_padding_id)
+    if start_id is not None and not (config.decoder_padding != "none" and start_id in masked):
+        ids[rows, 0] = start_id
 
 
 def _labels(

@@ -57,7 +57,7 @@ def run(
     if node is not None:
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
-    own = pair.allowing(own_problem(pair.config, pair.params, seed))
+    own = pair.allowing(own_problem(pair.config, pair.params, seed, pair.start_id))
     trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
     decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
     _check_precision(pair, dtypes, results)
@@ -89,8 +89,11 @@ def run(
     if "inputs" in stages:
         results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
     if "proof" in stages:
-        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress)
+        inside = results.harmless(pair.config)
+        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress, inside=inside)
     _add_missing_stages(stages, dtypes, results, own.name)
+    for name, case in results.not_finite.items():
+        results.doubts[f"the reference isn't finite: {name} has NaN or infinity (first on {case})"] = None
     results.doubts |= {doubt: None for side in pair.sides.values() for doubt in side.doubts}
     return results.report(pair, stages, node)
 
@@ -107,10 +110,10 @@ def check_node(config: TransformerConfig, node: str) -> None:
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
     """Yields the problems of the forward pass, those with the same weights together: loading others takes time."""
     yield own
-    longer = long_problem(pair.config, pair.params, seed)
+    longer = long_problem(pair.config, pair.params, seed, pair.start_id)
     if longer is not None:
         yield pair.allowing(longer)
-    for problem in other_weights(pair.config, pair.params, seed):
+    for problem in other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id):
         yield pair.allowing(problem)
 
 

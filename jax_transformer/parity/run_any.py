@@ -18,7 +18,7 @@ import numpy as np
 
 from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
-from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.copies import converted, copied
 from jax_transformer.parity.backends.precision import in_precision, on_device, wide
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
 from jax_transformer.parity.backends.torch_precision import deterministic
@@ -147,7 +147,7 @@ def _unexplained(stage: Stage | None) -> tuple[Fault, ...]:
     if stage is None or row is None:
         return ()
     error = row.error.relative_rms if row.error is not None else np.nan
-    return (Fault("candidate", stage.name, Finding(row.name, stage.name, error, (), None), error),)
+    return (Fault("unknown", stage.name, Finding(row.name, stage.name, np.nan, (), None), error),)
 
 
 def _same(first: Arrays, second: Arrays) -> bool:
@@ -227,8 +227,8 @@ def _copy(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> nn.Modul
     with cannot_run(f"reference {pair.reference_name}:", f"a copy of it in {dtype}"):
         module = copied(pair.module)
         if rounded is not None:
-            module = module.to(getattr(torch, rounded))
-        return module.to(getattr(torch, dtype))
+            module = converted(module, getattr(torch, rounded))
+        return converted(module, getattr(torch, dtype))
 
 
 def _inputs(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[str, torch.Tensor]:

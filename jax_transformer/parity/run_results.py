@@ -14,6 +14,8 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
+from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
@@ -56,12 +58,20 @@ class Pair:
     rules: Rules = BUILT_IN
     allow: frozenset[str] = frozenset()
     """The differences of ALLOWANCES that don't count."""
+    kept: frozenset[str] = frozenset()
+    """The paths of constants that no tensor of the reference holds, so that it can't receive others."""
 
     def allowing(self, problem: Problem) -> Problem:
         """Returns the problem without what would show differences that are allowed."""
         if INNER_PADDING in self.allow:
             problem = with_padding_at_the_end(self.config, problem)
         return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
+
+    @property
+    def start_id(self) -> int | None:
+        """Returns the token that decoded targets begin with; None if none of the target's vocabulary is known."""
+        start_id = self.generation.decoder_start_id
+        return start_id if start_id is not None and 0 <= start_id < self.config.target_vocab_size else None
 
     @property
     def is_large(self) -> bool:
@@ -94,6 +104,8 @@ class RunResults:
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
     """Reasons for an inconclusive verdict, in order, each once."""
+    not_finite: dict[str, str] = field(default_factory=dict)
+    """The nodes at which the reference isn't finite, each with the first problem that shows it."""
     own: Forward | None = None
     """The forward pass on the model's own weights."""
     truth: Arrays | None = None
@@ -105,6 +117,28 @@ class RunResults:
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
     proof: Certificate | None = None
+
+    @property
+    def zeroes_padding(self) -> bool:
+        """Returns whether a side zeroes positions of padding, so that arrays are compared without them."""
+        return any(match.variant == ZERO for note in self.notes for match in note.finding.matches)
+
+    def harmless(self, config: TransformerConfig) -> frozenset[str]:
+        """Returns the activations whose differences change nothing by the notes: those inside attentions with heads in
+        another order, and those of a stack whose padding is zero."""
+        found = set[str]()
+        for note in self.notes:
+            finding = note.finding
+            if finding.heads:
+                found |= inside_attention(config, finding.node)
+            elif any(match.variant == ZERO for match in finding.matches):
+                found |= with_padding(config, finding.node)
+        return frozenset(found)
+
+    def in_order(self, side: SideName, arrays: Arrays) -> Arrays:
+        """Returns a side's activations with the heads of each attention in the model's own order."""
+        of_side = {note.finding.node: note.finding for note in self.notes if note.side == side}
+        return in_order(arrays, of_side.values())
 
     def add(self, stage: Stage, problem: str) -> None:
         """Adds a stage's result on one problem."""
@@ -176,7 +210,7 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     row = diverged.first_divergence
     assert row is not None  # it diverged
     error = row.error.relative_rms if row.error is not None else math.nan
-    return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
+    return (Fault("unknown", diverged.name, Finding(row.name, diverged.name, math.nan, (), None), error, row.case),)
 
 
 def _once(faults: Sequence[Fault]) -> tuple[Fault, ...]:

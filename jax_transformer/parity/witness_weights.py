@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.proof_any import INPUT
-from jax_transformer.parity.problems import Problem, other_weights, randomised
+from jax_transformer.parity.problems import Problem, is_formula, other_weights, randomised
 from jax_transformer.runtime.trees import flatten
 
 Arrays = Mapping[str, np.ndarray]
@@ -94,7 +94,7 @@ def _changed(own: Arrays, drawn: Arrays, sort_of: Callable[[str], Sort], seed: i
 
 
 def _sort_of_leaf(path: str) -> Sort:
-    if path.startswith("constants/"):
+    if is_formula(path):
         return "constant"
     ends: dict[str, Sort] = {"kernel": "kernel", "embedding": "input", "bias": "bias"}
     return next((sort for end, sort in ends.items() if path.endswith(end)), "scale")

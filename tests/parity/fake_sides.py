@@ -24,7 +24,7 @@ from jax_transformer.parity.backends.side import (
     Training,
     layer_by_layer,
 )
-from jax_transformer.parity.diagnosis.findings import SideName
+from jax_transformer.parity.diagnosis.findings import Blamed
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle.decoding import DecodeRule, decode, logits_of_model
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
@@ -121,7 +121,7 @@ class FakeSide:
             inputs = {argument: known[name] for argument, name in node.inputs.items()}
             parameters = {argument: parameter(problem.params, path) for argument, path in node.parameters.items()}
             replay = Replay(self.config, node, inputs, parameters, known, problem.params)
-            with np.errstate(invalid="ignore"):  # −inf − −inf, as in rows masked altogether
+            with np.errstate(invalid="ignore"):  # −inf − −inf, as in fully masked rows
                 known[node.name] = self.faults[node.name](replay) if node.name in self.faults else replay.compute()
         return self.after({name: _of(array, dtype) for name, array in known.items() if name not in MODEL_INPUTS})
 
@@ -197,7 +197,7 @@ def run_pair(candidate: FakeSide, reference: FakeSide, **options: Any) -> Report
     return run(Pair(CONFIG, own_params(), candidate, reference, GENERATION, visible, allow=allow), **options)
 
 
-def blamed(report: Report, side: SideName = "candidate") -> dict[str, str]:
+def blamed(report: Report, side: Blamed = "candidate") -> dict[str, str]:
     """By node, what this side computes there."""
     return {fault.finding.node: fault.finding.cause for fault in report.faults if fault.side == side}
 

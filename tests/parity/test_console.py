@@ -124,7 +124,10 @@ def test_the_effect_and_the_environment_are_told() -> None:
     text = joined(printed(report))
     assert report.effect is not None
     assert f"logits off by {report.effect.relative_rms:.2e} (relative RMS)" in text
-    assert f"the likeliest token is another at {report.effect.changed} of 36 places (padding inside)" in text
+    assert (
+        f"the top-1 token changes at {report.effect.changed} of {report.effect.places} positions (padding inside)"
+        in text
+    )
     assert "tf32 off" in text
     assert all(f"sha256 {digest} {path}" in text for path, digest in report.sha256.items())
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fake_sides import CONFIG, GENERATION, make_params
 from selftest.subjects import make_model
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide, understood
 from jax_transformer.parity.backends.side import Plan
+from jax_transformer.parity.diagnosis.training import Step, explain_steps
+from jax_transformer.parity.oracle.updates import initial_state
 from jax_transformer.parity.problems import nudged_problem, own_problem
+from jax_transformer.parity.stages.training import update_rule
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 MODEL = make_model("stepwise_core")
@@ -35,3 +40,17 @@ def test_options_that_a_compiler_does_not_know_are_left_out() -> None:
     level = {"xla_backend_optimization_level": 0}
     assert understood({**level, "xla_cpu_no_such_option": True}) == level
     assert (understood(QUICKLY) or {}).items() >= level.items()
+
+
+def test_the_gradients_of_a_step_are_those_that_its_update_reads() -> None:
+    """Where keys are all the same, gradients of queries are zero but for rounding, and Adam makes whole steps of it:
+    gradients of another program explain none of them."""
+    params = make_params(CONFIG)
+    keys = params["decoder"]["layers"]["cross_attention"]["key"]
+    keys["kernel"] = np.zeros_like(keys["kernel"])
+    side = JaxSide("jax", Model(CONFIG, params, None, None, GENERATION))
+    done = side.train(own_problem(CONFIG, params), 3, keep_all=True)
+    of_queries = done.gradients[0]["decoder/layers/cross_attention/query/kernel[0]"]
+    assert 0.0 < np.abs(of_queries).max() < 1e-15
+    steps = [Step(gradients, after) for gradients, after in zip(done.gradients, done.parameters[1:], strict=True)]
+    assert explain_steps(update_rule(CONFIG), initial_state(done.parameters[0]), steps) == []

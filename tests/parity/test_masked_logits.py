@@ -1,4 +1,4 @@
-"""Masked logits count by the weights that they leave, and rows that are masked altogether for themselves."""
+"""Masked logits count by the weights that they leave, and fully masked rows for themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 LOGITS, OTHER = "decoder.layers.1.self_attention.logits", "decoder.layers.0.self_attention.logits"
 WEIGHTS = "decoder.layers.1.cross_attention.weights"
-BLIND = "rows masked altogether"
+BLIND = "fully masked rows"
 
 
 def filled(value: float) -> Callable[[Replay], np.ndarray]:

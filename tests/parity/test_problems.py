@@ -16,7 +16,15 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import with_padding_at_the_end
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.graph import nodes
-from jax_transformer.parity.problems import LONGEST, Problem, long_problem, other_weights, own_problem
+from jax_transformer.parity.problems import (
+    LONGEST,
+    Problem,
+    long_problem,
+    other_weights,
+    own_problem,
+    randomised,
+    swap_target_ids,
+)
 from jax_transformer.runtime.trees import flatten, unflatten
 
 POST = dataclasses.replace(CONFIG, max_length=40)
@@ -212,3 +220,68 @@ def test_without_inner_padding_only_sentences_ends_are_padded() -> None:
         np.testing.assert_array_equal(after[~was_pad], before[~was_pad])
         at_end = np.flip(np.logical_and.accumulate(np.flip(was_pad, 1), 1), 1)
         np.testing.assert_array_equal(is_pad, at_end)
+
+
+# --- beginnings of targets
+
+
+BUFFER = dataclasses.replace(CONFIG, tie_head=True, head_bias="buffer")
+
+
+@pytest.mark.parametrize("config", [POST, BUFFER])
+def test_some_targets_begin_with_the_start_token(config: TransformerConfig) -> None:
+    params, start_id = make_params(config), 0
+    problems = [own_problem(config, params, start_id=start_id), *other_weights(config, params, start_id=start_id)]
+    longer = long_problem(config, params, start_id=start_id)
+    for problem in [*problems, *([longer] if longer else [])]:
+        without = own_problem(config, params) if problem is not longer else long_problem(config, params)
+        assert without is not None
+        begins = problem.decoder_input_ids[:, 0] == start_id
+        assert begins.any()
+        assert np.array_equal(problem.labels, without.labels)
+        assert np.array_equal(problem.decoder_input_ids[:, 1:], without.decoder_input_ids[:, 1:])
+    assert not (own_problem(config, params, start_id=start_id).decoder_input_ids[[1, 4, 5, 6], 0] == start_id).all()
+
+
+def test_a_start_token_that_the_decoder_masks_begins_no_target() -> None:
+    masking = dataclasses.replace(POST, decoder_padding="keys")
+    params = make_params(masking)
+    starting = own_problem(masking, params, start_id=masking.target_pad_id)
+    assert np.array_equal(starting.decoder_input_ids, own_problem(masking, params).decoder_input_ids)
+    seeing = dataclasses.replace(POST, decoder_padding="none")
+    starting = own_problem(seeing, make_params(seeing), start_id=seeing.target_pad_id)
+    assert (starting.decoder_input_ids[[0, 2, 3], 0] == seeing.target_pad_id).all()
+
+
+# --- buffers
+
+
+def with_buffer() -> Problem:
+    params = make_params(BUFFER) | {"constants": make_params(BUFFER)["constants"]}
+    params["constants"]["head_bias"] = np.zeros(BUFFER.target_vocab_size, np.float32)
+    return own_problem(BUFFER, params)
+
+
+def test_a_bias_that_is_a_buffer_is_random_and_tables_of_a_formula_stay() -> None:
+    params = with_buffer().params
+    leaves = randomised(params, np.random.default_rng(0))
+    assert leaves["constants/head_bias"].std() > 0.1
+    assert np.array_equal(leaves["constants/encoder_positions"], params["constants"]["encoder_positions"])
+    for problem in other_weights(BUFFER, params):
+        assert flatten(problem.params)["constants/head_bias"].dtype == np.float32
+        assert flatten(problem.params)["constants/head_bias"].any()
+
+
+def test_what_a_side_cannot_receive_keeps_its_value() -> None:
+    for problem in other_weights(BUFFER, with_buffer().params, kept=["constants/head_bias"]):
+        assert not flatten(problem.params)["constants/head_bias"].any()
+
+
+def test_a_buffer_is_swapped_with_the_ids() -> None:
+    problem = next(other_weights(BUFFER, with_buffer().params))
+    before, after = (
+        forward(BUFFER, one.params, *one.ids)["logits"] for one in (problem, swap_target_ids(BUFFER, problem, 4, 7))
+    )
+    order = np.arange(BUFFER.target_vocab_size)
+    order[[4, 7]] = 7, 4
+    assert np.abs(after[..., order] - before).max() < 1e-12

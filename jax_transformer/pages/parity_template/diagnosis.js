@@ -19,7 +19,7 @@ function cause(group) {
   const closest = surest.filter(({ fault }) => fault.runner_up).sort((a, b) => (a.margin ?? 0) - (b.margin ?? 0) || rival(a) - rival(b))[0];
   const [atMost, atLeast] = group.length > 1 ? ['≤\u00a0', '≥\u00a0'] : ['', ''];
   return element('article', { class: 'cause' },
-    element('p', { class: 'over' }, `The ${first.side} computes something else at ${counted(group.length, 'node')}`),
+    element('p', { class: 'over' }, first.side === 'unknown' ? `The sides differ at ${counted(group.length, 'node')}; nothing shows which is wrong` : `The ${first.side} computes something else at ${counted(group.length, 'node')}`),
     element('h2', {}, isNamed ? first.cause : first.cause.replace('unexplained', 'Unexplained')),
     element('p', { class: 'nodes' }, listed(group.map((fault) => fault.node))),
     factList('numbers', [
@@ -30,7 +30,7 @@ function cause(group) {
       [isNamed ? 'Runner-up' : 'Nearest variant', closest ? `${closest.fault.runner_up.variant}` : null, closest ? element('small', {}, ` leaves ${formatError(closest.fault.runner_up.residual)}`) : null],
       ['Proof', first.nature || null],
       ['Told apart by', first.told_apart_by],
-      ['Changes', first.changes === 'rows masked altogether' ? 'only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that' : null],
+      ['Changes', first.changes === 'fully masked rows' ? 'only fully masked rows, where a query sees no key; --allow fully-masked accepts that' : null],
     ]),
     first.command ? [element('p', { class: 'over' }, group.length > 1 ? 'Replay the first of these nodes alone' : 'Replay this node alone'), commandLine(first.command)] : null);
 }

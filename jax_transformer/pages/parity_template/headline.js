@@ -16,7 +16,7 @@ function masthead(data, rows) {
     first ? divergedFigures(data, rows, first) : comparedFigures(rows),
     first && first.reason ? element('p', { class: 'lead' }, 'There: ', first.reason, '.') : null,
     data.faults.length ? diagnosis(data.faults) : first ? element('p', { class: 'lead' }, 'No node was found at fault: the divergence is unexplained.') : null,
-    data.notes.length ? notes(data.notes) : null,
+    data.notes.length || data.remarks.length ? notes(data.notes, data.remarks) : null,
   ].filter(Boolean);
 }
 
@@ -31,10 +31,10 @@ function doubts(texts) {
   return element('div', { class: 'doubts' }, element('p', {}, 'This report is inconclusive:'), element('ul', {}, texts.map((text) => element('li', {}, text))));
 }
 
-/** Lists what a side writes otherwise without computing anything else. */
-function notes(faults) {
+/** Lists what a side writes otherwise without computing anything else, and what holds of both. */
+function notes(faults, remarks) {
   const line = ([first, ...others]) => `${first.matches[0].variant}, at ${counted(others.length + 1, 'node')} of the ${first.side}: the same function`;
-  return element('ul', { class: 'notes' }, faultGroups(faults).map((group) => element('li', {}, line(group))));
+  return element('ul', { class: 'notes' }, [...faultGroups(faults).map((group) => element('li', {}, line(group))), ...remarks.map((remark) => element('li', {}, remark))]);
 }
 
 /** entries: [title, figure, explanation]. */
@@ -58,6 +58,7 @@ function divergedFigures(data, rows, first) {
 }
 
 function localNote(fault, local) {
+  if (fault && fault.side === 'unknown') return 'not measured';
   if (fault) return `the ${fault.side}, for its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
   return Number.isFinite(local) ? 'the candidate, for its own inputs' : 'not measured';
 }
@@ -65,7 +66,7 @@ function localNote(fault, local) {
 function effectFigure(effect) {
   if (!effect) return ['Effect on the logits', '–', 'not measured'];
   const size = `logits off by ${formatError(effect.relative_rms)}, the largest by ${formatError(effect.max_error)}; KL ${formatError(effect.divergence)} nats`;
-  return ['Likeliest tokens changed', [formatCount(effect.changed), element('span', { class: 'unit' }, ` of ${formatCount(effect.places)}`)], effect.case ? `${size}, on ${effect.case}` : size];
+  return ['Top-1 tokens changed', [formatCount(effect.changed), element('span', { class: 'unit' }, ` of ${formatCount(effect.places)}`)], effect.case ? `${size}, on ${effect.case}` : size];
 }
 
 function comparedFigures(rows) {

@@ -67,7 +67,7 @@ function lineOf(node) {
   const state = node.worst ? [mark(node.worst.verdict), element('span', { class: 'unseen' }, `${node.worst.verdict} `)] : element('span', { class: 'mark', title: 'not compared' }, '·');
   const notes = node.children.size && node.diverged ? summaryOf(node) : stageNote(node.worst);
   const tags = [node.isFirst ? element('span', { class: 'tag' }, 'first divergence') : null,
-    ...node.faults.map((fault) => element('span', { class: 'tag fault' }, `${fault.side} at fault: ${fault.cause}`))];
+    ...node.faults.map((fault) => element('span', { class: 'tag fault' }, fault.side === 'unknown' ? `differs: ${fault.cause}` : `${fault.side} at fault: ${fault.cause}`))];
   return [
     element('span', { class: `label ${verdict}` }, state, element('code', {}, node.name), notes ? element('span', { class: 'note' }, notes) : null, ...tags),
     element('span', { class: 'error' }, node.worst ? errorText(node.worst, relativeRms(node.worst)) : '–'),

@@ -234,7 +234,8 @@ class _Notes:
             self.found[name] = self._copy(tensor)
         elif tensor.requires_grad and not tensor.is_inference():
             whole = tensor._base if tensor._is_view() and tensor._base.requires_grad else None
-            if whole is None or whole.numel() != tensor.numel() or not whole.is_contiguous():
+            is_whole = whole is not None and (whole.numel(), whole.dtype) == (tensor.numel(), tensor.dtype)
+            if whole is None or not is_whole or not whole.is_contiguous():
                 tensor.register_hook(partial(self._collect, name))
             else:  # such as x.transpose(0, 1), where x goes on, or is changed in place, under its own name
                 whole.register_hook(partial(self._keep_viewed, name, tensor.size(), tensor.stride()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jax_transformer.proof.programs import UnknownOperation
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -26,6 +27,22 @@ def copied(module: nn.Module) -> nn.Module:
         for hook in (theirs._post_accumulate_grad_hooks or {}).values() if own.requires_grad else ():
             own.register_post_accumulate_grad_hook(hook)
     return copy_of
+
+
+def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Moves a module to the CPU, with floating-point tensors in a dtype, and returns it.
+
+    Complex ones become complex128 beside float64, and complex64 beside others. (`Module.to` drops their imaginary
+    parts.)
+    """
+    import torch
+
+    of_complex = torch.complex128 if dtype == torch.float64 else torch.complex64
+
+    def in_dtype(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cpu", dtype if tensor.is_floating_point() else of_complex if tensor.is_complex() else None)
+
+    return module._apply(in_dtype)
 
 
 def check_copyable(module: nn.Module) -> None:

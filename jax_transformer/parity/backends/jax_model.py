@@ -20,6 +20,7 @@ from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import AnyMesh
+from jax_transformer.parallel.tracing import divide_rows, on_mesh
 from jax_transformer.parity.backends.devices import Devices
 from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
 from jax_transformer.parity.backends.side import (
@@ -41,7 +42,7 @@ from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy, without_filling
 from jax_transformer.training.optimizer_state import OptimizerStateError, continue_training, training_state
 from jax_transformer.training.state import TrainState, all_params, init_state
-from jax_transformer.training.step import make_train_step
+from jax_transformer.training.step import StepFunctions, make_train_step
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """On a CPU, for programs that run once: the same operations, compiled in a third of the time."""
@@ -109,7 +110,7 @@ class JaxSide:
             self._decoded[work] = _WORKER.submit(self._decode, *work)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        compiled = self._program(_compiled_step, problem).result()
+        compiled = self._program(_compiled_step_with_gradients if keep_all else _compiled_step, problem).result()
         with in_precision("float64"):
             params = cast(problem.params, "float64")
             state = init_state(
@@ -119,11 +120,12 @@ class JaxSide:
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keep_all:
-                    gradients.append(self._parameter_gradients(problem, state))
-                state, metrics = compiled(state, batch)
-                losses.append(float(metrics["loss"]))
-                if keep_all:
+                    state, metrics, of_step = compiled(state, batch)
+                    gradients.append(_by_layer(of_step))
                     parameters.append(_trained(state))
+                else:
+                    state, metrics = compiled(state, batch)
+                losses.append(float(metrics["loss"]))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
 
     def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
@@ -155,10 +157,6 @@ class JaxSide:
     def filled_up(self, problem: Problem) -> Problem:
         """Returns a problem with as many rows as the devices divide; see `Devices`."""
         return self.devices.filled_up(problem, self.config.target_pad_id)
-
-    def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
-        at = dataclasses.replace(problem, params=map_leaves(np.asarray, all_params(state)))
-        return self.gradients(at).parameters
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         under_way = self._decoded.pop((problem, decoding), None)
@@ -257,12 +255,35 @@ def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.S
 def _compiled_step(
     config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
 ) -> Any:
-    optimizer = programs.optimizer
+    step = make_train_step(config, train, optimizer=programs.optimizer, loss=programs.loss, mesh=devices.real)
+    return _compiled_for_states(step, config, train, programs, devices, problem)
+
+
+def _compiled_step_with_gradients(
+    config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
+) -> Any:
+    """Compiles (state, batch) → the next state, its metrics, and the gradients that the update reads. Those of another
+    program are others in their last bits, which Adam turns into steps where they are nearly zero."""
+    parts = StepFunctions.of("parity", config, train, programs.optimizer, loss=programs.loss, mesh=devices.mesh)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Any, Params]:
+        batch = divide_rows(batch, train.accumulate)
+        tokens = parts.count(batch)
+        mean, computed = parts.gradients(state, batch, tokens, parts.dropout_key(state))
+        gradients = jax.lax.optimization_barrier(computed)  # else, the update may read a copy that is rounded otherwise
+        return *parts.update(state, mean, tokens, gradients), gradients
+
+    return _compiled_for_states(jax.jit(on_mesh(step, devices.real)), config, train, programs, devices, problem)
+
+
+def _compiled_for_states(
+    step: Any, config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
+) -> Any:
+    """Compiles a function of the state of a training and a batch."""
     with in_precision("float64"):
         state = jax.eval_shape(
-            lambda params: init_state(config, train, params, optimizer=optimizer), _in_float64(problem)
+            lambda params: init_state(config, train, params, optimizer=programs.optimizer), _in_float64(problem)
         )
-        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss, mesh=devices.real)
         lying = devices.abstract_state(state)
         return step.lower(lying, devices.abstract_rows(_batch(problem))).compile(compiler_options=_options())
 
@@ -277,4 +298,8 @@ def _batch(problem: Problem) -> Batch:
 
 
 def _trained(state: TrainState) -> Arrays:
-    return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(state.params).items()})
+    return _by_layer(state.params)
+
+
+def _by_layer(params: Params) -> Arrays:
+    return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(params).items()})

@@ -18,7 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
-from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.copies import converted, copied
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
@@ -79,7 +79,7 @@ class ModuleReference:
         return as_arrays(self.module.state_dict())
 
     def build(self, dtype: torch.dtype) -> nn.Module:
-        return copied(self.module).to("cpu", dtype)
+        return converted(copied(self.module), dtype)
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         theirs = {self._bare(name): name for name in names}
@@ -96,6 +96,12 @@ class ModuleReference:
             if name not in self._own_tensors and name not in self._spare
         }
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
+
+    def holds(self, path: str) -> bool:
+        """Returns whether a tensor of the module holds the leaf at this path."""
+        own = {self._bare(name) for name in self.own()}
+        rules = (rule for rule in self.dialect.rules(self.config) if path in rule.paths)
+        return any(name in own for rule in rules for name in rule.all_names)
 
     def _bare(self, name: str) -> str:
         """Returns the name that the dialect gives to a tensor."""

@@ -29,7 +29,7 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
         found = {**activations, LOSS: loss}
         if not gradients:
             return found
-        trained = list(module.parameters())
+        trained = [one for one in module.parameters() if one.requires_grad]
         of_trained = torch.autograd.grad(loss, trained, allow_unused=True)
     by_tensor = {id(one): gradient for one, gradient in zip(trained, of_trained, strict=True)}
     held = module.state_dict(keep_vars=True)

@@ -36,7 +36,7 @@ from jax_transformer.parity.backends.torch_programs import (
     take_step,
 )
 from jax_transformer.parity.backends.torch_resuming import halted, load_state
-from jax_transformer.parity.backends.torch_tensors import to_array
+from jax_transformer.parity.backends.torch_tensors import to_array, to_tensor
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
@@ -342,7 +342,7 @@ class TorchSide:
             given = self.reference.state_dict(params, held.keys())
             with torch.no_grad():
                 for name, array in given.items():
-                    held[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+                    held[name].copy_(to_tensor(array))
             self._loaded[dtype] = params
         return module
 

@@ -46,6 +46,14 @@ def equal_tensor(held: Mapping[str, torch.Tensor], name: str, others: Collection
     return next((other for other in others if other != name and torch.equal(held[other], held[name])), None)
 
 
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """Returns a tensor of an array's values; those of dtypes that NumPy lacks, such as bfloat16, in float32."""
+    import torch
+
+    wide = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # ml_dtypes register theirs
+    return torch.from_numpy(np.ascontiguousarray(wide))
+
+
 def to_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
     import torch

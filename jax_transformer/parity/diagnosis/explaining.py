@@ -10,7 +10,7 @@ import numpy as np
 from jax_transformer.parity.diagnosis.findings import Effect, Finding, Match
 from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
 from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
-from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes
 from jax_transformer.parity.faults.masks import fill_names
 from jax_transformer.parity.faults.positions import read_from_sum
 from jax_transformer.parity.gates.arrays import Arrays
@@ -20,7 +20,7 @@ from jax_transformer.parity.oracle.replay import parameter, recompute
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
-BLIND = "rows masked altogether have other weights than uniform ones"
+BLIND = "fully masked rows have other weights than uniform ones"
 FILL = "masked logits have other values"
 
 
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     @property
     def error(self) -> float:
         """Returns the distance that decides."""
-        return self.apart.blind if self.effect == "rows masked altogether" else self.apart.seen
+        return self.apart.blind if self.effect == "fully masked rows" else self.apart.seen
 
     @property
     def passes(self) -> bool:
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
     node: Node
     match: Match
     fits_all: bool
-    """Whether it fits beyond what decides: in rows masked altogether, or in the logits that leave the weights there."""
+    """Whether it fits beyond what decides: in fully masked rows, or in the logits that leave the weights there."""
     values: Mapping[str, np.ndarray]
     """The values of the chain's nodes, by name; none for a variant that doesn't fit."""
 
@@ -93,6 +93,10 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
     found.sort(key=lambda trial: trial.match.residual)
     within = [trial for trial in found if trial.match.residual <= GATE]
     within = [trial for trial in within if trial.fits_all] or within
+    here = {trial.match.variant for trial in within if trial.node is node}
+    within = [trial for trial in within if trial.node is node or trial.match.variant not in here]
+    if not within and effect == "function":
+        within = _together(step, config, params)
     within.sort(key=lambda trial: trial.match.variant.count(", "))  # variants of one change first
     place = within[0].node if within else node
     matches, precision = _with_places(within, place), ""
@@ -106,15 +110,78 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
     return Explained(finding, values)
 
 
+def _together(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> list[Trial]:
+    """Returns what fits if all nodes of the chain have one fault: queries and keys rotated by another base, or a layer
+    with the weights of another."""
+    chain = (*step.hidden, step.node)
+    if not 1 < len(chain) <= LONGEST_CHAIN:
+        return []
+    found = []
+    exact = [variant for variant in catalogue(config) if not variant.recognises]
+    by_name: dict[str, list[Variant]] = {}
+    for variant in exact:
+        by_name.setdefault(variant.name, []).append(variant)
+    for name, variants in by_name.items():
+        if sum(any(one.kind in variant.kinds for variant in variants) for one in chain) < 2:
+            continue
+        values, nodes = _all_with(variants, step, config, params)
+        last = values.get(step.node.name)
+        if last is None or len(nodes) < 2:
+            continue
+        residual = measure(step.received, last, step.rows).under("function", step.gate)
+        if residual <= GATE:
+            found.append(Trial(nodes[0], Match(f"{name} ({_others(nodes[1:])})", residual), True, values))
+    return found
+
+
+def _others(nodes: Sequence[Node]) -> str:
+    more = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
+    return f"with {', '.join(node.name for node in nodes[:MOST_NODES])}{more}"
+
+
+MOST_NODES = 3
+"""The most nodes named beside the first that has a fault."""
+LONGEST_CHAIN = 40
+"""The most nodes that weren't captured, one after another, in which one fault of all of them is looked for."""
+
+
+def _all_with(
+    variants: Sequence[Variant], step: Step, config: TransformerConfig, params: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], list[Node]]:
+    """Returns the values of the step's chain if each node has the first of these faults that it can have, and the nodes
+    that have one."""
+    values: dict[str, np.ndarray] = {}
+    faulty = []
+    for node in (*step.hidden, step.node):
+        own = step._replace(known={**step.known, **values})
+        replay = replay_of(node, own, config, params)
+        for variant in variants:
+            if node.kind in variant.kinds:
+                try:
+                    with np.errstate(all="ignore"):
+                        values[node.name] = variant.compute(replay)
+                except (ValueError, LookupError):
+                    continue
+                faulty.append(node)
+                break
+        else:
+            if not values.keys().isdisjoint(node.inputs.values()):
+                try:
+                    values[node.name] = recompute(node, config, own.known, params)
+                except ValueError:
+                    return {}, []
+    return values, faulty
+
+
 def _fits_elsewhere(apart: Apart, effect: Effect) -> bool:
-    return (apart.blind_as_given if effect == "rows masked altogether" else apart.blind_residual) <= GATE
+    return (apart.blind_as_given if effect == "fully masked rows" else apart.blind_residual) <= GATE
 
 
 def _beyond_the_catalogue(
     step: Step, config: TransformerConfig, params: Mapping[str, Any]
 ) -> tuple[tuple[Match, ...], str]:
     """Returns causes that no variant alone stands for, or the dtype that the node was computed in beside an unknown
-    fault: fills of any value, rows masked altogether, and faults in lower precision."""
+    fault: fills of any value, fully masked rows, and faults in lower precision."""
     node, effect = step.node, step.effect
     if effect == "function":
         replay = replay_of(node, step, config, params)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 SideName = Literal["candidate", "reference"]
-Effect = Literal["function", "rows masked altogether", "none"]
+Blamed = Literal["candidate", "reference", "unknown"]
+"""The side at fault; "unknown" if the two differ and nothing shows which of them is right."""
+Effect = Literal["function", "fully masked rows", "none"]
 """What a difference changes: the model's function; only rows in which a query sees no key; or nothing but the value of
 masked logits, which softmax ignores."""
 
@@ -24,7 +26,7 @@ class Finding(NamedTuple):
     node: str
     kind: str
     local_error: float
-    """The relative RMS between the received value and the right one for these inputs."""
+    """The relative RMS between the received value and the right one for these inputs; NaN if that isn't known."""
     matches: tuple[Match, ...]
     """Variants within the gate, those of one change first; none if the catalogue lacks the fault."""
     runner_up: Match | None
@@ -35,6 +37,9 @@ class Finding(NamedTuple):
     """What the difference changes; "none" is a note, and no fault."""
     precision: str = ""
     """The dtype that the node was computed in, if it has another fault beside that one that no variant explains."""
+
+    heads: tuple[int, ...] = ()
+    """The order of an attention's heads, where that is all that differs: the right number of each."""
 
     @property
     def is_fault(self) -> bool:
@@ -50,8 +55,8 @@ class Finding(NamedTuple):
 class Fault(NamedTuple):
     """Holds a finding, its side and its stage."""
 
-    side: SideName
-    """The side at fault: the one that departs from the config."""
+    side: Blamed
+    """The side at fault: the one that departs from the config, or whose gradients aren't the slope of its loss."""
     stage: str
     finding: Finding
     propagated_error: float

@@ -1,7 +1,7 @@
 """Measure how far a captured value is from the right one, by what the difference does to the model.
 
 Softmax ignores the exact value of masked logits, so these are judged by the weights that they leave: a fill of −1e30
-is the same function as one of −1e9. Rows that are masked altogether, in which a query sees no key, have no right value
+is the same function as one of −1e9. Fully masked rows, in which a query sees no key, have no right value
 that all programs agree on (uniform weights, zeros, NaN), so they are measured apart from the others.
 """
 
@@ -27,7 +27,7 @@ class Apart(NamedTuple):
     seen: float
     """Where every query sees a key, and of the logits that aren't masked."""
     blind: float = 0.0
-    """In rows that are masked altogether; of logits, the distance of the weights that they leave."""
+    """In fully masked rows; of logits, the distance of the weights that they leave."""
     blind_as_given: float = 0.0
     """The same, of logits as they are."""
     fill: float = 0.0
@@ -35,7 +35,7 @@ class Apart(NamedTuple):
 
     @property
     def blind_residual(self) -> float:
-        """Returns the distance in rows that are masked altogether, of the weights or of the logits as they are."""
+        """Returns the distance in fully masked rows, of the weights or of the logits as they are."""
         return min(self.blind, self.blind_as_given)
 
     def effect(self, gate: float = GATE) -> Effect:
@@ -46,7 +46,7 @@ class Apart(NamedTuple):
         """
         if not self.seen <= gate:
             return "function"
-        return "rows masked altogether" if not self.blind <= gate else "none"
+        return "fully masked rows" if not self.blind <= gate else "none"
 
     def under(self, effect: Effect, gate: float = GATE) -> float:
         """Returns the distance that counts for a variant that should explain a difference with this effect."""
@@ -54,7 +54,7 @@ class Apart(NamedTuple):
             return self.seen
         if not self.seen <= gate:
             return np.inf
-        return self.blind_residual if effect == "rows masked altogether" else self.fill
+        return self.blind_residual if effect == "fully masked rows" else self.fill
 
 
 class Rows(NamedTuple):
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
     mask: np.ndarray | None = None
     """The mask of attention logits, broadcastable to [B, N, Q, K]; None for other nodes, or without a mask."""
     blind: np.ndarray | None = None
-    """Which rows are masked altogether, broadcastable to the value; None if none is."""
+    """Which rows are fully masked, broadcastable to the value; None if none is."""
     undefined: np.ndarray | None = None
     """Of attention logits, the rows that say nothing: their query is NaN, or sees no key and some key is NaN."""
 
@@ -92,7 +92,7 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
         return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
-    chain = [one for one in (*hidden, node) if _stack(one) == _stack(node)]
+    chain = [one for one in (*hidden, node) if stack_of(one) == stack_of(node)]
     weights = {one.inputs["weights"] for one in chain if one.kind == "context"} & masks.keys()
     of_each = [~known[masks[name]].any(axis=(1, 3)) for name in weights]  # [B, Q], 1 along an axis without difference
     if not of_each:
@@ -106,10 +106,10 @@ OF_QUERIES = ("query", "normed_query", "rotated_query", "scaled_context")
 """Activations of an attention with an axis of heads, at the positions of its keys and of its queries."""
 
 
-def _stack(node: Node) -> str | None:
-    """Returns the stack whose positions the node's value has."""
+def stack_of(node: Node) -> str:
+    """Returns the stack whose positions the node's value has; logits have the decoder's."""
     stack, _, path = place(node.name)
-    return "encoder" if path[0] == "cross_attention" and path[-1] in OF_KEYS else stack
+    return "encoder" if path[0] == "cross_attention" and path[-1] in OF_KEYS else stack or "decoder"
 
 
 def _features(node: Node) -> int:

@@ -16,7 +16,9 @@ import numpy as np
 
 from jax_transformer.parity.diagnosis.explaining import Explained, Step, explain
 from jax_transformer.parity.diagnosis.findings import Finding
+from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
+from jax_transformer.parity.diagnosis.padding import zeroed_padding
 from jax_transformer.parity.diagnosis.placement import misplaced_norms
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import Arrays
@@ -104,7 +106,12 @@ class _Walk:
             return Finding(name, step.node.kind, np.inf, (), None)
         result = Explained(None)
         if not step.passes:
-            result = misplaced_norms(step, self.config, self.params, self.captured, self.masks) or self._explained(step)
+            result = (
+                zeroed_padding(step, computed, self.config, self.params)
+                or permuted_heads(step, self.config, self.params, self.captured, self.masks)
+                or misplaced_norms(step, self.config, self.params, self.captured, self.masks)
+                or self._explained(step)
+            )
         elif step.apart.fill > GATE:
             result = self._explained(step)
         self.done |= result.done

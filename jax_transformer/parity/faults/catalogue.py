@@ -13,6 +13,7 @@ from jax_transformer.parity.faults.embeddings import embeddings
 from jax_transformer.parity.faults.feed_forward import feed_forward
 from jax_transformer.parity.faults.head import head
 from jax_transformer.parity.faults.heads import heads
+from jax_transformer.parity.faults.layers import layers
 from jax_transformer.parity.faults.masks import masks
 from jax_transformer.parity.faults.norms import norms
 from jax_transformer.parity.faults.positions import positions
@@ -41,5 +42,6 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from masks(config)
     yield from feed_forward(config)
     yield from head(config)
+    yield from layers(config)
     yield from precision()
     yield from dropout()

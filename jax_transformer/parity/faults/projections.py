@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -21,14 +21,14 @@ def projections() -> Iterator[Variant]:
         yield Variant(f"kernel of the {name}", ("projection",), partial(_of_sibling, name=name))
     yield Variant("fused kernel of 3 × N × H sliced as N × 3 × H", ("projection",), partial(_sliced, is_by_head=True))
     yield Variant("fused kernel of N × 3 × H sliced as 3 × N × H", ("projection",), partial(_sliced, is_by_head=False))
-    yield Variant("heads split in the other order", ("projection",), _split_otherwise)
-    yield Variant("heads split without transposing", ("projection",), _split_untransposed)
-    yield Variant(
-        "heads merged without transposing back", ("projection", "merge_heads"), partial(_merged, order=(0, 2, 1, 3))
-    )
-    yield Variant(
-        "heads merged in the other order", ("projection", "merge_heads"), partial(_merged, order=(0, 1, 3, 2))
-    )
+    for name, split in SPLITS.items():
+        yield Variant(name, ("projection",), partial(_split, split=split))
+        yield Variant(name, ("attention_logits", "context"), partial(_of_split, split=split))
+    for split_name, (name, order) in zip(SPLITS, MERGES.items(), strict=True):
+        yield Variant(name, ("projection", "merge_heads"), partial(_merged, order=order))
+        yield Variant(name, ("context",), partial(_context_merged, order=order, split=None))
+        both = partial(_context_merged, order=order, split=SPLITS[split_name])
+        yield Variant(f"{split_name}, and {name}", ("context",), both)
     yield Variant("reads its input normed", ("projection", "feed_forward_hidden"), _read_normed)
     yield Variant("reads its input before the norm", ("projection", "feed_forward_hidden"), _read_unnormed)
     yield Variant("keys and values of the decoder", ("projection",), _of_the_decoder)
@@ -83,18 +83,39 @@ def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
     return replay.compute(parameters=sliced)
 
 
-def _split_otherwise(replay: Replay) -> np.ndarray:
+def _otherwise(y: np.ndarray) -> np.ndarray:
     """Reads the features of [B, T, N, H] as [H, N]."""
-    y = replay.compute()
     batch, length, heads, width = y.shape
     return y.reshape(batch, length, width, heads).swapaxes(2, 3)
 
 
-def _split_untransposed(replay: Replay) -> np.ndarray:
+def _untransposed(y: np.ndarray) -> np.ndarray:
     """Reads [B, T, N · H] as [B, N, T, H], without moving memory."""
-    y = replay.compute()
     batch, length, heads, width = y.shape
     return y.reshape(batch, heads, length, width).swapaxes(1, 2)
+
+
+SPLITS = {"heads split in the other order": _otherwise, "heads split without transposing": _untransposed}
+MERGES = {"heads merged in the other order": (0, 1, 3, 2), "heads merged without transposing back": (0, 2, 1, 3)}
+"""The merges that belong to these splits, in programs that do neither right; axes of [B, T, N, H] as they are read."""
+
+
+def _split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return split(replay.compute())
+
+
+def _of_split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Splits queries and keys, or values, that are right as long as their heads aren't split."""
+    roles = ("query", "key") if replay.node.kind == "attention_logits" else ("value",)
+    return replay.compute({role: split(np.ascontiguousarray(replay.inputs[role])) for role in roles})
+
+
+def _context_merged(
+    replay: Replay, order: tuple[int, ...], split: Callable[[np.ndarray], np.ndarray] | None
+) -> np.ndarray:
+    """Flattens the context in another order, as a linear layer reads it, of values that were split otherwise, too."""
+    context = replay.own if split is None else _of_split(replay, split)
+    return context.transpose(order).reshape(context.shape)
 
 
 def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:

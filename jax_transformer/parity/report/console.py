@@ -43,8 +43,8 @@ def show(report: Report, console: Console, *, verbose: bool = False) -> None:
     for facts in filter(None, [_local(report), *causes_and_effect(report)]):
         _print_facts(facts, console)
         _print("", console)
-    if report.notes:
-        _print_facts(notes(report), console)
+    if report.notes or report.remarks:
+        _print_facts([*notes(report), *(("remark", remark) for remark in report.remarks)], console)
         _print("", console)
     for line, stage in zip(_stage_lines(report.stages), report.stages, strict=True):
         _print(line, console, STYLES[stage.verdict])
@@ -148,6 +148,8 @@ def _local(report: Report) -> list[Fact]:
 def describe(row: Row) -> str:
     """Describes a row's error in words."""
     parts = [row.reason] if row.reason else []
+    if row.error is not None and math.isinf(row.error.relative_rms):
+        parts.append("all zero in the reference alone")
     if row.error is not None and math.isfinite(row.error.relative_rms):
         parts.append(f"relative RMS {row.error.relative_rms:.2e}")
         if math.isfinite(row.times_allowed):

@@ -16,7 +16,7 @@ MOST_NODES = 3
 
 Fact = tuple[str, str]
 """A label and a text."""
-BLIND = "only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that"
+BLIND = "only fully masked rows, where a query sees no key; --allow fully-masked accepts that"
 REPLAY = "replay"
 """The label of a command, which is never wrapped."""
 
@@ -60,20 +60,27 @@ def facts(faults: Sequence[Fault]) -> list[Fact]:
     more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
     seen = f"{first.stage}, {first.case}" if first.case else first.stage
     rows = [
-        ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''} of the {first.side}"),
+        ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''}{_of_side(first)}"),
         ("nodes" if many else "node", f"{', '.join(names[:MOST_NODES])}{more} ({seen})"),
-        (
-            "error",
-            f"local {first.finding.local_error:.2e}, propagated "
-            f"{first.propagated_error:.2e}{', at the first' if many else ''}",
-        ),
+        ("error", f"{_errors(first)}{', at the first' if many else ''}"),
         *_certainty(faults),
     ]
-    if first.finding.effect == "rows masked altogether":
+    if first.finding.effect == "fully masked rows":
         rows.append(("changes", BLIND))
     if first.finding.told_apart_by:
         rows.append(("told apart", f"by {first.finding.told_apart_by}"))
     return [*rows, *([(REPLAY, first.command)] if first.command else [])]
+
+
+def _errors(fault: Fault) -> str:
+    """Returns a fault's errors in words; the local one if there is a right value for the side's own inputs."""
+    local = "" if math.isnan(fault.finding.local_error) else f"local {fault.finding.local_error:.2e}, "
+    return f"{local}propagated {fault.propagated_error:.2e}"
+
+
+def _of_side(fault: Fault) -> str:
+    """Returns which side a fault is of, in words."""
+    return ": nothing shows which side is wrong" if fault.side == "unknown" else f" of the {fault.side}"
 
 
 def _certainty(faults: Sequence[Fault]) -> list[Fact]:
@@ -105,6 +112,6 @@ def _leaves(match: Match) -> str:
 
 
 def _effect(effect: Effect) -> str:
-    changed = f"the likeliest token is another at {effect.changed:,} of {effect.places:,} places"
+    changed = f"the top-1 token changes at {effect.changed:,} of {effect.places:,} positions"
     size = f"logits off by {effect.relative_rms:.2e} (relative RMS), {effect.max_error:.2e} at most"
     return f"{size}; KL divergence {effect.divergence:.2e} nats; {changed}{f' ({effect.case})' if effect.case else ''}"

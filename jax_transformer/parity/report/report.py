@@ -70,8 +70,9 @@ class Effect(NamedTuple):
     divergence: float
     """Mean Kullback-Leibler divergence of the candidate's next-token distribution from the reference's, in nats."""
     changed: int
-    """The number of places whose most likely token differs."""
+    """The number of positions whose top-1 token differs."""
     places: int
+    """The number of positions that count: no padding, and no sentence without a source."""
 
 
 class Divergence(AssertionError):
@@ -123,6 +124,8 @@ class Report:
     """The places where a side computes something else than it should, in execution order."""
     notes: tuple[Fault, ...] = ()
     """The places where a side writes the same function otherwise: masked logits of another value."""
+    remarks: tuple[str, ...] = ()
+    """What holds of both sides and isn't compared: tables that were carried over and aren't the formula's."""
     doubts: tuple[str, ...] = ()
     """Reasons why the result is inconclusive whatever the stages say, such as a side that differs from itself."""
     effect: Effect | None = None
@@ -166,8 +169,10 @@ class Report:
         stages = () if self.proof is None else self.proof.stages
         if any(name == fault.finding.node for stage in stages for name in stage.different):
             return "not the same function"
+        if fault.finding.effect == "fully masked rows":
+            return ""  # a proof's batch has none
         if any(name == fault.finding.node for stage in stages for name in stage.equal):
-            return "the same function, computed badly"
+            return "the same function, numerically unstable"
         return ""
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -182,6 +187,7 @@ class Report:
             "doubts": list(self.doubts),
             "faults": [{**_fault(fault), "nature": self.nature(fault)} for fault in self.faults],
             "notes": [_fault(note) for note in self.notes],
+            "remarks": list(self.remarks),
             "effect": None if self.effect is None else _numbers(self.effect),
             "stages": [_stage(stage) for stage in self.stages],
             "depth": [_numbers(depth) for depth in self.depth],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,9 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
+from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.rounding import allow_for_rounding
@@ -42,6 +44,9 @@ class Forward:
     heat_map: HeatMap | None
     local: Mapping[SideName, Mapping[str, float]]
     """Local errors by side and node."""
+    not_finite: tuple[str, ...] = ()
+    """The nodes at which the reference makes NaN or infinity of finite values, where every query sees a key: whatever
+    depends on them can't be judged."""
 
 
 def compare_forward(
@@ -72,10 +77,23 @@ def compare_forward(
     local: dict[SideName, dict[str, float]] = {}
     findings: dict[SideName, list[Finding]] = {}
     local["candidate"], findings["candidate"] = _judged(config, problem, candidate)
-    differs = "diverged" in (masks.verdict, forward.verdict)
-    if differs or any(finding.is_fault for finding in findings["candidate"]) or look_at_reference:
+    if (
+        "diverged" in (masks.verdict, forward.verdict)
+        or any(finding.is_fault for finding in findings["candidate"])
+        or look_at_reference
+    ):
         local["reference"], findings["reference"] = _judged(config, problem, reference)
+    not_finite = _not_finite(findings.get("reference", ()), reference)
+    if not_finite:
+        findings["reference"] = [one for one in findings["reference"] if _is_judged(one, reference)]
+    zeroed = any(match.variant == ZERO for side in findings.values() for one in side for match in one.matches)
+    if zeroed or any(one.heads for side in findings.values() for one in side):
+        where = both(where_not_padding(config, problem.ids, reference) if zeroed else {}, where)
+        sides: tuple[SideName, ...] = ("candidate", "reference")
+        shown = [in_order(arrays, findings.get(side, ())) for side, arrays in zip(sides, shown, strict=True)]
+        forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
+    differs = "diverged" in (masks.verdict, forward.verdict)
     apart = _propagated(masks, forward)
     found = [
         Fault(
@@ -96,12 +114,25 @@ def compare_forward(
         _truth_stage(local, faults),
         faults,
         tuple(fault for fault in found if not fault.finding.is_fault),
-        effect_on_logits(problem, candidate, reference) if differs else None,
+        effect_on_logits(config, problem, candidate, reference) if differs else None,
         heat_map(problem.name, first.name, candidate, reference)
         if first is not None and first.error is not None
         else None,
         local,
+        not_finite,
     )
+
+
+def _not_finite(findings: Iterable[Finding], trace: Arrays) -> tuple[str, ...]:
+    """Returns the faulty nodes of a trace whose values aren't finite. (Fully masked rows are another matter.)"""
+    names = (finding.node for finding in findings if finding.effect == "function" and finding.node in trace)
+    return tuple(name for name in names if trace[name].dtype != bool and not np.isfinite(trace[name]).all())
+
+
+def _is_judged(finding: Finding, trace: Arrays) -> bool:
+    """Returns whether a finding is of finite values; masks are inferred from logits that may not be."""
+    name = finding.node
+    return not name.startswith(MASK) and (name not in trace or bool(np.isfinite(trace[name]).all()))
 
 
 def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> Stage:
@@ -127,6 +158,11 @@ def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
             ):
                 where[name] = np.logical_and.reduce(np.broadcast_arrays(*known))
     return where
+
+
+def both(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns masks by name, those of both mappings joined."""
+    return {name: np.asarray(first.get(name, True) & second.get(name, np.True_)) for name in {**first, **second}}
 
 
 def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -192,12 +228,16 @@ def _propagated(*stages: Stage) -> dict[str, float]:
 # --- the effect of a divergence
 
 
-def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> Effect | None:
-    """Measures the effect on the logits; None if a side has no logits, or some that aren't finite."""
+def effect_on_logits(
+    config: TransformerConfig, problem: Problem, candidate: Arrays, reference: Arrays
+) -> Effect | None:
+    """Measures the effect on the logits of the positions that count: no padding, and no sentence without a source. None
+    if a side has no logits there, or some that aren't finite."""
     if "logits" not in candidate or "logits" not in reference or candidate["logits"].shape != reference["logits"].shape:
         return None
-    received, expected = candidate["logits"], reference["logits"]
-    if not (np.isfinite(received).all() and np.isfinite(expected).all()):
+    counts = counting(config, *problem.ids)
+    received, expected = (side["logits"][counts] for side in (candidate, reference))  # [positions, V]
+    if not len(expected) or not (np.isfinite(received).all() and np.isfinite(expected).all()):
         return None
     error = compare(received, expected)
     logs = [side - _log_sum(side) for side in (expected.astype(np.float64), received.astype(np.float64))]
@@ -209,7 +249,7 @@ def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> 
         error.max_error,
         max(divergence, 0.0),
         changed,
-        int(np.prod(expected.shape[:-1])),
+        len(expected),
     )
 
 
@@ -270,6 +310,8 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
+    for node in result.not_finite:
+        results.not_finite.setdefault(node, problem.name)
     forward = result.forward
     if forward.verdict == "diverged" and not result.faults:
         forward = _allow_for_rounding(pair, problem, traces, forward)
@@ -282,9 +324,8 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     results.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         results.own, results.truth = result, traces["reference"]
-        results.size_of_logits = (
-            float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
-        )
+        logits = np.abs(traces["reference"].get("logits", np.zeros(0)))
+        results.size_of_logits = float(logits.max(initial=0.0, where=np.isfinite(logits)))
 
 
 def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, Arrays], stage: Stage) -> Stage:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
 
 from jax_transformer.parity.backends.side import Arrays, Dtype
+from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.run_results import Pair, RunResults
-from jax_transformer.parity.stages.forward import MASK, attended
+from jax_transformer.parity.stages.forward import MASK, attended, both
 from jax_transformer.runtime.trees import flatten, unflatten
 
 
@@ -31,8 +33,18 @@ def rounded(problem: Problem, dtype: Dtype) -> Problem:
     return dataclasses.replace(problem, params=unflatten(leaves))
 
 
-def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
-    """Compares both sides in the dtype with the truth: the reference in float64 with the same rounded parameters."""
+def compare_precision(
+    dtype: Dtype,
+    candidate: Arrays,
+    reference: Arrays,
+    truth: Arrays,
+    counts: Mapping[str, np.ndarray] | None = None,
+) -> Stage:
+    """Compares both sides in the dtype with the truth: the reference in float64 with the same rounded parameters.
+
+    Args:
+      counts: for some arrays, masks of the values that count.
+    """
     floating = [
         {name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)}
         for side in (candidate, reference)
@@ -42,7 +54,7 @@ def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth:
         f"forward {dtype}",
         *floating,
         truth=wide,
-        where=attended(candidate, reference),
+        where=both(counts or {}, attended(candidate, reference)),
         dtypes=dict.fromkeys(floating[1], dtype),
     )
     return stage
@@ -55,14 +67,15 @@ def _comparable(array: np.ndarray) -> np.ndarray:
 def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -> Stage:
     """Runs both sides in a dtype, and the reference in float64 as the truth."""
     problem = rounded(own, dtype)
-    candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
+    candidate, reference = (results.in_order(name, side.forward(problem, dtype)) for name, side in pair.sides.items())
     known = results.truth if problem is own else None
-    truth = pair.reference.forward(problem, "float64") if known is None else known
+    truth = results.in_order("reference", pair.reference.forward(problem, "float64") if known is None else known)
     if dtype == "float32":
         results.low = {
             name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)
         }
-    return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth)
+    counts = where_not_padding(pair.config, problem.ids, truth) if results.zeroes_padding else None
+    return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth, counts)
 
 
 def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:

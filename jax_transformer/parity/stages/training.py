@@ -23,10 +23,11 @@ from jax_transformer.parity.backends.side import (
     Training,
     layer_by_layer,
 )
-from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
+from jax_transformer.parity.diagnosis.findings import Blamed, Fault, Finding, Match, SideName
+from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
+from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.losses import LossRule
@@ -34,7 +35,7 @@ from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 T = TypeVar("T")
 Sides = Mapping[SideName, Side]
@@ -47,8 +48,14 @@ def compare_losses(candidate: Gradients, reference: Gradients) -> Stage:
     return compare_stage("loss", {"loss": np.array(candidate.loss)}, {"loss": np.array(reference.loss)})
 
 
-def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
-    """Compares the gradients of parameters, then those of activations from the logits backwards."""
+def compare_gradients(
+    candidate: Gradients, reference: Gradients, where: Mapping[str, np.ndarray] | None = None
+) -> Stage:
+    """Compares the gradients of parameters, then those of activations from the logits backwards.
+
+    Args:
+      where: for some activations, masks of the values that count.
+    """
     if not (candidate.activations and reference.activations):  # a side that can't reach them
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
     first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
@@ -56,7 +63,8 @@ def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
         dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items()))
         for side in (candidate, reference)
     ]
-    second = compare_stage("gradients", *backwards)
+    counts = {f"∂ {name}": mask for name, mask in (where or {}).items()}
+    second = compare_stage("gradients", *backwards, where=counts)
     return replace(
         second,
         rows=second.rows + first.rows + _exempt(reference.parameters),
@@ -109,7 +117,9 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
         _gradients(
             pair,
             training_problem(
-                pair.config, pair.allowing(next(other_weights(pair.config, pair.params, seed))), counts_pads
+                pair.config,
+                pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id))),
+                counts_pads,
             ),
             results,
         )
@@ -158,14 +168,20 @@ def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
 
 def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
-    done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
-    done = _of_shown(pair, done, results)
-    losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
+    whole = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+    whole = {name: one._replace(activations=results.in_order(name, one.activations)) for name, one in whole.items()}
+    done = _of_shown(pair, whole, results)
+    where = (
+        where_not_padding(pair.config, problem.ids, done["reference"].activations) if results.zeroes_padding else None
+    )
+    losses = compare_losses(done["candidate"], done["reference"])
+    gradients = compare_gradients(done["candidate"], done["reference"], where)
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
-        shown = {name: gradients.activations[name] for name in done[side].activations}
-        return compare_gradients(gradients._replace(activations=shown), done[side])
+        activations = results.in_order(side, gradients.activations)
+        shown = {name: activations[name] for name in done[side].activations}
+        return compare_gradients(gradients._replace(activations=shown), done[side], where)
 
     if losses.verdict == "passed" and not results.faults:
         gradients = _allow_for_rounding(pair, gradients, problem, again, results)
@@ -177,7 +193,7 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
         if pair.rules.knows_loss:
             results.faults += loss_faults(pair.config, pair.rules.train, problem, pair.sides, done)
     elif gradients.verdict == "diverged" and not results.faults:
-        results.faults += gradient_faults(gradients, problem, done)
+        results.faults += gradient_faults(pair, gradients, problem, whole)
 
 
 def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
@@ -194,9 +210,6 @@ def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResult
             results.facts["reference shows no gradients of"] = f"{hidden} activations"
         shown["candidate"] = candidate._replace(activations=kept)
     return shown
-
-
-_COMPARED = (compare_losses, compare_gradients)
 
 
 def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
@@ -277,42 +290,66 @@ def loss_faults(
     return faults
 
 
-def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
-    """Finds the first gradient that differs, from the logits backwards, and how all gradients differ."""
-    row = stage.first_divergence
-    if row is None:
+def gradient_faults(pair: Pair, stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
+    """Finds the sides whose gradients aren't the slopes of their losses, and how they differ from the other's: at the
+    first gradient that differs, from the logits backwards, or at all of them if one cause explains them."""
+    rows = [row for row in stage.rows if row.verdict == "diverged"]
+    if not rows:
         return []
-    candidate, reference = (found[name].parameters for name in ("candidate", "reference"))
-    matches = tuple(
-        match for match in _known_gradients(candidate, reference) if match.residual <= tolerances.FLOAT64_RELATIVE_RMS
-    )
+    compared = {name: _compared(side.parameters) for name, side in found.items()}
+    weights = _parameters_of(problem)
+    losses = {name: partial(_loss_at, side, problem) for name, side in pair.sides.items()}
+    wrong = wrong_sides(compared, losses, weights)
+    if len(wrong) == 2:
+        return [_gradient_fault(side, rows[0], (), problem) for side in wrong]
+    blamed: Blamed = wrong[0] if wrong else "unknown"
+    other: SideName = "candidate" if blamed == "reference" else "reference"
+    own: SideName = "reference" if other == "candidate" else "candidate"
+    gradients = {
+        name: {**side.parameters, **{f"∂ {key}": array for key, array in side.activations.items()}}
+        for name, side in found.items()
+    }
+    shares = _shares(pair, problem, other, found[other])
+    names = [row.name for row in rows]
+    matches = known_gradients(gradients[own], gradients[other], names, shares, than=other)
+    return [_gradient_fault(blamed, row, matches.get(row.name, ()), problem) for row in (rows if matches else rows[:1])]
+
+
+def _gradient_fault(side: Blamed, row: Row, matches: tuple[Match, ...], problem: Problem) -> Fault:
     error = row.error.relative_rms if row.error is not None else math.nan
-    return [Fault("candidate", "gradients", Finding(row.name, "gradient", error, matches, None), error, problem.name)]
+    return Fault(side, "gradients", Finding(row.name, "gradient", math.nan, matches, None), error, problem.name)
 
 
-def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Iterable[Match]:
-    """Yields known mistakes in gradients."""
-    shared = [path for path in reference if path in candidate and not tolerances.has_zero_gradient(path.split("[")[0])]
-    flat = [np.concatenate([np.ravel(side[path]) for path in shared]) for side in (candidate, reference)]
-    size = float(flat[1] @ flat[1])
-    factor = float(flat[0] @ flat[1]) / size if size else 0.0
-    if factor and not math.isclose(factor, 1.0, rel_tol=1e-9):
-        yield Match(f"all gradients are {factor:.6g} times as large", relative_rms(flat[0], factor * flat[1]))
-    for path in shared:
-        if path.endswith("embedding/embedding"):
-            rows = np.flatnonzero(np.any(candidate[path] != 0, axis=1) != np.any(reference[path] != 0, axis=1))
-            if len(rows) == 1:
-                kept = np.arange(len(reference[path])) != rows[0]
-                others = {other: array for other, array in reference.items() if other in shared and other != path}
-                residual = max(
-                    [relative_rms(candidate[path][kept], reference[path][kept])]
-                    + [relative_rms(candidate[other], array) for other, array in others.items()]
-                )
-                has = "a" if np.any(candidate[path][rows[0]]) else "no"
-                yield Match(
-                    f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise",
-                    residual,
-                )
+def _shares(pair: Pair, problem: Problem, name: SideName, gradients: Gradients) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the shares of the gradients of tables that are used several times, by one side's activations."""
+    read = pair.sides[name].forward(problem, "float64").get("decoder.output")
+    return {} if read is None else shares_of_tables(pair.config, problem, gradients.activations, read)
+
+
+def _loss_at(side: Side, problem: Problem, moves: Arrays) -> float:
+    """Returns a side's loss with its parameters moved."""
+    moved = {path: weight + moves.get(path, 0.0) for path, weight in _parameters_of(problem).items()}
+    return side.gradients(replace(problem, params=unflatten(_stacked(problem, moved)))).loss
+
+
+def _parameters_of(problem: Problem) -> dict[str, np.ndarray]:
+    """Returns the parameters in float64, without constants, layers one by one."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
+    trained = {path: leaf.astype(np.float64) for path, leaf in leaves.items() if not path.startswith("constants/")}
+    return layer_by_layer(trained)
+
+
+def _stacked(problem: Problem, parameters: Arrays) -> dict[str, np.ndarray]:
+    """Returns all leaves with these parameters: the reverse of `_parameters_of`."""
+    leaves = {}
+    for path, leaf in flatten(problem.params).items():
+        if path in parameters:
+            leaves[path] = parameters[path]
+        elif f"{path}[0]" in parameters:
+            leaves[path] = np.stack([parameters[f"{path}[{i}]"] for i in range(len(leaf))])
+        else:
+            leaves[path] = np.asarray(leaf)
+    return leaves
 
 
 def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> UpdateRule:
@@ -327,8 +364,8 @@ def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> Update
         weight_decay=train.weight_decay,
         weight_decay_kind=train.weight_decay_kind,
         clip_norm=train.clip_norm,
-        pad_rows=_pad_rows(config),
-        pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
+        pad_rows=_without_gradients(config) or _pad_rows(config),
+        pad_rows_move="by_decay" if _without_gradients(config) else "as_others",
     )
 
 
@@ -344,6 +381,14 @@ def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem,
         steps = [Step(gradients, after) for gradients, after in zip(done.gradients, done.parameters[1:], strict=True)]
         faults += _faults(name, "step", explain_steps(rule, initial_state(done.parameters[0]), steps), problem)
     return faults
+
+
+def _without_gradients(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
+    """Returns the pads' rows that get no gradient. One of a table that the head reads, too, gets the head's."""
+    if config.trains_pad_embedding:
+        return ()
+    of_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.tie_head else ()
+    return tuple((path, row) for path, row in _pad_rows(config) if path not in of_head)
 
 
 def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match
-from jax_transformer.parity.gates.stages import Stage, compare_stage
+from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.run_results import Pair, RunResults
 
 
@@ -18,8 +21,68 @@ def compare_weights(pair: Pair, results: RunResults) -> Stage:
     """Compares the parameters and constants of both sides, bit for bit."""
     candidate, reference = (_InFloat64(side.weights()) for side in pair.sides.values())
     stage = compare_stage("weights", candidate, reference, tolerance=0.0)
+    stage = replace(stage, rows=tuple(_with_heads_in_order(stage.rows, pair.config, candidate, reference)))
     results.faults += _faults(stage, candidate, reference)
     return stage
+
+
+HEADS = {"query": (1, 0), "key": (1, 0), "value": (1, 0), "output": (0, None)}
+"""The axes of heads in an attention's kernels and biases, layer by layer; an output's bias has none."""
+
+
+def _with_heads_in_order(
+    rows: Iterable[Row],
+    config: TransformerConfig,
+    candidate: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+) -> Iterator[Row]:
+    """Yields the rows; those of attentions in all of whose weights the heads stand in one other order pass: such
+    attentions are one function."""
+    rows = tuple(rows)
+    diverged = [match for row in rows if row.verdict == "diverged" and (match := WEIGHT.fullmatch(row.name))]
+    orders = {
+        place: _order(*place, config, candidate, reference)
+        for place in dict.fromkeys((match["attention"], match["layer"]) for match in diverged)
+    }
+    for row in rows:
+        match = WEIGHT.fullmatch(row.name)
+        order = orders.get((match["attention"], match["layer"])) if match and row.verdict == "diverged" else None
+        if order:
+            told = f"heads in the order {', '.join(map(str, order))} in every weight: the same function"
+            yield replace(row, verdict="passed", gate="equal but for the order of heads", reason=told)
+        else:
+            yield row
+
+
+WEIGHT = re.compile(r"(?P<attention>.*_attention)/(query|key|value|output)/(kernel|bias)(?P<layer>\[\d+\])")
+
+
+def _order(
+    attention: str,
+    layer: str,
+    config: TransformerConfig,
+    candidate: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+) -> tuple[int, ...]:
+    """Returns the number in the reference of each head of the candidate; () if its weights differ otherwise."""
+    stack = config.decoder if attention.startswith("decoder") else config.encoder
+    has_biases = attention.endswith("self_attention") and stack.position_kind in ("relative_bias", "alibi")
+    if has_biases or config.head_scale or config.normed_contexts or stack.num_kv_heads != stack.num_heads:
+        return ()  # more of it belongs to single heads
+    own, other = (side[f"{attention}/query/kernel{layer}"] for side in (candidate, reference))  # [D, N, H]
+    heads = range(own.shape[1])
+    found = [[m for m in heads if np.array_equal(own[:, n], other[:, m])] for n in heads]
+    order = tuple(one[0] for one in found if len(one) == 1)
+    if sorted(order) != [*heads]:
+        return ()
+    for role, axes in HEADS.items():
+        for kind, axis in zip(("kernel", "bias"), axes, strict=True):
+            path = f"{attention}/{role}/{kind}{layer}"
+            if path in reference:
+                expected = reference[path] if axis is None else reference[path].take(order, axis=axis)
+                if not np.array_equal(candidate[path], expected):
+                    return ()
+    return order
 
 
 class _InFloat64(Mapping[str, np.ndarray]):
@@ -52,7 +115,8 @@ def _faults(stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mappin
                 for name, value in _known_weights(row.name, reference)
                 if np.array_equal(received, value)
             )
-            faults.append(Fault("candidate", "weights", Finding(row.name, "weights", error, matches, None), error))
+            finding = Finding(row.name, "weights", error if matches else math.nan, matches, None)
+            faults.append(Fault("candidate" if matches else "unknown", "weights", finding, error))
     return faults
 
 

@@ -1,0 +1,40 @@
+"""Faults of whole layers: one that has the weights of another, as where layers are shared by mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.replay import parameter
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+KINDS: tuple[Kind, ...] = (
+    *("projection", "feed_forward_hidden", "norm", "residual", "residual_norm", "parallel_residual", "head_scale"),
+    *("context_norm", "position_bias", "attention_logits", "context"),
+)
+"""Kinds of nodes that may have parameters of their layer."""
+
+
+def layers(config: TransformerConfig) -> Iterator[Variant]:
+    if config.share_layers:
+        return
+    for layer in range(max(config.num_encoder_layers, config.num_decoder_layers)):
+        yield Variant(f"weights of layer {layer}", KINDS, partial(_of_layer, layer=layer))
+
+
+def _of_layer(replay: Replay, layer: int) -> np.ndarray:
+    """Computes the node with the parameters of another layer. Raises LookupError for the layer itself, and for nodes
+    without such parameters; ValueError if there is no such layer."""
+    own = place(replay.node.name).layer
+    paths = {role: re.sub(r"\[\d+\]$", f"[{layer}]", path) for role, path in replay.node.parameters.items()}
+    if own in (None, layer) or paths == dict(replay.node.parameters):
+        raise LookupError("the same weights")
+    return replay.compute(parameters={role: parameter(replay.params, path) for role, path in paths.items()})
