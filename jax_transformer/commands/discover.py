@@ -52,7 +52,8 @@ def discover(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer discover ARGUMENTS`; returns the exit code.
 
     Raises:
-      ValueError: there is no such module; no way to call it was found; the directory can't be written.
+      ValueError: there is no such module; no way to call it was found, or it can't be run; the directory can't be
+        written.
     """
     options = tyro.cli(DiscoverOptions, args=list(arguments), prog="jax-transformer discover")
     target = Path(options.output)
@@ -60,7 +61,7 @@ def discover(arguments: Sequence[str]) -> int:
         raise ValueError(f"--output {target}: expected a new directory; received one that holds files")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
-    from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
+    from jax_transformer.discover import CallError, CannotRun, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
     from jax_transformer.discover.calling import as_module
 
@@ -81,6 +82,8 @@ def discover(arguments: Sequence[str]) -> int:
         )
     except CallError as error:
         raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None
+    except CannotRun as error:
+        raise ValueError(f"{options.module}: {error}") from None
     except DiscoverError as error:
         for line in conclusion_lines(error.found, every_layer=options.verbose):
             print(f"found:    {line}")

@@ -14,7 +14,7 @@ from jax_transformer.discover.checking import (
     bfloat16_problem,
     check_all,
     check_return,
-    fails_in_float64,
+    failure,
     without_gradient,
 )
 from jax_transformer.discover.config import make_config
@@ -106,7 +106,7 @@ def discover(
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
-        it is in training mode.
+        it is in training mode, or can't be run as it must be (CannotRun).
       ValueError: its state_dict isn't that of torch.nn.Module.
 
     Example:
@@ -223,14 +223,14 @@ def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
     """Runs a module in float64 and records it.
 
     Raises:
-      DiscoverError: it fails, though it ran in float32.
+      CannotRun: it fails.
     """
     import torch
 
     try:
         return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
-        raise fails_in_float64(error) from error
+        raise failure(adapter, batch, error) from error
 
 
 def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:

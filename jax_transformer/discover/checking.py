@@ -17,7 +17,7 @@ from jax_transformer.discover.calling.trials import first_line, place
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks
 from jax_transformer.discover.modes import wide
-from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.torch_precision import deterministic
@@ -86,7 +86,7 @@ def check_all(
         beyond what a check can tell, so there is none with them.
 
     Raises:
-      DiscoverError: the module fails in float64.
+      CannotRun: the module fails on one of the batches.
     """
     batches = checks(call, padding)
     gate = max(FLOAT64_RELATIVE_RMS, 100 * rounding)
@@ -188,13 +188,30 @@ def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
         with torch.no_grad(), deterministic(), sdpa_kernel(SDPBackend.MATH), wide(adapter):
             logits = adapter(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
-        raise fails_in_float64(error) from error
+        raise failure(adapter, batch, error) from error
     return np.asarray(logits.double().numpy())
 
 
-def fails_in_float64(error: Exception) -> DiscoverError:
-    """Returns the error of a module that fails in float64, though it ran in float32."""
-    return DiscoverError(
+def failure(adapter: nn.Module, batch: Batch, error: Exception) -> CannotRun:
+    """Returns what to say of a module that raised in float64: that it must run in that, if it runs in float32; or else
+    what it raises there, which no other dtype mends.
+
+    Args:
+      adapter: the module in float64, in its adapter.
+      batch: the ids on which it raised.
+    """
+    import torch
+
+    try:
+        with torch.no_grad():
+            copied(adapter).float()(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except Exception as other:  # the user's own code may raise anything
+        rows, source = batch.source_ids.shape
+        return CannotRun(
+            f"it fails on {rows} sentences of {source} and {batch.target_ids.shape[1]} tokens, some of them padded, at "
+            f"{place(other)} ({first_line(other)})"
+        )
+    return CannotRun(
         f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
         "let it compute in the dtype of its parameters"
     )

@@ -17,6 +17,10 @@ class DiscoverError(ValueError):
     """What was concluded before."""
 
 
+class CannotRun(DiscoverError):
+    """Says that a module can't be run as it must be to be read, which says nothing about configs."""
+
+
 class Unknown(DiscoverError):
     """Says that a part of the module computes something that no config expresses.
 

@@ -368,8 +368,6 @@ class _Finder:
     def _float64(self, best: Candidate, ids: Ids) -> list[str]:
         """Returns a remark if the module doesn't run in float64."""
         runner = Runner(self.runner.module)
-        if runner.module is self.runner.module:
-            return []
         runner.module.double()
         error = runner.run(best.lines, *ids).error
         return [] if error is None else [f"the module fails in float64 at {place(error)} ({first_line(error)})"]

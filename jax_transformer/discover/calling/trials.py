@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import time
 import traceback
@@ -14,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
+from jax_transformer.parity.backends.copies import copied
 
 if TYPE_CHECKING:
     import torch
@@ -66,11 +66,7 @@ class Runner:
     """Runs lines around a copy of a module, quietly: no gradients, evaluation mode, nothing printed, no warnings."""
 
     def __init__(self, module: nn.Module, seconds: float = 10.0) -> None:
-        try:
-            self.module = copy.deepcopy(module)
-        except Exception:  # some modules hold what can't be copied
-            self.module = module
-        self.module.eval()
+        self.module = copied(module).eval()
         self.trials, self.printed = 0, False  # ways to call it that were tried; whether it prints
         self._end = time.process_time() + seconds
 

@@ -1,0 +1,89 @@
+"""Modules that hold what can't be copied, or run on some sentences alone."""
+
+from __future__ import annotations
+
+import math
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from jax_transformer.discover import CannotRun, discover
+from jax_transformer.discover.calling import find_call
+from jax_transformer.parity.backends.copies import copied
+from tests.discover.tiny import PAD, Tiny
+
+
+class Holding(Tiny):
+    """Keeps a Python module and a lock among its attributes, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = math
+        self.held: dict[str, Any] = {"lock": SimpleNamespace(one=threading.Lock()), "calls": [0]}
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        self.held["calls"][0] += 1
+        return self.logits(src, tgt)
+
+
+def test_a_copy_shares_what_nothing_copies_and_no_more() -> None:
+    module = Holding()
+    other: Any = copied(module)
+    assert other.settings is math
+    assert other.held["lock"].one is module.held["lock"].one
+    assert other.held["calls"] is not module.held["calls"]
+    assert other.head.weight is not module.head.weight
+
+
+def test_a_module_that_holds_a_python_module_is_found_and_left_as_it_is() -> None:
+    module = Holding()
+    assert discover(module).worst <= 1e-12
+    assert module.held["calls"] == [0]
+
+
+class LossOfTokens(Tiny):
+    """Returns the loss of the real tokens alone, whose logits it picks out."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        logits, labels = self.logits(src, tgt)[:, :-1], tgt[:, 1:]
+        return F.cross_entropy(logits[labels != PAD], labels[labels != PAD])
+
+
+def test_a_loss_of_real_tokens_is_read_at_the_part_that_returns_all_logits() -> None:
+    call = find_call(LossOfTokens())
+    assert "with outputs_of(self.module.head) as logits:" in call.lines
+    assert discover(LossOfTokens()).worst <= 1e-12
+
+
+class NoPadding(Tiny):
+    """Fails on padded sentences, in any dtype."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        if bool((src == PAD).any()):
+            raise KeyError("expected no padding")
+        return self.logits(src, tgt)
+
+
+def test_what_a_module_raises_is_told_where_no_other_dtype_mends_it() -> None:
+    with pytest.raises(CannotRun) as error:
+        discover(NoPadding())
+    assert "it fails on 3 sentences of 13 and 11 tokens, some of them padded, at " in str(error.value)
+    assert "KeyError: 'expected no padding'" in str(error.value)
+    assert "float64" not in str(error.value)
+
+
+class Narrow(Tiny):
+    """Runs in float32 alone."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.logits(src, tgt) + self.head.weight.sum(1) @ torch.eye(self.head.weight.shape[0])
+
+
+def test_the_dtype_is_told_where_it_is_the_cause() -> None:
+    with pytest.raises(CannotRun, match=r"expected a module that runs in float64 too; it fails at \S+:\d+ \(Runtime"):
+        discover(Narrow())
