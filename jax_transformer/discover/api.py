@@ -26,7 +26,7 @@ from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
-from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
@@ -67,10 +67,11 @@ class Discovery:
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """The differences that a parity run has to allow: sentences of nothing but padding, and padding before a token
-        where what was found doesn't hold."""
-        is_inside = all(check.padding == "inside" for check in self.checks)
-        return (FULLY_MASKED,) if is_inside else (FULLY_MASKED, INNER_PADDING)
+        """The differences that a parity run has to allow: sentences of nothing but padding; padding before a token
+        where what was found doesn't hold; first target tokens that the module doesn't read."""
+        allowed = [FULLY_MASKED]
+        allowed += [INNER_PADDING] if any(check.padding != "inside" for check in self.checks) else []
+        return (*allowed, FIRST_TOKEN) if self.call.start_id is not None else tuple(allowed)
 
     @property
     def worst(self) -> float:
@@ -107,7 +108,8 @@ def discover(
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
         it is in training mode, or can't be run as it must be (CannotRun).
-      ValueError: its state_dict isn't that of torch.nn.Module.
+      ValueError: its state_dict isn't that of torch.nn.Module; it begins targets with another id than
+        decoder_start_id.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -123,6 +125,11 @@ def discover(
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     _check_state(as_module(module), name)
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
+    if call.start_id is not None and decoder_start_id not in (None, call.start_id):
+        raise ValueError(
+            f"{name}: expected --decoder-start-id {call.start_id}, which the module puts in the place of a target's "
+            f"first token; received {decoder_start_id}"
+        )
     module = as_module(module)
     try:
         found = _first(module, call)
@@ -133,7 +140,7 @@ def discover(
         found = closer
     if found.rounding > FLOAT64_RELATIVE_RMS:
         found = _more_exact(module, call, rebuild) or found
-    return _completed(found, module, decoder_start_id, eos_id)
+    return _completed(found, module, call.start_id if decoder_start_id is None else decoder_start_id, eos_id)
 
 
 def _check_state(module: nn.Module, name: str) -> None:

@@ -76,6 +76,8 @@ def _batch(
         array[row, -max(1, array.shape[1] // 4) :] = pad
         if padding == "inside" and array.shape[1] >= 6:
             array[2, array.shape[1] // 3 : array.shape[1] // 3 + 2] = pad
+    if limits.start_id is not None:
+        ids[1][:, 0] = limits.start_id
     return Batch(ids[0], ids[1], padding)
 
 

@@ -26,7 +26,7 @@ from jax_transformer.discover.calling.limits import (
     source_pads,
     vocab_size,
 )
-from jax_transformer.discover.calling.search import Candidate, Search, tables
+from jax_transformer.discover.calling.search import Candidate, Search, start_id, tables
 from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Call:
     fixed_target_length: int | None = None
     equal_lengths: bool = False
     """Whether source and target must have one length, which may be any up to the longest."""
+    start_id: int | None = None
+    """The id that the module puts in the place of every target's first one; None if it reads that."""
     notes: tuple[str, ...] = ()
     """What was assumed and why, for the user."""
     container: str = ""
@@ -281,13 +283,15 @@ class _Finder:
                 self._draft(best),
             )
         pads = self._pads(best, both, vocabulary[0])
+        start = start_id(lookups, ids) if best.ending.shift in ("drop", "left") else None
         return Call(
             lines,
             *pads,
             vocabulary[0],
             vocabulary[1],
             **self._limits(best, ids),
-            notes=tuple(self._notes(best, ids, pads)),
+            start_id=start,
+            notes=tuple(self._notes(best, ids, pads, start)),
             container=self.container,
         )
 
@@ -325,7 +329,9 @@ class _Finder:
             target = next(iter([*self.pads[1], *best.behaviour.hidden_target_pads]), None)
         return source, target
 
-    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
+    def _notes(
+        self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None], start: int | None
+    ) -> list[str]:
         notes = list(best.ending.remarks)
         failure = self.closest.outcome.error if self.closest else None
         if self.has_forward and failure is not None and len(best.form.stages) > 1:
@@ -347,6 +353,8 @@ class _Finder:
             "drop": ["the module prepends a start token itself: the first target token is left out"],
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
         }.get(best.ending.shift, [])
+        if start is not None:
+            notes.append(f"the module's start token is {start}: what was found holds for targets that begin with it")
         if best.form.source.startswith("source_ids.T"):
             notes.append("ids are given as [S, B]: the batch comes second")
         notes += self._guesses(best)

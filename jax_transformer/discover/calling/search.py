@@ -342,3 +342,14 @@ def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.
         ]
         found.append(fitting[0] if fitting else None)
     return found[0], found[1]
+
+
+def start_id(lookups: list[Lookup], ids: Ids) -> int | None:
+    """Returns the id that is looked up in the place of every target's first one; None if there is none."""
+    target = ids.target
+    for lookup in lookups:
+        for found in (lookup.indices, lookup.indices.T) if lookup.indices.ndim == 2 else ():
+            if found.shape == target.shape and bool((found[:, 1:] == target[:, 1:]).all()):
+                first = set(found[:, 0].tolist())
+                return first.pop() if len(first) == 1 and bool((found[:, 0] != target[:, 0]).any()) else None
+    return None
