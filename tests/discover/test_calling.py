@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -426,9 +427,9 @@ class NotANumber(Named):
         return truth(self.core, src, trg) * float("nan")
 
 
-class OneInput(Style):
-    def forward(self, image: Tensor) -> Tensor:
-        return self.core.to_logits(image)
+class OneRecord(Named):
+    def forward(self, batch: Any) -> Tensor:
+        return truth(self.core, *operator.attrgetter("src", "trg")(batch))
 
 
 class Fails(Style):
@@ -442,7 +443,7 @@ class Fails(Style):
         (Random, "expected the same logits twice in evaluation mode; the module draws random numbers"),
         (OnCuda, "the module moves tensors to CUDA at .*test_calling.py:.* use the device of its inputs"),
         (NotANumber, "expected finite logits"),
-        (OneInput, r"expected parameters for source and target ids; received forward\(image"),
+        (OneRecord, r"expected parameters for source and target ids; received forward\(batch.*: write an adapter if"),
         (Fails, r"none of .* ways to call forward\(src.* runs; .*test_calling.py:\d+ \(KeyError: 'key'\)"),
     ],
 )

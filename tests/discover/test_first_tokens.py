@@ -60,8 +60,8 @@ class MasksUnshifted(ShiftsRight):
         seen = (src != PAD)[:, None]
         target = torch.cat([begun(labels), labels[:, :-1]], 1)
         mask = earlier(target) & (labels != PAD)[:, None]
-        memory = self.encoder(self.embedded("source", src), seen)
-        return self.head(self.decoder(self.embedded("target", target), mask, memory, seen))
+        memory = self.reader(self.embedded("source", src), seen)
+        return self.head(self.writer(self.embedded("target", target), mask, memory, seen))
 
 
 def test_masks_of_the_labels_that_it_shifts_are_refused_by_name() -> None:

@@ -56,7 +56,7 @@ class Tiny(nn.Module):
         torch.manual_seed(0)
         self.source, self.target = nn.Embedding(SOURCE, WIDTH), nn.Embedding(TARGET, WIDTH)
         self.source_places, self.target_places = nn.Embedding(rows, WIDTH), nn.Embedding(rows, WIDTH)
-        self.encoder, self.decoder = Layer(is_decoder=False), Layer(is_decoder=True)
+        self.reader, self.writer = Layer(is_decoder=False), Layer(is_decoder=True)
         self.head = nn.Linear(WIDTH, TARGET)
         self.eval()
 
@@ -65,8 +65,8 @@ class Tiny(nn.Module):
 
     def logits(self, src: Tensor, tgt: Tensor) -> Tensor:
         seen = (src != self.pad)[:, None]
-        memory = self.encoder(self.embedded("source", src), self.encoder_mask(src, seen))
-        hidden = self.decoder(self.embedded("target", tgt), earlier(tgt) & (tgt != self.pad)[:, None], memory, seen)
+        memory = self.reader(self.embedded("source", src), self.encoder_mask(src, seen))
+        hidden = self.writer(self.embedded("target", tgt), earlier(tgt) & (tgt != self.pad)[:, None], memory, seen)
         return self.head(hidden)
 
     def embedded(self, side: str, ids: Tensor) -> Tensor:

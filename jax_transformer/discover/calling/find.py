@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
-from jax_transformer.discover.calling.behaviour import Ids, Probe
+from jax_transformer.discover.calling.behaviour import Ids, Probe, same
 from jax_transformer.discover.calling.failures import FAULTS, CallError, draft, reason
-from jax_transformer.discover.calling.forms import Form, forms
+from jax_transformer.discover.calling.forms import Form, forms, header
 from jax_transformer.discover.calling.limits import (
     accepts_id,
     accepts_length,
@@ -26,6 +26,7 @@ from jax_transformer.discover.calling.limits import (
     source_pads,
     vocab_size,
 )
+from jax_transformer.discover.calling.one_sided import obstacle
 from jax_transformer.discover.calling.search import Candidate, Search, start_id, tables
 from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
 
@@ -180,21 +181,43 @@ class _Finder:
 
     def find(self) -> Call:
         """Returns the call."""
-        best, ids = self._best()
+        first = self._ids(*free_lengths(self.sizes))
+        if what := obstacle(self.runner, self.sizes, *first):
+            raise CallError(f"{self.name}: {what}")
+        best, ids = self._best(first)
         if best is None:
+            if what := obstacle(self.runner, self.sizes, *first, has_failed=True):
+                raise CallError(f"{self.name}: {what}")
             raise CallError(reason(self.name, self.runner, self.closest), self._draft(self.closest))
+        self._check_sides(best, *ids)
         for name, fault in FAULTS.items():
             if not best.behaviour.holds.get(name):
                 raise CallError(f"{self.name}: {fault}", self._draft(best))
         return self._described(best, ids)
 
-    def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+    def _check_sides(self, best: Candidate, ids: Ids, spare: Ids) -> None:
+        """Raises CallError if logits depend on source or target alone."""
+        assert self.search is not None
+        call = self.search.caller(best.lines)
+        base = call(*ids)
+        for side, others in (("source", Ids(spare.source, ids.target)), ("target", Ids(ids.source, spare.target))):
+            changed = call(*others)
+            if base is not None and changed is not None and same(base, changed):
+                function = header(self.runner.module)
+                raise CallError(
+                    f"{self.name}: expected an encoder-decoder; the logits of {function} depend on no {side} ids "
+                    f"({'; '.join(best.lines)}): the module reads one sequence"
+                )
+
+    def _best(self, ids: tuple[Ids, Ids]) -> tuple[Candidate | None, tuple[Ids, Ids]]:
         """Returns the best candidate, and the ids it runs with.
+
+        Args:
+          ids: what is tried first, and ids that differ from it everywhere.
 
         Tries forward, with masks of one style; at other lengths, where nothing runs; with every mask by itself; then
         two methods or children.
         """
-        ids = self._ids(*free_lengths(self.sizes))
         ways = list(forms(self.runner.module))
         whole = [form for form in ways if len(form.stages) == 1]
         self.has_forward = bool(whole)
@@ -329,9 +352,7 @@ class _Finder:
             target = next(iter([*self.pads[1], *best.behaviour.hidden_target_pads]), None)
         return source, target
 
-    def _notes(
-        self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None], start: int | None
-    ) -> list[str]:
+    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None], start: int | None) -> list[str]:
         notes = list(best.ending.remarks)
         failure = self.closest.outcome.error if self.closest else None
         if self.has_forward and failure is not None and len(best.form.stages) > 1:
