@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.checking import (
@@ -23,7 +25,9 @@ from jax_transformer.discover.findings import Conclusion, Structure, conclusion_
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.recorder import record
+from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
 from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
@@ -58,6 +62,8 @@ class Discovery:
     """What the user should know, such as masks that the caller builds."""
     bfloat16_problem: str = ""
     """What the module raises in bfloat16; "" if it runs."""
+    reach: str = ""
+    """Which lengths of sentences were checked, and which weren't."""
     rounding: float = 0.0
     """How far what the module computes in a lower precision than float64, such as rotary angles, is from exact."""
 
@@ -79,6 +85,7 @@ class Discovery:
         return max(check.residual for check in self.checks if check.weights == "its own")
 
 
+@np.errstate(all="ignore")
 def discover(
     module: Any,
     name: str = "my_model:build",
@@ -88,6 +95,7 @@ def discover(
     decoder_start_id: int | None = None,
     eos_id: int | None = None,
     rebuild: Callable[[], Any] | None = None,
+    longest: int | None = None,
 ) -> Discovery:
     """Finds out what an encoder-decoder in PyTorch computes.
 
@@ -103,6 +111,8 @@ def discover(
       decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
       rebuild: makes the module anew, to learn the exact values of constants that it rounds to a lower precision when it
         is built. Without it, logits may differ by that rounding.
+      longest: the most tokens of the sentences on which the model is checked. None: all that model and module accept,
+        up to 1024 where nothing limits them, and no more than about a gigabyte and a minute allow.
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
@@ -132,14 +142,14 @@ def discover(
         )
     module = as_module(module)
     try:
-        found = _first(module, call)
+        found = _first(module, call, longest)
     except DiscoverError:
-        closer = _more_exact(module, call, rebuild) if _rounds(module, call) else None
+        closer = _more_exact(module, call, rebuild, longest) if _rounds(module, call) else None
         if closer is None:
             raise
         found = closer
     if found.rounding > FLOAT64_RELATIVE_RMS:
-        found = _more_exact(module, call, rebuild) or found
+        found = _more_exact(module, call, rebuild, longest) or found
     return _completed(found, module, call.start_id if decoder_start_id is None else decoder_start_id, eos_id)
 
 
@@ -162,7 +172,7 @@ def _check_state(module: nn.Module, name: str) -> None:
         )
 
 
-def _first(module: nn.Module, call: Call) -> Discovery:
+def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
     """Returns what the first batch tells on which the module can be read.
 
     Raises:
@@ -171,7 +181,7 @@ def _first(module: nn.Module, call: Call) -> Discovery:
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            return _discovered(module, call, batch)
+            return _discovered(module, call, batch, longest)
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
@@ -189,41 +199,43 @@ def _rounds(module: nn.Module, call: Call) -> bool:
     return any(value.has_low_fractions for value in recording.values)
 
 
-def _more_exact(module: nn.Module, call: Call, rebuild: Callable[[], Any] | None) -> Discovery | None:
+def _more_exact(
+    module: nn.Module, call: Call, rebuild: Callable[[], Any] | None, longest: int | None
+) -> Discovery | None:
     """Returns what is found if the module computes in float64 what it would compute in a lower precision; None if that
     doesn't tell more."""
     try:
-        found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)))
+        found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)), longest)
     except RAISED:  # the user's own code may raise anything in a precision that it doesn't expect
         return None
     return found if found.rounding <= FLOAT64_RELATIVE_RMS else None
 
 
-def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
+def _discovered(module: nn.Module, call: Call, batch: Batch, longest: int | None) -> Discovery:
     """Reads the module on one batch.
 
     Raises:
       DiscoverError: it can't be expressed; the model's logits differ from the module's.
     """
-    wrapped = call.wrap(_jittered(module))
-    recording = _recorded(wrapped, batch)
-    structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
+    graph = with_small_scores(lambda: call.wrap(_jittered(module)), lambda adapter: _recorded(adapter, batch))
+    recording = graph.recording
+    structure = read_structure(graph, call.source_pad_id, call.target_pad_id)
     tables = tables_among(call.constants or {}, structure.tables.values())
     if tables:
-        return _discovered(module, _without(call, tables), batch)
+        return _discovered(module, _without(call, tables), batch, longest)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
-        return _discovered(module, _kept_wide(call, lines), batch)
+        return _discovered(module, _kept_wide(call, lines), batch, longest)
     if len(structure.distances or ()) > 1:
         farther = longer(call, batch)
         if farther is not None:
-            return _discovered(module, call, farther)
+            return _discovered(module, call, farther, longest)
         fits = ", ".join(map(str, sorted(structure.distances or ())))
         structure.notes.append(
             f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
         )
     with telling(structure):
-        return _ported(module, call, batch, recording, structure)
+        return _ported(module, call, batch, recording, structure, longest)
 
 
 def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
@@ -240,7 +252,9 @@ def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
         raise failure(adapter, batch, error) from error
 
 
-def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:
+def _ported(
+    module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure, longest: int | None
+) -> Discovery:
     """Makes the config, the map and the model, and compares logits on other batches.
 
     Raises:
@@ -254,7 +268,9 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
     notes = [*within.notes, *structure.notes]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
-    found = check_all(module, within, candidate, model, batch.padding, structure.rounding)
+    lengths = reach(config, within, sum(one.numel() for one in module.parameters()), longest)
+    found, unchecked = check_all(module, within, candidate, model, batch.padding, structure.rounding, lengths.longest)
+    notes += unchecked
     if structure.rounding > FLOAT64_RELATIVE_RMS:
         notes.append(
             f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits"
@@ -265,7 +281,10 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
         raise DiscoverError(
             f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}"
         )
-    return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes), rounding=structure.rounding)
+    return Discovery(
+        model, names, call, tuple(structure.conclusions), found, tuple(notes),
+        reach=told(lengths, found), rounding=structure.rounding,
+    )  # fmt: skip
 
 
 def _within_tables(call: Call, structure: Structure) -> Call:

@@ -72,7 +72,7 @@ class NoPadding(Tiny):
 def test_what_a_module_raises_is_told_where_no_other_dtype_mends_it() -> None:
     with pytest.raises(CannotRun) as error:
         discover(NoPadding())
-    assert "it fails on 3 sentences of 13 and 11 tokens, some of them padded, at " in str(error.value)
+    assert "it fails on ids of shapes [3, 13] and [3, 11], padding among them, at " in str(error.value)
     assert "KeyError: 'expected no padding'" in str(error.value)
     assert "float64" not in str(error.value)
 

@@ -101,20 +101,21 @@ class Vectors(nn.Transformer):
 
 
 ONE, NUMBERS = "takes one sequence", "of forward takes numbers in floating point, such as"
+ENCODER = "a token's output depends on later tokens: the module is encoder-only"
 DECODER = "no token's output depends on later tokens: the module is decoder-only"
 
 
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (OneStack, f"forward(ids) {ONE}, `ids`, and a token's output depends on later tokens: the module is encoder-only"),
+        (OneStack, f"forward(ids) {ONE}, `ids`, and {ENCODER}"),
         (Causal, f"forward(ids) {ONE}, `ids`, and {DECODER}"),
         (Paired, f"forward(ids) {ONE}, `ids`, and {DECODER}"),
         (WithLoss, f"{ONE}, `idx`, and {DECODER}"),
         (WithMask, f"forward(x, mask) {ONE}, `x`"),
         (WithSegments, f"{ONE}, `input_ids`, and a token's output depends on later tokens"),
         (Classifier, f"{ONE}, `text`, and returns Tensor with it [3, 19]"),
-        (IgnoresSource, "depend on no source ids (return self.module(source_ids, decoder_input_ids)): the module reads"),
+        (IgnoresSource, "depend on no source ids (return self.module(source_ids, decoder_input_ids)): the module "),
         (Speech, f"`sounds` {NUMBERS} [3, 7, 9], and no ids"),
         (Vectors, f"`src` {NUMBERS} ["),
         (lambda: nn.Linear(WIDTH, 5), f"`input` {NUMBERS} ["),

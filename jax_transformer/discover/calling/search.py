@@ -223,8 +223,8 @@ class Search:
         return next(whole, endings[0] if endings else None)
 
     def _endings_inside(self, form: Form, chosen: Assignment, vocabulary: int | None) -> Iterator[Ending]:
-        """Yields endings that take what the last softmaxes over the vocabulary are taken of, as in a loss; then those of
-        what the last parts of the module return."""
+        """Yields endings that read the inputs of the last softmaxes over the vocabulary, as in a loss; then those that
+        read what the last parts of the module return."""
         lines = form.write(chosen, self.pad_pair)
         with softmax_inputs(vocabulary) as found:
             self.runner.run(lines, *self.ids)
