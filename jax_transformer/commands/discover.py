@@ -67,7 +67,7 @@ def discover(arguments: Sequence[str]) -> int:
         raise ValueError(f"--output {target}: expected a new directory; received one that holds files")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
-    from jax_transformer.discover import CallError, CannotRun, DiscoverError, conclusion_lines
+    from jax_transformer.discover import CallError, CannotRun, Differs, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
     from jax_transformer.discover.calling import as_module
 
@@ -92,9 +92,13 @@ def discover(arguments: Sequence[str]) -> int:
     except CannotRun as error:
         raise ValueError(f"{options.module}: {error}") from None
     except DiscoverError as error:
+        if error.call is not None:
+            _show_call(error.call.lines, error.call.notes)
+        label = "read:    " if isinstance(error, Differs) else "found:   "
         for line in conclusion_lines(error.found, every_layer=options.verbose):
-            print(f"found:    {line}")
-        print(f"{options.module}: no config expresses it: {error}")
+            print(f"{label} {line}")
+        said = "refused" if isinstance(error, Differs) else "no config expresses it"
+        print(f"{options.module}: {said}: {error}")
         return REFUSED
     _show(found, verbose=options.verbose)
     report = _prove(found, module, options)
@@ -113,13 +117,18 @@ def _drafted(target: Path, adapter: str) -> str:
     return f" ({target}/adapter.py is a draft: complete it, and discover its build into another directory)"
 
 
+def _show_call(lines: Sequence[str], notes: Sequence[str]) -> None:
+    """Prints how the module is called, and what was assumed: which masks it is given, and what True means in them."""
+    print("call:     " + "\n          ".join(lines))
+    for note in notes:
+        print(f"note:     {note}")
+
+
 def _show(found: Discovery, *, verbose: bool) -> None:
     """Prints what was found, every choice with its residual and the runner-up."""
     from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 
-    print("call:     " + "\n          ".join(found.call.lines))
-    for note in found.notes:
-        print(f"note:     {note}")
+    _show_call(found.call.lines, found.notes)
     for line in found.conclusion_lines(every_layer=verbose):
         print(f"found:    {line}")
     for check in found.checks:

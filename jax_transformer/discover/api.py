@@ -24,7 +24,7 @@ from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
-from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.problems import Differs, DiscoverError
 from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.small_scores import with_small_scores
@@ -141,6 +141,22 @@ def discover(
             f"first token; received {decoder_start_id}"
         )
     module = as_module(module)
+    try:
+        return _as_called(module, call, rebuild, longest, decoder_start_id, eos_id)
+    except DiscoverError as error:
+        error.call = call
+        raise
+
+
+def _as_called(
+    module: nn.Module,
+    call: Call,
+    rebuild: Callable[[], Any] | None,
+    longest: int | None,
+    decoder_start_id: int | None,
+    eos_id: int | None,
+) -> Discovery:
+    """Returns what is found of a module that is called in this way, with exact constants if that tells more."""
     try:
         found = _first(module, call, longest)
     except DiscoverError:
@@ -278,9 +294,7 @@ def _ported(
     failed = [check for check in found if not check.passed]
     if failed:
         worst = max(failed, key=lambda check: check.residual)
-        raise DiscoverError(
-            f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}"
-        )
+        raise Differs(f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}")
     return Discovery(
         model, names, call, tuple(structure.conclusions), found, tuple(notes),
         reach=told(lengths, found), rounding=structure.rounding,

@@ -148,7 +148,32 @@ def _head(graph: Graph, sums: Sums) -> tuple[Linear, float, bool]:
             logits, computed = graph.values(before), graph.values(stream.elements)
             if distance(logits - _logsumexp(logits), computed) <= CLOSE:
                 return graph.linears[found[0]], 1.0, True
+    if stream is None:
+        raise _mixing(graph)
     raise Unknown(output, "an output that is neither logits of a linear map nor their log-softmax")
+
+
+def _mixing(graph: Graph) -> Unknown:
+    """Returns the error of an output that doesn't belong to one token each: names the first attention behind it that
+    isn't read, or else the first operation that mixes tokens."""
+    recording = graph.recording
+    behind = {recording.output}
+    for value in reversed(recording.values):
+        behind |= {*value.inputs} if value in behind else set()
+
+    def is_mixed(value: Value) -> bool:
+        labels = graph.labels.of(value)
+        return bool((labels.token < 0).any() or (labels.batch < 0).any())
+
+    for value in graph.products:
+        if value in behind and is_mixed(value):
+            what = "an attention that isn't read: its numbers can't be assigned to one query and one key each"
+            return Unknown(value, f"{what} (is it over blocks, windows or several streams?)")
+    for value in recording.values:
+        inputs = [one for one in value.inputs if one.is_float and one.depends_on_ids]
+        if value in behind and value.is_float and inputs and is_mixed(value) and not any(map(is_mixed, inputs)):
+            return Unknown(value, "an operation whose results can't be assigned to one token each")
+    return Unknown(recording.output, "an output that doesn't hold one vector for each token")
 
 
 def _logsumexp(logits: np.ndarray) -> np.ndarray:
