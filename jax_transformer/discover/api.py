@@ -24,7 +24,7 @@ from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
-from jax_transformer.discover.problems import Differs, DiscoverError
+from jax_transformer.discover.problems import Differs, DiscoverError, TooLarge
 from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.small_scores import with_small_scores
@@ -36,6 +36,7 @@ from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 PREFIX = "module."
 """Stands before the names of a module's tensors inside its adapter."""
+BYTES_PER_PARAMETER = 64
+"""The least memory that a discovery takes: a module in float32 and its copies in float64, recorded and followed."""
 JITTER = 0.05
 """The deviation of what is added to trained parameters while a module is read, so that no scale is 1 and no bias 0."""
 
@@ -118,8 +121,8 @@ def discover(
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
         it is in training mode, or can't be run as it must be (CannotRun).
-      ValueError: its state_dict isn't that of torch.nn.Module; it begins targets with another id than
-        decoder_start_id.
+      ValueError: its state_dict isn't that of torch.nn.Module; it doesn't fit into memory several times; it begins
+        targets with another id than decoder_start_id.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -134,6 +137,8 @@ def discover(
     if training:
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     _check_state(as_module(module), name)
+    count = sum(parameter.numel() for parameter in as_module(module).parameters())
+    check_fits(BYTES_PER_PARAMETER * count, f"{name}, with {count:,} parameters")
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
     if call.start_id is not None and decoder_start_id not in (None, call.start_id):
         raise ValueError(
@@ -159,6 +164,8 @@ def _as_called(
     """Returns what is found of a module that is called in this way, with exact constants if that tells more."""
     try:
         found = _first(module, call, longest)
+    except TooLarge:
+        raise
     except DiscoverError:
         closer = _more_exact(module, call, rebuild, longest) if _rounds(module, call) else None
         if closer is None:
@@ -198,6 +205,8 @@ def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
     for batch in probes(call):
         try:
             return _discovered(module, call, batch, longest)
+        except TooLarge:
+            raise
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
@@ -264,6 +273,8 @@ def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
 
     try:
         return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except (TooLarge, MemoryError):
+        raise
     except Exception as error:  # the user's own code may raise anything
         raise failure(adapter, batch, error) from error
 

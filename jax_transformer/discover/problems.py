@@ -24,6 +24,10 @@ class CannotRun(DiscoverError):
     """Says that a module can't be run as it must be to be read, which says nothing about configs."""
 
 
+class TooLarge(CannotRun):
+    """Says that a run takes too much memory to be read, on any ids."""
+
+
 class Differs(DiscoverError):
     """Says that a model computes something else than its module, though each conclusion held on the batch that was
     read."""

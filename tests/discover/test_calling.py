@@ -503,3 +503,19 @@ def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
     with pytest.raises(CallError):
         find_call(module)
     assert torch.equal(torch.rand(1), expected)
+
+
+class Wide(OwnMasks):
+    """Makes large tensors of every sentence."""
+
+    most = 0
+
+    def forward(self, src: Tensor, trg: Tensor) -> Tensor:
+        Wide.most = max(Wide.most, len(src))
+        return super().forward(src, trg) + 0 * torch.zeros(len(src), 1, 1, 2**23).sum(-1)
+
+
+def test_few_sentences_are_run_at_once_where_each_takes_much_memory() -> None:
+    call = find_call(Wide())
+    assert call.source_pad_id == NO_SOURCE
+    assert Wide.most <= 8

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from jax_transformer.discover import CannotRun, discover
 from jax_transformer.discover.calling import find_call
 from jax_transformer.parity.backends.copies import copied
+from jax_transformer.runtime.memory import VARIABLE
 from tests.discover.tiny import PAD, Tiny
 
 
@@ -87,3 +88,23 @@ class Narrow(Tiny):
 def test_the_dtype_is_told_where_it_is_the_cause() -> None:
     with pytest.raises(CannotRun, match=r"expected a module that runs in float64 too; it fails at \S+:\d+ \(Runtime"):
         discover(Narrow())
+
+
+class Padded(Tiny):
+    """Pads every source to the size of a window."""
+
+    def embedded(self, side: str, ids: Tensor) -> Tensor:
+        x = super().embedded(side, ids)
+        return F.pad(F.pad(x, (0, 0, 0, 4096)).sin(), (0, 0, 0, -4096)) if side == "source" else x
+
+
+def test_activations_that_take_too_much_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(16 * 2**20))
+    message = (
+        r"a run on ids of shapes \[3, 13\] and \[3, 11\] makes more than 1\.0 MiB of activations, .* smaller window"
+    )
+    with pytest.raises(CannotRun, match=message):
+        discover(Padded())
+    monkeypatch.setenv(VARIABLE, str(2**18))
+    with pytest.raises(ValueError, match=r"program:build, with 4,\d+ parameters: expected to fit into 0\.2 MiB"):
+        discover(Padded(), "program:build")

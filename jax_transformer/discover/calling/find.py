@@ -16,6 +16,8 @@ from jax_transformer.discover.calling.behaviour import Ids, Probe, same
 from jax_transformer.discover.calling.failures import FAULTS, CallError, draft, reason
 from jax_transformer.discover.calling.forms import Form, forms, header
 from jax_transformer.discover.calling.limits import (
+    MOST_ELEMENTS,
+    MOST_ROWS,
     accepts_id,
     accepts_length,
     draw_ids,
@@ -345,7 +347,9 @@ class _Finder:
         source = search.pad_pair[0] if "source_real" in text else None
         target = search.pad_pair[1] if "target_real" in text else None
         if source is None:
-            hidden = source_pads(search.caller(best.lines), both[0], source_vocab_size)
+            one = self.runner.run(best.lines, both[0].source[:1], both[0].target[:1])
+            rows = min(MOST_ROWS, max(1, MOST_ELEMENTS // max(1, one.largest)))
+            hidden = source_pads(search.caller(best.lines), both[0], source_vocab_size, rows)
             source = next((pad for pad in (*self.pads[0], *hidden) if pad in hidden), None)
             source = source if source is not None else next(iter(self.pads[0]), None)
         if target is None:
