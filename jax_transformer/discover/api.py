@@ -24,7 +24,7 @@ from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
-from jax_transformer.discover.problems import Differs, DiscoverError, TooLarge
+from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, TooLarge
 from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.small_scores import with_small_scores
@@ -121,8 +121,8 @@ def discover(
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
         it is in training mode, or can't be run as it must be (CannotRun).
-      ValueError: its state_dict isn't that of torch.nn.Module; it doesn't fit into memory several times; it begins
-        targets with another id than decoder_start_id.
+      ValueError: its state_dict isn't that of torch.nn.Module; it can't be copied; it doesn't fit into memory several
+        times; it begins targets with another id than decoder_start_id.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -137,6 +137,7 @@ def discover(
     if training:
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     _check_state(as_module(module), name)
+    _check_copy(as_module(module), name)
     count = sum(parameter.numel() for parameter in as_module(module).parameters())
     check_fits(BYTES_PER_PARAMETER * count, f"{name}, with {count:,} parameters")
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
@@ -195,11 +196,19 @@ def _check_state(module: nn.Module, name: str) -> None:
         )
 
 
+def _check_copy(module: nn.Module, name: str) -> None:
+    """Raises ValueError unless the module can be copied: it is read with other weights than its own."""
+    try:
+        copied(module)
+    except RAISED as error:
+        raise ValueError(f"{name}: expected a module that copy.deepcopy copies; it raises {in_short(error)}") from error
+
+
 def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
     """Returns what the first batch tells on which the module can be read.
 
     Raises:
-      DiscoverError: there is none; the first problem.
+      DiscoverError: there is none; the first problem, one of a batch that runs if there is such a one.
     """
     problems: list[DiscoverError] = []
     for batch in probes(call):
@@ -212,7 +221,7 @@ def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
         except (ValueError, LookupError, ArithmeticError) as error:
             what = f"{type(error).__name__}: {error}"
             problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
-    raise problems[0]
+    raise next((one for one in problems if not isinstance(one, CannotRun)), problems[0])
 
 
 def _rounds(module: nn.Module, call: Call) -> bool:

@@ -251,6 +251,8 @@ def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
             logits = adapter(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
         raise failure(adapter, batch, error) from error
+    if tuple(logits.shape[:2]) != batch.target_ids.shape:
+        raise CannotRun(f"it returns {[*logits.shape]} on ids of shapes {_shapes(batch)}")
     return np.asarray(logits.double().numpy())
 
 
@@ -264,19 +266,22 @@ def failure(adapter: nn.Module, batch: Batch, error: Exception) -> CannotRun:
     """
     import torch
 
+    if "allocate memory" in str(error):
+        return CannotRun(f"it takes more memory than there is on ids of shapes {_shapes(batch)}")
     try:
         with torch.no_grad():
             copied(adapter).float()(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as other:  # the user's own code may raise anything
         padded = ", padding among them," if len(batch.source_ids) > 1 else ""
-        return CannotRun(
-            f"it fails on ids of shapes {[*batch.source_ids.shape]} and {[*batch.target_ids.shape]}{padded} at "
-            f"{place(other)} ({first_line(other)})"
-        )
+        return CannotRun(f"it fails on ids of shapes {_shapes(batch)}{padded} at {place(other)} ({first_line(other)})")
     return CannotRun(
         f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
         "let it compute in the dtype of its parameters"
     )
+
+
+def _shapes(batch: Batch) -> str:
+    return f"{[*batch.source_ids.shape]} and {[*batch.target_ids.shape]}"
 
 
 def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST = 100.0
 """The largest products of queries and keys: exp of twice as much, negative, is far from underflow."""
+READABLE = 300.0
+"""What scores may be that don't get smaller, such as cosines times a number: the same still holds."""
 MOST_TRIES = 12
 """The most recordings: each makes scores smaller, by the square of what kernels are multiplied with."""
 
@@ -36,16 +38,20 @@ def with_small_scores(build: Callable[[], nn.Module], recorded: Callable[[nn.Mod
       DiscoverError: scores stay large.
     """
     factors: dict[str, float] = {}
+    before = float("inf")
     for _ in range(MOST_TRIES):
         module = build()
         _multiply(module, factors)
         graph = Graph(recorded(module))
-        highest = max((_largest(value) for value in graph.products if graph.attends(value)), default=0.0)
-        if highest <= MOST:
-            return graph
+        highest = _highest(graph)
+        if highest <= MOST or highest > 0.99 * before:
+            break
+        before = highest
         factor = max(0.5 * (MOST / highest) ** 0.5, 1e-3)
         for name in _kernels(graph):
             factors[name] = factor * factors.get(name, 1.0)
+    if highest <= READABLE:
+        return graph
     raise DiscoverError(
         f"its attention scores are {highest:.1e} even with small weights in its linear maps: their softmax is 0 at "
         "keys that no mask hides, so masks can't be read"
@@ -61,9 +67,18 @@ def _multiply(module: nn.Module, factors: dict[str, float]) -> None:
                 parameter.mul_(factors[name])
 
 
-def _largest(value: Value) -> float:
-    finite = value.array[np.isfinite(value.array)]
-    return float(np.abs(finite).max()) if finite.size else 0.0
+def _highest(graph: Graph) -> float:
+    """Returns the largest products of queries and keys, or scores made of them. (Fills of masks are negative.)"""
+    highest, scores = 0.0, set[Value]()
+    for value in graph.recording.values:
+        is_product = value in graph.products
+        if not (is_product or any(one in scores for one in value.inputs)) or not graph.attends(value):
+            continue
+        scores.add(value)
+        finite = value.array[np.isfinite(value.array)] if value.is_float else np.zeros(0)
+        if finite.size:
+            highest = max(highest, float(np.abs(finite).max() if is_product else finite.max()))
+    return highest
 
 
 def _kernels(graph: Graph) -> list[str]:

@@ -110,6 +110,17 @@ def test_sentences_that_a_module_doesnt_take_are_told() -> None:
     assert any(note.startswith("it fails on ids of shapes [1, 1] and [1, 1] at ") for note in found.notes)
 
 
+class Squeezes(Tiny):
+    """Drops every axis of one element from what it returns."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.logits(src, tgt).squeeze()
+
+
+def test_other_shapes_of_short_sentences_are_told() -> None:
+    assert "it returns [19] on ids of shapes [1, 1] and [1, 1]" in discover(Squeezes()).notes
+
+
 CALL: Any = Call(("return self.module(source_ids, decoder_input_ids)",), 0, 0, 100, 100)
 CONFIG = TransformerConfig(source_vocab_size=100, target_vocab_size=100, d_model=512, num_heads=8, d_ff=2048)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jax_transformer.discover import CannotRun, discover
 from jax_transformer.discover.calling import find_call
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.runtime.memory import VARIABLE
-from tests.discover.tiny import PAD, Tiny
+from tests.discover.tiny import PAD, WIDTH, Tiny
 
 
 class Holding(Tiny):
@@ -45,6 +45,22 @@ def test_a_module_that_holds_a_python_module_is_found_and_left_as_it_is() -> Non
     module = Holding()
     assert discover(module).worst <= 1e-12
     assert module.held["calls"] == [0]
+
+
+class Uncopied(nn.LayerNorm):
+    """Refuses to be copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        raise TypeError("one is enough")
+
+
+def test_a_part_that_refuses_to_be_copied_is_told_and_never_shared() -> None:
+    module = Tiny()
+    module.reader.norms[0] = Uncopied(WIDTH).eval()
+    with pytest.raises(TypeError, match="one is enough"):
+        copied(module)
+    with pytest.raises(ValueError, match=r"^program:build: expected a module that copy\.deepcopy copies; it raises Ty"):
+        discover(module, "program:build")
 
 
 class LossOfTokens(Tiny):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from jax_transformer.discover import discover, prove
-from tests.discover.tiny import SOURCE, TARGET, WIDTH, Tiny
+from jax_transformer.discover import DiscoverError, discover, prove
+from tests.discover.tiny import SOURCE, TARGET, WIDTH, Attention, Tiny
 
 
 class Sharp(Tiny):
@@ -19,6 +19,43 @@ class Sharp(Tiny):
             for name, parameter in self.named_parameters():
                 if name.endswith(("query.weight", "key.weight")):
                     parameter *= factor
+
+
+class Hot(Attention):
+    """Multiplies cosines by a large number, which no smaller weights change; or by one that they may have."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k = (one / one.norm(dim=-1, keepdim=True) for one in (q, k))
+        return (self.factor * q @ k.transpose(-1, -2)).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+def test_scores_that_stay_large_are_told() -> None:
+    module = Tiny()
+    module.reader.attention = Hot(5000.0).eval()
+    with pytest.raises(DiscoverError, match=r"its attention scores are \d\.\de\+03 even with small weights"):
+        discover(module)
+
+
+class Scaled(Attention):
+    """Multiplies scores by a large number, behind their product."""
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (q @ k.transpose(-1, -2) * 1000).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+def test_scores_that_are_large_behind_their_product_are_read() -> None:
+    module = Tiny()
+    for layer in (module.reader, module.writer):
+        for name in ("attention", "crossing"):
+            if getattr(layer, name) is not None:
+                setattr(layer, name, Scaled().eval())
+    found = discover(module)
+    assert found.model.config.attention_scale == pytest.approx(1000, rel=1e-12)
+    assert found.model.config.encoder_padding == "keys"
 
 
 def zeros(module: Tiny) -> int:
