@@ -42,6 +42,10 @@ class DiscoverOptions:
     """The id that targets begin with, to compare decoded tokens too, and for the model to translate."""
     eos_id: int | None = None
     """The id that sentences end with, likewise."""
+    longest: int | None = None
+    """The most tokens of the sentences on which logits are compared. Default: all that the model and the module accept,
+    up to 1024 where nothing limits them, and no more than about a gigabyte and a minute allow; the verdict says what
+    that leaves out, and what it costs."""
     stages: str | None = None
     """Comma-separated stages of the parity run that proves it. Default: all; decode only if both ids are given."""
     verbose: bool = False
@@ -52,15 +56,18 @@ def discover(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer discover ARGUMENTS`; returns the exit code.
 
     Raises:
-      ValueError: there is no such module; no way to call it was found; the directory can't be written.
+      ValueError: there is no such module; no way to call it was found, or it can't be run; the directory can't be
+        written.
     """
     options = tyro.cli(DiscoverOptions, args=list(arguments), prog="jax-transformer discover")
+    if options.longest is not None and options.longest < 1:
+        raise ValueError(f"--longest: expected at least 1 token; received {options.longest}")
     target = Path(options.output)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"--output {target}: expected a new directory; received one that holds files")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
-    from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
+    from jax_transformer.discover import CallError, CannotRun, Differs, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
     from jax_transformer.discover.calling import as_module
 
@@ -78,18 +85,26 @@ def discover(arguments: Sequence[str]) -> int:
             decoder_start_id=options.decoder_start_id,
             eos_id=options.eos_id,
             rebuild=lambda: load_factory(options.module, "MODULE"),
+            longest=options.longest,
         )
     except CallError as error:
         raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None
+    except CannotRun as error:
+        raise ValueError(f"{options.module}: {error}") from None
     except DiscoverError as error:
+        if error.call is not None:
+            _show_call(error.call.lines, error.call.notes)
+        label = "read:    " if isinstance(error, Differs) else "found:   "
         for line in conclusion_lines(error.found, every_layer=options.verbose):
-            print(f"found:    {line}")
-        print(f"{options.module}: no config expresses it: {error}")
+            print(f"{label} {line}")
+        said = "refused" if isinstance(error, Differs) else "no config expresses it"
+        print(f"{options.module}: {said}: {error}")
         return REFUSED
     _show(found, verbose=options.verbose)
     report = _prove(found, module, options)
     report.show(verbose=options.verbose)
     _write(found, report, options.module, target)
+    _conclude(found, report)
     return report.exit_code
 
 
@@ -102,15 +117,30 @@ def _drafted(target: Path, adapter: str) -> str:
     return f" ({target}/adapter.py is a draft: complete it, and discover its build into another directory)"
 
 
+def _show_call(lines: Sequence[str], notes: Sequence[str]) -> None:
+    """Prints how the module is called, and what was assumed: which masks it is given, and what True means in them."""
+    print("call:     " + "\n          ".join(lines))
+    for note in notes:
+        print(f"note:     {note}")
+
+
 def _show(found: Discovery, *, verbose: bool) -> None:
     """Prints what was found, every choice with its residual and the runner-up."""
-    print("call:     " + "\n          ".join(found.call.lines))
-    for note in found.notes:
-        print(f"note:     {note}")
+    from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+
+    _show_call(found.call.lines, found.notes)
     for line in found.conclusion_lines(every_layer=verbose):
         print(f"found:    {line}")
     for check in found.checks:
-        print(f"checked:  {check}: logits differ by {check.residual:.1e} of their RMS (float64)")
+        rounding = "" if check.gate <= FLOAT64_RELATIVE_RMS else f", where rounding explains {check.gate:.1e}"
+        took = f" in {check.seconds:.0f} s" if check.seconds >= 1 else ""
+        print(f"checked:  {check}: logits differ by {check.residual:.1e} of their RMS (float64{rounding}){took}")
+
+
+def _conclude(found: Discovery, report: Report) -> None:
+    """Prints the verdict, with what was checked and what wasn't."""
+    same = "the same" if report.verdict == "passed" else f"{report.verdict}, see above; the same logits"
+    print(f"verdict:  {same} on {found.reach}")
 
 
 def _prove(found: Discovery, module: nn.Module, options: DiscoverOptions) -> Report:

@@ -6,15 +6,17 @@
 from jax_transformer.discover.api import Check, Discovery, discover
 from jax_transformer.discover.calling import Call, CallError
 from jax_transformer.discover.findings import Conclusion, conclusion_lines
-from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, Unknown
 from jax_transformer.discover.proving import prove
 from jax_transformer.discover.writing import write_discovery
 
 __all__ = [
     "Call",
     "CallError",
+    "CannotRun",
     "Check",
     "Conclusion",
+    "Differs",
     "DiscoverError",
     "Discovery",
     "Unknown",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.checking import (
@@ -14,7 +16,7 @@ from jax_transformer.discover.checking import (
     bfloat16_problem,
     check_all,
     check_return,
-    fails_in_float64,
+    failure,
     without_gradient,
 )
 from jax_transformer.discover.config import make_config
@@ -22,16 +24,19 @@ from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
-from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, TooLarge
+from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.recorder import record
+from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
-from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
 
 PREFIX = "module."
 """Stands before the names of a module's tensors inside its adapter."""
+BYTES_PER_PARAMETER = 64
+"""The least memory that a discovery takes: a module in float32 and its copies in float64, recorded and followed."""
 JITTER = 0.05
 """The deviation of what is added to trained parameters while a module is read, so that no scale is 1 and no bias 0."""
 
@@ -58,6 +65,8 @@ class Discovery:
     """What the user should know, such as masks that the caller builds."""
     bfloat16_problem: str = ""
     """What the module raises in bfloat16; "" if it runs."""
+    reach: str = ""
+    """Which lengths of sentences were checked, and which weren't."""
     rounding: float = 0.0
     """How far what the module computes in a lower precision than float64, such as rotary angles, is from exact."""
 
@@ -67,10 +76,11 @@ class Discovery:
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """The differences that a parity run has to allow: sentences of nothing but padding, and padding before a token
-        where what was found doesn't hold."""
-        is_inside = all(check.padding == "inside" for check in self.checks)
-        return (FULLY_MASKED,) if is_inside else (FULLY_MASKED, INNER_PADDING)
+        """The differences that a parity run has to allow: sentences of nothing but padding; padding before a token
+        where what was found doesn't hold; first target tokens that the module doesn't read."""
+        allowed = [FULLY_MASKED]
+        allowed += [INNER_PADDING] if any(check.padding != "inside" for check in self.checks) else []
+        return (*allowed, FIRST_TOKEN) if self.call.start_id is not None else tuple(allowed)
 
     @property
     def worst(self) -> float:
@@ -78,6 +88,7 @@ class Discovery:
         return max(check.residual for check in self.checks if check.weights == "its own")
 
 
+@np.errstate(all="ignore")
 def discover(
     module: Any,
     name: str = "my_model:build",
@@ -87,6 +98,7 @@ def discover(
     decoder_start_id: int | None = None,
     eos_id: int | None = None,
     rebuild: Callable[[], Any] | None = None,
+    longest: int | None = None,
 ) -> Discovery:
     """Finds out what an encoder-decoder in PyTorch computes.
 
@@ -102,12 +114,15 @@ def discover(
       decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
       rebuild: makes the module anew, to learn the exact values of constants that it rounds to a lower precision when it
         is built. Without it, logits may differ by that rounding.
+      longest: the most tokens of the sentences on which the model is checked. None: all that model and module accept,
+        up to 1024 where nothing limits them, and no more than about a gigabyte and a minute allow.
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
-        it is in training mode.
-      ValueError: its state_dict isn't that of torch.nn.Module.
+        it is in training mode, or can't be run as it must be (CannotRun).
+      ValueError: its state_dict isn't that of torch.nn.Module; it can't be copied; it doesn't fit into memory several
+        times; it begins targets with another id than decoder_start_id.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -122,18 +137,44 @@ def discover(
     if training:
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     _check_state(as_module(module), name)
+    _check_copy(as_module(module), name)
+    count = sum(parameter.numel() for parameter in as_module(module).parameters())
+    check_fits(BYTES_PER_PARAMETER * count, f"{name}, with {count:,} parameters")
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
+    if call.start_id is not None and decoder_start_id not in (None, call.start_id):
+        raise ValueError(
+            f"{name}: expected --decoder-start-id {call.start_id}, which the module puts in the place of a target's "
+            f"first token; received {decoder_start_id}"
+        )
     module = as_module(module)
     try:
-        found = _first(module, call)
+        return _as_called(module, call, rebuild, longest, decoder_start_id, eos_id)
+    except DiscoverError as error:
+        error.call = call
+        raise
+
+
+def _as_called(
+    module: nn.Module,
+    call: Call,
+    rebuild: Callable[[], Any] | None,
+    longest: int | None,
+    decoder_start_id: int | None,
+    eos_id: int | None,
+) -> Discovery:
+    """Returns what is found of a module that is called in this way, with exact constants if that tells more."""
+    try:
+        found = _first(module, call, longest)
+    except TooLarge:
+        raise
     except DiscoverError:
-        closer = _more_exact(module, call, rebuild) if _rounds(module, call) else None
+        closer = _more_exact(module, call, rebuild, longest) if _rounds(module, call) else None
         if closer is None:
             raise
         found = closer
     if found.rounding > FLOAT64_RELATIVE_RMS:
-        found = _more_exact(module, call, rebuild) or found
-    return _completed(found, module, decoder_start_id, eos_id)
+        found = _more_exact(module, call, rebuild, longest) or found
+    return _completed(found, module, call.start_id if decoder_start_id is None else decoder_start_id, eos_id)
 
 
 def _check_state(module: nn.Module, name: str) -> None:
@@ -155,22 +196,32 @@ def _check_state(module: nn.Module, name: str) -> None:
         )
 
 
-def _first(module: nn.Module, call: Call) -> Discovery:
+def _check_copy(module: nn.Module, name: str) -> None:
+    """Raises ValueError unless the module can be copied: it is read with other weights than its own."""
+    try:
+        copied(module)
+    except RAISED as error:
+        raise ValueError(f"{name}: expected a module that copy.deepcopy copies; it raises {in_short(error)}") from error
+
+
+def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
     """Returns what the first batch tells on which the module can be read.
 
     Raises:
-      DiscoverError: there is none; the first problem.
+      DiscoverError: there is none; the first problem, one of a batch that runs if there is such a one.
     """
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            return _discovered(module, call, batch)
+            return _discovered(module, call, batch, longest)
+        except TooLarge:
+            raise
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
             what = f"{type(error).__name__}: {error}"
             problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
-    raise problems[0]
+    raise next((one for one in problems if not isinstance(one, CannotRun)), problems[0])
 
 
 def _rounds(module: nn.Module, call: Call) -> bool:
@@ -182,58 +233,64 @@ def _rounds(module: nn.Module, call: Call) -> bool:
     return any(value.has_low_fractions for value in recording.values)
 
 
-def _more_exact(module: nn.Module, call: Call, rebuild: Callable[[], Any] | None) -> Discovery | None:
+def _more_exact(
+    module: nn.Module, call: Call, rebuild: Callable[[], Any] | None, longest: int | None
+) -> Discovery | None:
     """Returns what is found if the module computes in float64 what it would compute in a lower precision; None if that
     doesn't tell more."""
     try:
-        found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)))
+        found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)), longest)
     except RAISED:  # the user's own code may raise anything in a precision that it doesn't expect
         return None
     return found if found.rounding <= FLOAT64_RELATIVE_RMS else None
 
 
-def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
+def _discovered(module: nn.Module, call: Call, batch: Batch, longest: int | None) -> Discovery:
     """Reads the module on one batch.
 
     Raises:
       DiscoverError: it can't be expressed; the model's logits differ from the module's.
     """
-    wrapped = call.wrap(_jittered(module))
-    recording = _recorded(wrapped, batch)
-    structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
+    graph = with_small_scores(lambda: call.wrap(_jittered(module)), lambda adapter: _recorded(adapter, batch))
+    recording = graph.recording
+    structure = read_structure(graph, call.source_pad_id, call.target_pad_id)
     tables = tables_among(call.constants or {}, structure.tables.values())
     if tables:
-        return _discovered(module, _without(call, tables), batch)
+        return _discovered(module, _without(call, tables), batch, longest)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
-        return _discovered(module, _kept_wide(call, lines), batch)
+        return _discovered(module, _kept_wide(call, lines), batch, longest)
     if len(structure.distances or ()) > 1:
         farther = longer(call, batch)
         if farther is not None:
-            return _discovered(module, call, farther)
+            return _discovered(module, call, farther, longest)
         fits = ", ".join(map(str, sorted(structure.distances or ())))
         structure.notes.append(
             f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
         )
     with telling(structure):
-        return _ported(module, call, batch, recording, structure)
+        return _ported(module, call, batch, recording, structure, longest)
 
 
 def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
     """Runs a module in float64 and records it.
 
     Raises:
-      DiscoverError: it fails, though it ran in float32.
+      CannotRun: it fails.
     """
     import torch
 
     try:
         return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except (TooLarge, MemoryError):
+        raise
     except Exception as error:  # the user's own code may raise anything
-        raise fails_in_float64(error) from error
+        raise failure(adapter, batch, error) from error
 
 
-def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:
+def _ported(
+    module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure, longest: int | None
+) -> Discovery:
     """Makes the config, the map and the model, and compares logits on other batches.
 
     Raises:
@@ -247,7 +304,9 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
     notes = [*within.notes, *structure.notes]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
-    found = check_all(module, within, candidate, model, batch.padding, structure.rounding)
+    lengths = reach(config, within, sum(one.numel() for one in module.parameters()), longest)
+    found, unchecked = check_all(module, within, candidate, model, batch.padding, structure.rounding, lengths.longest)
+    notes += unchecked
     if structure.rounding > FLOAT64_RELATIVE_RMS:
         notes.append(
             f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits"
@@ -255,10 +314,11 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
     failed = [check for check in found if not check.passed]
     if failed:
         worst = max(failed, key=lambda check: check.residual)
-        raise DiscoverError(
-            f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}"
-        )
-    return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes), rounding=structure.rounding)
+        raise Differs(f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}")
+    return Discovery(
+        model, names, call, tuple(structure.conclusions), found, tuple(notes),
+        reach=told(lengths, found), rounding=structure.rounding,
+    )  # fmt: skip
 
 
 def _within_tables(call: Call, structure: Structure) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,9 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.calling import Call
 from jax_transformer.discover.calling.trials import first_line, place
 from jax_transformer.discover.graph import distance
-from jax_transformer.discover.inputs import Batch, checks
+from jax_transformer.discover.inputs import Batch, checks, long_checks
 from jax_transformer.discover.modes import wide
-from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.torch_precision import deterministic
@@ -49,6 +50,11 @@ class Check:
     """Of the module: its own, or larger ones."""
     gate: float = FLOAT64_RELATIVE_RMS
     """The largest residual that counts as equal."""
+    seconds: float = 0.0
+    """What the runs took."""
+    ran_before: bool = False
+    """Whether the module had run on other batches. (A fresh one and one that ran before run on each batch; what is kept
+    is the larger residual.)"""
 
     @property
     def passed(self) -> bool:
@@ -56,7 +62,8 @@ class Check:
 
     def __str__(self) -> str:
         own = "" if self.weights == "its own" else f", with {self.weights} weights"
-        return f"sentences of {self.lengths[0]} and {self.lengths[1]} tokens{own}"
+        before = ", after it ran on others" if self.ran_before else ""
+        return f"sentences of {self.lengths[0]} and {self.lengths[1]} tokens{own}{before}"
 
 
 @dataclass(frozen=True)
@@ -77,25 +84,56 @@ class Candidate:
 
 
 def check_all(
-    module: nn.Module, call: Call, candidate: Candidate, model: Model, padding: str, rounding: float
-) -> tuple[Check, ...]:
-    """Returns the checks of a model: with the module's own weights on every batch, and with larger ones on one.
+    module: nn.Module,
+    call: Call,
+    candidate: Candidate,
+    model: Model,
+    padding: str,
+    rounding: float,
+    longest: tuple[int, int],
+) -> tuple[tuple[Check, ...], tuple[str, ...]]:
+    """Returns the checks of a model, and notes of what couldn't be run: with the module's own weights on every batch,
+    by a fresh module and by one that ran before; with larger weights on one. The first that fails ends them.
 
     Args:
       rounding: how far what the module computes in lower precision is from float64. Larger weights would amplify it
         beyond what a check can tell, so there is none with them.
+      longest: the most tokens of a source and of a target.
 
     Raises:
-      DiscoverError: the module fails in float64.
+      CannotRun: the module fails on one of the usual batches.
     """
-    batches = checks(call, padding)
+    batches, notes = checks(call, padding), list[str]()
     gate = max(FLOAT64_RELATIVE_RMS, 100 * rounding)
-    found = [replace(_check(module, call, candidate, model, batch), gate=gate) for batch in batches]
-    if rounding <= FLOAT64_RELATIVE_RMS:
-        large = _larger(module)
-        check = replace(_check(large, call, candidate, candidate.model(large), batches[0]), weights="larger")
-        found.append(check if check.passed else replace(check, gate=_rounding_gate(large, call, batches[0])))
-    return tuple(found)
+    used = call.wrap(copied(module).double())
+    found = [_check(module, used, call, candidate, model, batch, gate) for batch in batches]
+    is_trained = any(parameter.requires_grad for parameter in module.parameters())
+    if not is_trained:
+        notes.append("it trains no parameter, so it isn't compared with larger ones")
+    elif rounding <= FLOAT64_RELATIVE_RMS and all(one.passed for one in found):
+        check = _larger_check(module, call, candidate, batches[0])
+        found += [] if check is None else [check]
+        notes += [] if check is not None else ["with larger weights it overflows, and isn't compared"]
+    for batch in long_checks(call, padding, longest) if all(one.passed for one in found) else []:
+        try:
+            found.append(_check(module, used, call, candidate, model, batch, gate))
+        except CannotRun as error:
+            notes.append(str(error))
+        if not found[-1].passed:
+            return tuple(found), tuple(notes)
+    again = (_check(module, used, call, candidate, model, batch, gate) for batch in batches[:2])
+    return (*found, *(one for one in again if not one.passed)), tuple(notes)
+
+
+def _larger_check(module: nn.Module, call: Call, candidate: Candidate, batch: Batch) -> Check | None:
+    """Returns the check of a model with larger weights; None if the module's logits are no numbers then."""
+    large = _larger(module)
+    theirs = _logits(call.wrap(large), batch)
+    if not np.isfinite(theirs).all():
+        return None
+    residual = _residual(theirs, _models(candidate, candidate.model(large), batch), call, batch)
+    check = Check(batch.lengths, batch.padding, residual, "larger")
+    return check if check.passed else replace(check, gate=_rounding_gate(large, call, batch))
 
 
 def _larger(module: nn.Module) -> nn.Module:
@@ -125,17 +163,41 @@ def _rounding_gate(module: nn.Module, call: Call, batch: Batch) -> float:
     return min(FACTOR_ROUNDING * floor, MOST_FOR_ROUNDING)
 
 
-def _check(module: nn.Module, call: Call, candidate: Candidate, model: Model, batch: Batch) -> Check:
-    """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
-    theirs = _logits(call.wrap(copied(module).double()), batch)
+def _check(
+    module: nn.Module, used: nn.Module, call: Call, candidate: Candidate, model: Model, batch: Batch, gate: float
+) -> Check:
+    """Compares logits of real tokens in float64, or log-probabilities if the module returns these.
+
+    Args:
+      used: the module in float64 in its adapter, which ran on the batches before.
+    """
+    start = time.perf_counter()
+    ours = _models(candidate, model, batch)
+    fresh = _residual(_logits(call.wrap(copied(module).double()), batch), ours, call, batch)
+    later = _residual(_logits(used, batch), ours, call, batch)
+    check = Check(
+        batch.lengths, batch.padding, max(fresh, later), gate=gate, ran_before=later > gate >= fresh,
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
+    if check.passed or check.residual > MOST_FOR_ROUNDING:
+        return check
+    return replace(check, gate=max(gate, _rounding_gate(copied(module).double(), call, batch)))
+
+
+def _models(candidate: Candidate, model: Model, batch: Batch) -> np.ndarray:
+    """Returns the model's logits in float64, as the module returns them."""
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
-    if candidate.is_normalised:
-        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True) if candidate.is_normalised else logits
+
+
+def _residual(theirs: np.ndarray, ours: np.ndarray, call: Call, batch: Batch) -> float:
+    """Returns how far the model's logits of real tokens are from the module's; infinite for tokens without any."""
     real = batch.target_ids != call.target_pad_id
-    residual = distance(logits[real], theirs[real])
-    return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)
+    if not np.isfinite(theirs[real]).any(axis=-1).all():
+        return float("inf")
+    return distance(ours[real], theirs[real])
 
 
 def check_return(module: nn.Module, model: Model) -> None:
@@ -188,16 +250,38 @@ def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
         with torch.no_grad(), deterministic(), sdpa_kernel(SDPBackend.MATH), wide(adapter):
             logits = adapter(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
-        raise fails_in_float64(error) from error
+        raise failure(adapter, batch, error) from error
+    if tuple(logits.shape[:2]) != batch.target_ids.shape:
+        raise CannotRun(f"it returns {[*logits.shape]} on ids of shapes {_shapes(batch)}")
     return np.asarray(logits.double().numpy())
 
 
-def fails_in_float64(error: Exception) -> DiscoverError:
-    """Returns the error of a module that fails in float64, though it ran in float32."""
-    return DiscoverError(
+def failure(adapter: nn.Module, batch: Batch, error: Exception) -> CannotRun:
+    """Returns what to say of a module that raised in float64: that it must run in that, if it runs in float32; or else
+    what it raises there, which no other dtype mends.
+
+    Args:
+      adapter: the module in float64, in its adapter.
+      batch: the ids on which it raised.
+    """
+    import torch
+
+    if "allocate memory" in str(error):
+        return CannotRun(f"it takes more memory than there is on ids of shapes {_shapes(batch)}")
+    try:
+        with torch.no_grad():
+            copied(adapter).float()(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except Exception as other:  # the user's own code may raise anything
+        padded = ", padding among them," if len(batch.source_ids) > 1 else ""
+        return CannotRun(f"it fails on ids of shapes {_shapes(batch)}{padded} at {place(other)} ({first_line(other)})")
+    return CannotRun(
         f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
         "let it compute in the dtype of its parameters"
     )
+
+
+def _shapes(batch: Batch) -> str:
+    return f"{[*batch.source_ids.shape]} and {[*batch.target_ids.shape]}"
 
 
 def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:

@@ -161,7 +161,8 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
             result.notes.append(
                 f"{stack}: its table of positions is no known one (nearest: {runner_up[0]}); it is carried over"
             )
-        result.conclude(f"{stack} positions", f"{layout} {frequency}, offset {offset}", error, runner_up)
+        kind = "a table of its own" if fit is None else f"{layout} {frequency}"
+        result.conclude(f"{stack} positions", f"{kind}, offset {offset}", error, runner_up)
     result.agree("position_offset", offset, where)
     result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
 FAR = 331, 307
-"""Lengths that tell the buckets of far distances apart, and show windows that hide far tokens."""
+"""Lengths that tell the buckets of far distances apart."""
 SPECIAL = 4
 """How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
 treat the ids of starts and ends in their own ways. They are among those that check it."""
@@ -25,6 +25,11 @@ class Batch:
     source_ids: np.ndarray
     target_ids: np.ndarray
     padding: str
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Returns the numbers of tokens of a source and of a target."""
+        return self.source_ids.shape[1], self.target_ids.shape[1]
 
 
 PADDINGS = ("inside", "at the end")
@@ -44,6 +49,23 @@ def checks(limits: Call, padding: str, count: int = 3) -> list[Batch]:
     return [_batch(limits, rng, padding, lowest=0, lengths=lengths[number % 3]) for number in range(count)]
 
 
+def long_checks(limits: Call, padding: str, longest: tuple[int, int]) -> list[Batch]:
+    """Returns batches of one sentence, of other lengths than those of `checks`: of one token; of `longest` tokens of
+    source and target, and between these and the others."""
+    far = _longest(limits)
+    between = tuple(round((least * most) ** 0.5) for least, most in zip(far, longest, strict=True))
+    if max(longest) < 2 * max(far):
+        between = longest
+    rng = np.random.default_rng(3)
+    found = {batch.lengths: batch for batch in checks(limits, padding)}
+    known = {*found}
+    for lengths in ((1, 1), between, longest):
+        batch = _batch(limits, rng, padding, lowest=0, lengths=(lengths[0], lengths[1]), rows=1)
+        if batch.lengths == (1, 1) or any(one > other for one, other in zip(batch.lengths, far, strict=True)):
+            found.setdefault(batch.lengths, batch)
+    return [batch for lengths, batch in found.items() if lengths not in known]
+
+
 def longer(limits: Call, batch: Batch) -> Batch | None:
     """Returns a batch of much longer sentences, with padding in the same places; None if it would be no longer."""
     lengths = FAR[0], FAR[1]
@@ -56,7 +78,13 @@ def _longest(limits: Call) -> tuple[int, int]:
 
 
 def _batch(
-    limits: Call, rng: np.random.Generator, padding: str, *, lowest: int, lengths: tuple[int, int] | None = None
+    limits: Call,
+    rng: np.random.Generator,
+    padding: str,
+    *,
+    lowest: int,
+    lengths: tuple[int, int] | None = None,
+    rows: int = ROWS,
 ) -> Batch:
     source, target = lengths or (SOURCE_LENGTH, TARGET_LENGTH)
     source = limits.fixed_source_length or min(source, limits.max_source_length or source)
@@ -64,7 +92,7 @@ def _batch(
     if limits.equal_lengths:
         source = target = max(source, target)
     ids = [
-        _ids(rng, length, size, pad, lowest)
+        _ids(rng, rows, length, size, pad, lowest)
         for length, size, pad in (
             (source, limits.source_vocab_size, limits.source_pad_id),
             (target, limits.target_vocab_size, limits.target_pad_id),
@@ -73,12 +101,15 @@ def _batch(
     for array, pad, row in zip(ids, (limits.source_pad_id, limits.target_pad_id), (0, 1), strict=True):
         if pad is None:
             continue
-        array[row, -max(1, array.shape[1] // 4) :] = pad
+        if rows > 1:
+            array[row, -max(1, array.shape[1] // 4) :] = pad
         if padding == "inside" and array.shape[1] >= 6:
-            array[2, array.shape[1] // 3 : array.shape[1] // 3 + 2] = pad
+            array[-1, array.shape[1] // 3 : array.shape[1] // 3 + 2] = pad
+    if limits.start_id is not None:
+        ids[1][:, 0] = limits.start_id
     return Batch(ids[0], ids[1], padding)
 
 
-def _ids(rng: np.random.Generator, length: int, size: int, pad: int | None, lowest: int) -> np.ndarray:
+def _ids(rng: np.random.Generator, rows: int, length: int, size: int, pad: int | None, lowest: int) -> np.ndarray:
     allowed = np.setdiff1d(np.arange(lowest if size > 3 * SPECIAL else 0, size), [] if pad is None else [pad])
-    return rng.choice(allowed, (ROWS, length)).astype(np.int64)
+    return rng.choice(allowed, (rows, length)).astype(np.int64)

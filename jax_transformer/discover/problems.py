@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jax_transformer.discover.trace import Value
 
 if TYPE_CHECKING:
+    from jax_transformer.discover.calling import Call
     from jax_transformer.discover.findings import Conclusion
 
 
@@ -15,6 +16,21 @@ class DiscoverError(ValueError):
 
     found: tuple[Conclusion, ...] = ()
     """What was concluded before."""
+    call: Call | None = None
+    """How the module was called."""
+
+
+class CannotRun(DiscoverError):
+    """Says that a module can't be run as it must be to be read, which says nothing about configs."""
+
+
+class TooLarge(CannotRun):
+    """Says that a run takes too much memory to be read, on any ids."""
+
+
+class Differs(DiscoverError):
+    """Says that a model computes something else than its module, though each conclusion held on the batch that was
+    read."""
 
 
 class Unknown(DiscoverError):

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.discover.problems import TooLarge
 from jax_transformer.discover.trace import Recording, Value, replaced
 from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.runtime.memory import gibibytes, host_memory
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+SHARE = 16
+"""The share of memory that recorded activations may take: reading them takes some six times as much."""
 
 
 def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
@@ -27,6 +32,7 @@ def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor
       module: called with (source_ids [B, S], target_ids [B, T]), in evaluation mode; returns one tensor.
 
     Raises:
+      TooLarge: its activations wouldn't leave enough memory to read them.
       Whatever the module raises.
     """
     import torch
@@ -55,6 +61,7 @@ class _Recorder:
         self._stale: dict[int, list[tuple[Value, Value]]] = {}  # tensors written through another one → before, after
         self._running: list[str] = []
         self.narrowed: dict[str, None] = {}
+        self._size, self._most = 0, host_memory()[0] // SHARE
         for name, tensor in inputs.items():
             self._add(tensor, op=name)
         stored: dict[int, tuple[torch.Tensor, str, list[str]]] = {}
@@ -154,12 +161,24 @@ class _Recorder:
 
     def _add(self, tensor: torch.Tensor, **fields: Any) -> Value:
         value = Value(len(self.values), _snapshot(tensor), **fields)
+        self._check_memory(value)
         self.values.append(value)
         self._of[id(tensor)] = value
         self._stale.pop(id(tensor), None)
         self._sharing.setdefault(tensor.untyped_storage()._cdata, set()).add(id(tensor))
         self._kept.append(tensor)
         return value
+
+    def _check_memory(self, value: Value) -> None:
+        """Raises TooLarge if activations take too much memory."""
+        self._size += value.array.nbytes if value.depends_on_ids else 0
+        if self._size > self._most:
+            shapes = " and ".join(str([*one.array.shape]) for one in self.values[:2])
+            raise TooLarge(
+                f"a run on ids of shapes {shapes} makes more than {gibibytes(self._most)} of activations, which take "
+                f"several times as much to be read: no more than a {SHARE}th of {host_memory()[1]} is allowed. It has "
+                f"got to {value.place}: build the module with smaller sizes, such as a smaller window"
+            )
 
 
 def _snapshot(tensor: torch.Tensor) -> np.ndarray:

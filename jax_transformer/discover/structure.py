@@ -16,21 +16,21 @@ from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.residuals import EXACT, Residuals, Step
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Recording, Value
+from jax_transformer.discover.trace import Value
 
 
-def read_structure(recording: Recording, source_pad_id: int | None, target_pad_id: int | None) -> Structure:
-    """Reads a recording as an encoder-decoder Transformer.
+def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int | None) -> Structure:
+    """Reads the graph of a recording as an encoder-decoder Transformer.
 
     Args:
+      graph: of a recording whose attention scores are `small`.
       source_pad_id, target_pad_id: the ids of padding; None where no id is.
 
     Raises:
       DiscoverError: it isn't one that a config can express; names the operation, its line and layer.
     """
-    graph = Graph(recording)
     found_norms = norms(graph)
-    ids = {value.op: value.array for value in recording.values if value.op in ("source_ids", "target_ids")}
+    ids = {value.op: value.array for value in graph.recording.values if value.op in ("source_ids", "target_ids")}
     pads = [ids["source_ids"] == source_pad_id, ids["target_ids"] == target_pad_id]
     sums = Sums(graph, found_norms, pads)
     found = parts(graph, sums, found_norms)

@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 
 from jax_transformer.discover.attention import Attention, attentions, merged
-from jax_transformer.discover.graph import CLOSE, Graph, Linear, distance
+from jax_transformer.discover.graph import CLOSE, PRODUCTS, Graph, Linear, distance
 from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
@@ -148,7 +148,35 @@ def _head(graph: Graph, sums: Sums) -> tuple[Linear, float, bool]:
             logits, computed = graph.values(before), graph.values(stream.elements)
             if distance(logits - _logsumexp(logits), computed) <= CLOSE:
                 return graph.linears[found[0]], 1.0, True
+    if stream is None:
+        raise _mixing(graph)
     raise Unknown(output, "an output that is neither logits of a linear map nor their log-softmax")
+
+
+def _mixing(graph: Graph) -> Unknown:
+    """Returns the error of an output that doesn't belong to one token each: names the first attention behind it that
+    isn't read or linear map over several tokens, or else the first operation that mixes tokens."""
+    recording = graph.recording
+    behind = {recording.output}
+    for value in reversed(recording.values):
+        behind |= {*value.inputs} if value in behind else set()
+
+    def is_mixed(value: Value) -> bool:
+        labels = graph.labels.of(value)
+        return value.depends_on_ids and bool((labels.token < 0).any() or (labels.batch < 0).any())
+
+    mixed = [value for value in recording.values if value in behind and value.is_float and is_mixed(value)]
+    first = [value for value in mixed if not any(one.is_float and is_mixed(one) for one in value.inputs)]
+    for value in mixed:
+        if value in graph.products:
+            what = "an attention that isn't read: its numbers can't be assigned to one query and one key each"
+            return Unknown(value, f"{what} (is it over blocks, windows or several streams?)")
+        if value in first and value.op in (*PRODUCTS, "convolution"):
+            return Unknown(value, "a linear map over several tokens")
+    for value in first:
+        if any(one.is_float and one.depends_on_ids for one in value.inputs):
+            return Unknown(value, "an operation whose results can't be assigned to one token each")
+    return Unknown(recording.output, "an output that doesn't hold one vector for each token")
 
 
 def _logsumexp(logits: np.ndarray) -> np.ndarray:

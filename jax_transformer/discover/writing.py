@@ -52,7 +52,7 @@ def facts(found: Discovery) -> dict[str, Any]:
     """Returns what was found as values that JSON can represent, for the page."""
     return {
         "call": list(found.call.lines),
-        "notes": list(found.notes),
+        "notes": [*found.notes, f"logits were compared on {found.reach}"],
         "checks": [
             {
                 "source": check.lengths[0],

@@ -18,7 +18,16 @@ FULLY_MASKED = "fully-masked"
 INNER_PADDING = "inner-padding"
 """What depends on padding before a token: programs of sentences that are only ever padded at their ends may treat it in
 any way."""
-ALLOWANCES = (FULLY_MASKED, INNER_PADDING)
+FIRST_TOKEN = "first-token"
+"""What a target's first token does: programs that put their own start token in its place ignore it."""
+ALLOWANCES = (FULLY_MASKED, INNER_PADDING, FIRST_TOKEN)
+
+
+def with_first_token(problem: Problem, token: int) -> Problem:
+    """Returns the problem with one token at the beginning of every target."""
+    target = problem.decoder_input_ids.copy()
+    target[:, 0] = token
+    return replace(problem, decoder_input_ids=target)
 
 
 def with_padding_at_the_end(config: TransformerConfig, problem: Problem) -> Problem:

@@ -79,7 +79,8 @@ def compare(
       node: the only activation to look at, in float64.
       seed: seeds the inputs and the random weights.
       allow: differences that don't count: "fully-masked", what an attention gives a query that sees no key;
-        "inner-padding", what depends on padding before a token of its sentence. None: all count.
+        "inner-padding", what depends on padding before a token of its sentence; "first-token", what a target's first
+        token does: all begin with the model's decoder_start_id. None: all count.
       truth: with arrays in lower precision, the reference's arrays in float64, computed from weights and inputs
         rounded to that precision.
       tolerance: with arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype,

@@ -11,11 +11,19 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
+from jax_transformer.parity.allowances import (
+    FIRST_TOKEN,
+    FULLY_MASKED,
+    INNER_PADDING,
+    with_first_token,
+    with_keys_for_all,
+    with_padding_at_the_end,
+)
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
 from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
+from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
@@ -62,10 +70,21 @@ class Pair:
     """The paths of constants that no tensor of the reference holds, so that it can't receive others."""
 
     def allowing(self, problem: Problem) -> Problem:
-        """Returns the problem without what would show differences that are allowed."""
+        """Returns the problem without what would show differences that are allowed.
+
+        Raises:
+          ParityError: first tokens may differ, and no token is known to begin targets.
+        """
         if INNER_PADDING in self.allow:
             problem = with_padding_at_the_end(self.config, problem)
-        return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
+        if FULLY_MASKED in self.allow:
+            problem = with_keys_for_all(self.config, problem)
+        if FIRST_TOKEN not in self.allow:
+            return problem
+        start = self.generation.decoder_start_id
+        if start is None:
+            raise ParityError(f"allow {FIRST_TOKEN}: expected the id that targets begin with: give decoder_start_id")
+        return with_first_token(problem, start)
 
     @property
     def start_id(self) -> int | None:

@@ -86,11 +86,18 @@ def _same(mask: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _applies(logits: np.ndarray, mask: np.ndarray) -> bool:
-    """Returns whether logits have this mask: all that are masked are very low, or have one value."""
+    """Returns whether logits have this mask: all that are masked are very low, or have one value.
+
+    Scores of trained models may be as low as fills. They are of many values, where another mask's fill is one.
+    """
     try:
         hidden = ~np.broadcast_to(mask, logits.shape)
     except ValueError:
         return False
     low = logits <= tolerances.MASKED_BELOW
-    values = logits[hidden]
-    return np.array_equal(low, hidden) or (values.size > 1 and not low.any() and bool((values == values[0]).all()))
+    values, others = logits[hidden], logits[low & ~hidden]
+    are_scores = bool(np.isfinite(others).all()) and (others.size == 1 or np.unique(others).size > 1)
+    is_one_value = values.size > 1 and bool((values == values[0]).all())
+    if np.array_equal(low, hidden):
+        return True
+    return is_one_value and (not low.any() or (are_scores and bool((others != values[0]).all())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -426,9 +427,9 @@ class NotANumber(Named):
         return truth(self.core, src, trg) * float("nan")
 
 
-class OneInput(Style):
-    def forward(self, image: Tensor) -> Tensor:
-        return self.core.to_logits(image)
+class OneRecord(Named):
+    def forward(self, batch: Any) -> Tensor:
+        return truth(self.core, *operator.attrgetter("src", "trg")(batch))
 
 
 class Fails(Style):
@@ -442,7 +443,7 @@ class Fails(Style):
         (Random, "expected the same logits twice in evaluation mode; the module draws random numbers"),
         (OnCuda, "the module moves tensors to CUDA at .*test_calling.py:.* use the device of its inputs"),
         (NotANumber, "expected finite logits"),
-        (OneInput, r"expected parameters for source and target ids; received forward\(image"),
+        (OneRecord, r"expected parameters for source and target ids; received forward\(batch.*: write an adapter if"),
         (Fails, r"none of .* ways to call forward\(src.* runs; .*test_calling.py:\d+ \(KeyError: 'key'\)"),
     ],
 )
@@ -502,3 +503,19 @@ def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
     with pytest.raises(CallError):
         find_call(module)
     assert torch.equal(torch.rand(1), expected)
+
+
+class Wide(OwnMasks):
+    """Makes large tensors of every sentence."""
+
+    most = 0
+
+    def forward(self, src: Tensor, trg: Tensor) -> Tensor:
+        Wide.most = max(Wide.most, len(src))
+        return super().forward(src, trg) + 0 * torch.zeros(len(src), 1, 1, 2**23).sum(-1)
+
+
+def test_few_sentences_are_run_at_once_where_each_takes_much_memory() -> None:
+    call = find_call(Wide())
+    assert call.source_pad_id == NO_SOURCE
+    assert Wide.most <= 8

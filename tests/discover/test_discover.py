@@ -74,7 +74,7 @@ def test_a_style_is_found(name: str, tmp_path: Path) -> None:
     before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     found = discover(module)
     assert found.worst <= 1e-12
-    assert [check.weights for check in found.checks] == ["its own"] * 3 + ["larger"]
+    assert [check.weights for check in found.checks[:5]] == ["its own"] * 3 + ["larger", "its own"]
     assert unusual(found) == FOUND[name]
     assert all(torch.equal(tensor, before[key]) for key, tensor in module.state_dict().items())
     export_checkpoint(found.model, tmp_path / "back.pt")

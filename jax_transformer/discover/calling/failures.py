@@ -41,7 +41,10 @@ def reason(name: str, runner: Runner, closest: Candidate | None) -> str:
     """
     function = f"forward{signature(runner.module.forward)}"
     if closest is None:
-        return f"{name}: expected parameters for source and target ids; received {function}: write an adapter"
+        return (
+            f"{name}: expected parameters for source and target ids; received {function}, whose call with ids alone "
+            "doesn't run: write an adapter if it reads both"
+        )
     if closest.runs:
         return (
             f"{name}: expected logits [B, T, V] from {function}; received {describe(closest.outcome.value)}: "

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
-from jax_transformer.discover.calling.behaviour import Ids, Probe
+from jax_transformer.discover.calling.behaviour import Ids, Probe, same
 from jax_transformer.discover.calling.failures import FAULTS, CallError, draft, reason
-from jax_transformer.discover.calling.forms import Form, forms
+from jax_transformer.discover.calling.forms import Form, forms, header
 from jax_transformer.discover.calling.limits import (
+    MOST_ELEMENTS,
+    MOST_ROWS,
     accepts_id,
     accepts_length,
     draw_ids,
@@ -26,7 +28,8 @@ from jax_transformer.discover.calling.limits import (
     source_pads,
     vocab_size,
 )
-from jax_transformer.discover.calling.search import Candidate, Search, tables
+from jax_transformer.discover.calling.one_sided import obstacle
+from jax_transformer.discover.calling.search import Candidate, Search, start_id, tables
 from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
 
 if TYPE_CHECKING:
@@ -66,6 +69,8 @@ class Call:
     fixed_target_length: int | None = None
     equal_lengths: bool = False
     """Whether source and target must have one length, which may be any up to the longest."""
+    start_id: int | None = None
+    """The id that the module puts in the place of every target's first one; None if it reads that."""
     notes: tuple[str, ...] = ()
     """What was assumed and why, for the user."""
     container: str = ""
@@ -178,21 +183,43 @@ class _Finder:
 
     def find(self) -> Call:
         """Returns the call."""
-        best, ids = self._best()
+        first = self._ids(*free_lengths(self.sizes))
+        if what := obstacle(self.runner, self.sizes, *first):
+            raise CallError(f"{self.name}: {what}")
+        best, ids = self._best(first)
         if best is None:
+            if what := obstacle(self.runner, self.sizes, *first, has_failed=True):
+                raise CallError(f"{self.name}: {what}")
             raise CallError(reason(self.name, self.runner, self.closest), self._draft(self.closest))
+        self._check_sides(best, *ids)
         for name, fault in FAULTS.items():
             if not best.behaviour.holds.get(name):
                 raise CallError(f"{self.name}: {fault}", self._draft(best))
         return self._described(best, ids)
 
-    def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+    def _check_sides(self, best: Candidate, ids: Ids, spare: Ids) -> None:
+        """Raises CallError if logits depend on source or target alone."""
+        assert self.search is not None
+        call = self.search.caller(best.lines)
+        base = call(*ids)
+        for side, others in (("source", Ids(spare.source, ids.target)), ("target", Ids(ids.source, spare.target))):
+            changed = call(*others)
+            if base is not None and changed is not None and same(base, changed):
+                function = header(self.runner.module)
+                raise CallError(
+                    f"{self.name}: expected an encoder-decoder; the logits of {function} depend on no {side} ids "
+                    f"({'; '.join(best.lines)}): the module reads one sequence"
+                )
+
+    def _best(self, ids: tuple[Ids, Ids]) -> tuple[Candidate | None, tuple[Ids, Ids]]:
         """Returns the best candidate, and the ids it runs with.
+
+        Args:
+          ids: what is tried first, and ids that differ from it everywhere.
 
         Tries forward, with masks of one style; at other lengths, where nothing runs; with every mask by itself; then
         two methods or children.
         """
-        ids = self._ids(*free_lengths(self.sizes))
         ways = list(forms(self.runner.module))
         whole = [form for form in ways if len(form.stages) == 1]
         self.has_forward = bool(whole)
@@ -281,13 +308,15 @@ class _Finder:
                 self._draft(best),
             )
         pads = self._pads(best, both, vocabulary[0])
+        start = start_id(lookups, ids) if best.ending.shift in ("drop", "left") else None
         return Call(
             lines,
             *pads,
             vocabulary[0],
             vocabulary[1],
             **self._limits(best, ids),
-            notes=tuple(self._notes(best, ids, pads)),
+            start_id=start,
+            notes=tuple(self._notes(best, ids, pads, start)),
             container=self.container,
         )
 
@@ -318,14 +347,16 @@ class _Finder:
         source = search.pad_pair[0] if "source_real" in text else None
         target = search.pad_pair[1] if "target_real" in text else None
         if source is None:
-            hidden = source_pads(search.caller(best.lines), both[0], source_vocab_size)
+            one = self.runner.run(best.lines, both[0].source[:1], both[0].target[:1])
+            rows = min(MOST_ROWS, max(1, MOST_ELEMENTS // max(1, one.largest)))
+            hidden = source_pads(search.caller(best.lines), both[0], source_vocab_size, rows)
             source = next((pad for pad in (*self.pads[0], *hidden) if pad in hidden), None)
             source = source if source is not None else next(iter(self.pads[0]), None)
         if target is None:
             target = next(iter([*self.pads[1], *best.behaviour.hidden_target_pads]), None)
         return source, target
 
-    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
+    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None], start: int | None) -> list[str]:
         notes = list(best.ending.remarks)
         failure = self.closest.outcome.error if self.closest else None
         if self.has_forward and failure is not None and len(best.form.stages) > 1:
@@ -347,6 +378,8 @@ class _Finder:
             "drop": ["the module prepends a start token itself: the first target token is left out"],
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
         }.get(best.ending.shift, [])
+        if start is not None:
+            notes.append(f"the module's start token is {start}: what was found holds for targets that begin with it")
         if best.form.source.startswith("source_ids.T"):
             notes.append("ids are given as [S, B]: the batch comes second")
         notes += self._guesses(best)
@@ -368,8 +401,6 @@ class _Finder:
     def _float64(self, best: Candidate, ids: Ids) -> list[str]:
         """Returns a remark if the module doesn't run in float64."""
         runner = Runner(self.runner.module)
-        if runner.module is self.runner.module:
-            return []
         runner.module.double()
         error = runner.run(best.lines, *ids).error
         return [] if error is None else [f"the module fails in float64 at {place(error)} ({first_line(error)})"]

@@ -146,7 +146,7 @@ def forms(module: nn.Module) -> Iterator[Form]:
         if stage is None or not {"source", "target"} <= {one.role for one in stage.parameters}:
             continue
         wholes_found = True
-        yield from _with_layouts((stage,), _embedders(module))
+        yield from _with_layouts((stage,), embedders(module))
         for extra in _rest(function):
             yield Form((Stage(stage.function, (*stage.parameters, extra)),))
         if all(one.is_guess for one in stage.parameters if one.role in ("source", "target")):
@@ -157,7 +157,7 @@ def forms(module: nn.Module) -> Iterator[Form]:
                 first = _stage(first_function, first_text, side="source")
                 second = _stage(second_function, second_text, side="target")
                 if first is not None and second is not None and _are_a_pair(first, second):
-                    yield from _with_layouts((first, second), [] if wholes_found else _embedders(module))
+                    yield from _with_layouts((first, second), [] if wholes_found else embedders(module))
 
 
 def _is_written(function: Callable[..., Any]) -> bool:
@@ -219,16 +219,16 @@ def _are_a_pair(first: Stage, second: Stage) -> bool:
     return "source" in {one.role for one in first.parameters} and {"target", "memory"} <= roles
 
 
-def _with_layouts(stages: tuple[Stage, ...], embedders: list[tuple[str, str]]) -> Iterator[Form]:
+def _with_layouts(stages: tuple[Stage, ...], embedded: list[tuple[str, str]]) -> Iterator[Form]:
     for layout in LAYOUTS[:2]:
         yield Form(stages, layout.format("source_ids"), layout.format("decoder_input_ids"))
-    for source, target in embedders:
+    for source, target in embedded:
         yield Form(stages, source.format("source_ids"), target.format("decoder_input_ids"))
     for layout in LAYOUTS[2:]:
         yield Form(stages, layout.format("source_ids"), layout.format("decoder_input_ids"))
 
 
-def _embedders(module: nn.Module) -> list[tuple[str, str]]:
+def embedders(module: nn.Module) -> list[tuple[str, str]]:
     """Returns expressions that embed source and target by children of the module, for functions that take vectors."""
     from torch import nn
 
@@ -314,3 +314,12 @@ def signature(function: Callable[..., Any]) -> str:
         return str(inspect.signature(function))
     except (TypeError, ValueError):
         return ""
+
+
+def header(module: nn.Module) -> str:
+    """Returns "forward" with the names of its first parameters, as a message shows it."""
+    try:
+        names = [*inspect.signature(module.forward).parameters]
+    except (TypeError, ValueError):
+        return "forward"
+    return f"forward({', '.join([*names[:4], *(['…'] if len(names) > 4 else [])])})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+SECONDS = 10.0
+"""The time of the processor for the search of padding among the ids."""
+MOST_ROWS, MOST_ELEMENTS = 512, 2**26
+"""The most sentences of one run, and the most elements of its largest tensor."""
 LONGEST = 5200
 """The longest input that is tried: beyond the 5000 positions of many tables."""
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
@@ -136,17 +141,26 @@ def _sort(path: str, pad: int, source: list[int], target: list[int], either: lis
         either.append(pad)
 
 
-def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int) -> list[int]:
-    """Returns the ids that leave the logits as they are when they stand at the end of the source."""
+def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int, rows: int) -> list[int]:
+    """Returns the ids that leave the logits as they are when they stand at the end of the source: among the lowest, as
+    many as some seconds allow.
+
+    Args:
+      rows: the most sentences of a run.
+    """
     import torch
+
+    end = time.process_time() + SECONDS
 
     row = Ids(ids.source[:1], ids.target[:1])
     base = call(*row)
     if base is None:
         return []
     found: list[int] = []
-    for start in range(0, min(vocab_size, 4096), 512):
-        tried = torch.arange(start, min(start + 512, vocab_size))
+    for start in range(0, min(vocab_size, 4096), rows):
+        if time.process_time() > end:
+            break
+        tried = torch.arange(start, min(start + rows, vocab_size))
         source = torch.cat([row.source.expand(len(tried), -1), tried[:, None], tried[:, None]], 1)
         logits = call(source, row.target.expand(len(tried), -1))
         if logits is None:

@@ -97,6 +97,11 @@ def _tensors(result: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]
                 yield from _tensors(value, f"{path}.{name}", depth + 1)
 
 
+def tensors(result: Any) -> list[Any]:
+    """Returns the tensors in a result, in its order."""
+    return [tensor for _, tensor in _tensors(result, "output")]
+
+
 def describe(result: Any) -> str:
     """Describes a result in a few words: its type, and the shapes of its tensors."""
     shapes = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -216,20 +216,31 @@ class Search:
         return None
 
     def _inside(self, form: Form, chosen: Assignment, vocabulary: int | None) -> Ending | None:
-        """Returns an ending that takes logits out of the call: what the last softmax over the vocabulary is taken of,
-        as in a loss; or else what the last part of the module that returns some returns."""
+        """Returns an ending that takes logits out of the call; one that gives those of all tokens of padded sentences
+        too, if there is one: a loss may be of real tokens alone."""
+        endings = list(self._endings_inside(form, chosen, vocabulary))
+        whole = (one for one in endings if self._has_length(form, chosen, one, self.probe.padded))
+        return next(whole, endings[0] if endings else None)
+
+    def _endings_inside(self, form: Form, chosen: Assignment, vocabulary: int | None) -> Iterator[Ending]:
+        """Yields endings that read the inputs of the last softmaxes over the vocabulary, as in a loss; then those that
+        read what the last parts of the module return."""
         lines = form.write(chosen, self.pad_pair)
         with softmax_inputs(vocabulary) as found:
             self.runner.run(lines, *self.ids)
         for number in range(-1, -1 - len(found), -1):
             for reading in self._readings(found[number], f"logits[{number}]", vocabulary):
                 remark = "returns a loss: the adapter takes the logits of its softmax"
-                return Ending(reading.text, _shift(reading), f"softmax_inputs({reading.width})", (remark,))
+                yield Ending(reading.text, _shift(reading), f"softmax_inputs({reading.width})", (remark,))
         for name, output in reversed(self.runner.outputs(lines, *self.ids) if vocabulary else []):
             for reading in self._readings(output, "logits[-1]", vocabulary):
                 remark = f"returns no logits: the adapter takes those that {name} returns"
-                return Ending(reading.text, _shift(reading), f"outputs_of({member(name)})", (remark,))
-        return None
+                yield Ending(reading.text, _shift(reading), f"outputs_of({member(name)})", (remark,))
+
+    def _has_length(self, form: Form, chosen: Assignment, ending: Ending, ids: Ids) -> bool:
+        """Returns whether a call with this ending gives logits of each target token."""
+        outcome = self.runner.run(form.write(chosen, self.pad_pair, ending), *ids)
+        return outcome.succeeded and tuple(outcome.value.shape[:2]) == tuple(ids.target.shape)
 
     def _readings(self, value: Any, name: str, vocabulary: int | None) -> list[Reading]:
         batch, length = self.ids.target.shape
@@ -331,3 +342,14 @@ def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.
         ]
         found.append(fitting[0] if fitting else None)
     return found[0], found[1]
+
+
+def start_id(lookups: list[Lookup], ids: Ids) -> int | None:
+    """Returns the id that is looked up in the place of every target's first one; None if there is none."""
+    target = ids.target
+    for lookup in lookups:
+        for found in (lookup.indices, lookup.indices.T) if lookup.indices.ndim == 2 else ():
+            if found.shape == target.shape and bool((found[:, 1:] == target[:, 1:]).all()):
+                first = set(found[:, 0].tolist())
+                return first.pop() if len(first) == 1 and bool((found[:, 0] != target[:, 0]).any()) else None
+    return None

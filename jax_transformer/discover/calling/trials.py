@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import time
 import traceback
@@ -14,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
+from jax_transformer.parity.backends.copies import copied
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,8 @@ class Outcome:
     error: BaseException | None = None
     reached: int = 0
     """The number of tensor operations before the end."""
+    largest: int = 0
+    """The elements of the largest tensor that an operation made."""
     was_stopped: bool = False
     """Whether it failed because it would have needed too much memory."""
 
@@ -66,11 +68,7 @@ class Runner:
     """Runs lines around a copy of a module, quietly: no gradients, evaluation mode, nothing printed, no warnings."""
 
     def __init__(self, module: nn.Module, seconds: float = 10.0) -> None:
-        try:
-            self.module = copy.deepcopy(module)
-        except Exception:  # some modules hold what can't be copied
-            self.module = module
-        self.module.eval()
+        self.module = copied(module).eval()
         self.trials, self.printed = 0, False  # ways to call it that were tried; whether it prints
         self._end = time.process_time() + seconds
 
@@ -100,9 +98,9 @@ class Runner:
             try:
                 with watch if watched else contextlib.nullcontext():
                     value = adapters.run(self.module, lines, source_ids.clone(), decoder_input_ids.clone())
-                outcome = Outcome(value, None, watch.count)
+                outcome = Outcome(value, None, watch.count, watch.largest)
             except (Exception, SystemExit) as error:
-                outcome = Outcome(None, error, watch.count, watch.was_stopped)
+                outcome = Outcome(None, error, watch.count, watch.largest, watch.was_stopped)
         self.printed = self.printed or bool(text.getvalue())
         return outcome
 
@@ -183,6 +181,7 @@ def _watch() -> Any:
         def __init__(self, lookups: list[Lookup] | None) -> None:
             super().__init__()
             self.count, self.lookups, self.was_stopped = 0, lookups, False
+            self.largest = 0
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -196,7 +195,10 @@ def _watch() -> Any:
                 self._stop_large(args[0].shape[:-1].numel() * args[1].shape[-2])
             if self.lookups is not None:
                 self._note(func, args)
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            made = result if isinstance(result, (tuple, list)) else (result,)
+            self.largest = max([self.largest, *(one.numel() for one in made if isinstance(one, torch.Tensor))])
+            return result
 
         def _stop_large(self, scores: int) -> None:
             if scores > LARGEST:

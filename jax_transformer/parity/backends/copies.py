@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -15,18 +16,58 @@ if TYPE_CHECKING:
 
 def copied(module: nn.Module) -> nn.Module:
     """Returns a deep copy, with the hooks of its parameters, which change gradients. Tensors that the module computed
-    and keeps, which PyTorch doesn't copy, are detached."""
+    and keeps, which PyTorch doesn't copy, are detached. The copy shares what nothing copies, such as a Python module or
+    a lock among its attributes.
+
+    Raises:
+      Whatever a part of the module, or a tensor, raises when it is copied.
+    """
     import torch
 
     kept = [value for part in module.modules() for value in _tensors(vars(part)) if not value.is_leaf]
     memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in kept if isinstance(tensor, torch.Tensor)}
-    copy_of = copy.deepcopy(module, memo)
+    try:
+        copy_of = copy.deepcopy(module, dict(memo))
+    except Exception:  # copying runs code of the attributes' classes, which may raise anything
+        kept_as_they_are = {id(one): one for one in _uncopied(module, memo, set())}
+        copy_of = copy.deepcopy(module, memo | kept_as_they_are)
     for theirs, own in zip(module.parameters(), copy_of.parameters(), strict=True):
         for hook in (theirs._backward_hooks or {}).values() if own.requires_grad else ():
             own.register_hook(hook)
         for hook in (theirs._post_accumulate_grad_hooks or {}).values() if own.requires_grad else ():
             own.register_post_accumulate_grad_hook(hook)
     return copy_of
+
+
+def _uncopied(value: Any, memo: Mapping[int, Any], seen: set[int]) -> Iterator[Any]:
+    """Yields the objects in a value, each as small as can be, that can't be copied.
+
+    Raises:
+      Whatever a part of a module, or a tensor, raises: a copy that shared it would change the module's own.
+    """
+    import torch
+
+    if id(value) in seen or id(value) in memo:
+        return
+    seen.add(id(value))
+    try:
+        copy.deepcopy(value, dict(memo))
+    except Exception:  # as in `copied`
+        inner = [one for part in _parts(value) for one in _uncopied(part, memo, seen)]
+        if not inner and isinstance(value, torch.nn.Module | torch.Tensor):
+            raise
+        yield from inner or [value]
+
+
+def _parts(value: Any) -> list[Any]:
+    """Returns what a container or an object with attributes holds; nothing for a Python module, which is shared."""
+    if isinstance(value, ModuleType):
+        return []
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*value]
+    return [*getattr(value, "__dict__", {}).values()]
 
 
 def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
