@@ -31,6 +31,14 @@ AXIOMS = {
         "exp(x − y) = exp(x) · exp(−y) and log x ± y = log(x · exp(±y)) for all x and y. So a softmax may be computed "
         "block by block. Used only where two programs differ without it."
     ),
+    "finite": (
+        "numbers that are defined are finite: none overflows. So isfinite, isnan and x == x are decided for what is "
+        "defined for all weights."
+    ),
+    "domains": (
+        "weights for which an operation isn't defined, such as the root of a negative number, are left out. They are "
+        "the same weights for both programs, array by array and entry by entry."
+    ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (
         "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), σ(x) = (1 + tanh(x/2))/2, erf and sin are odd, cos is even, and "

@@ -22,7 +22,7 @@ from jax_transformer.proof.programs import Program
 PRECISION = 60
 SAME = 1e-40
 """A relative difference below this is rounding: 20 digits are left for what programs lose."""
-ZERO, LOWEST = (np.array(number, object) for number in (Decimal(0), Decimal("-Infinity")))
+ZERO, LOWEST, NAN = (np.array(Decimal(number), object) for number in ("0", "-Infinity", "NaN"))
 MOST_WORK = 3 * 10**7
 """The multiplications up to which programs are evaluated: some ten seconds."""
 
@@ -52,6 +52,11 @@ class Digits(Reals):
             context.prec, context.Emin, context.Emax = self.precision, decimal.MIN_EMIN, decimal.MAX_EMAX
             context.clear_traps()
             yield
+
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        for other in others:
+            x = np.where(_each(Decimal.is_finite, other).astype(bool), x, NAN)
+        return x
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
         return _each(lambda value: 1 / value, x)
@@ -100,7 +105,10 @@ class Digits(Reals):
         return np.asarray(near(x, y), object)
 
     def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
-        return np.asarray(np.max(x if counts is None else np.where(counts, x, LOWEST), axis=axes), object)
+        counted = x if counts is None else np.where(counts, x, LOWEST)
+        is_nan = _each(Decimal.is_nan, counted).astype(bool)
+        found = np.max(np.where(is_nan, LOWEST, counted), axis=axes)
+        return np.asarray(np.where(is_nan.any(axis=axes), NAN, found), object)
 
 
 def work(program: Program) -> int:

@@ -95,6 +95,14 @@ class Reals:
     def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
         return x
 
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        for other in others:
+            x = np.where(np.isfinite(other), x, np.nan)
+        return x
+
+    def chosen(self, found: np.ndarray, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.where(condition != 0, x, y)
+
     def exp(self, x: np.ndarray) -> np.ndarray:
         return np.exp(x)
 
@@ -211,6 +219,12 @@ class Residues:
 
     def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
         return x
+
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return x
+
+    def chosen(self, found: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return found
 
     # --- functions
 

@@ -44,7 +44,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def _register() -> None:
     for name, method in {
-        "add": "add", "add_any": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negate",
+        "add": "add", "add_any": "add", "sub": "subtract", "div": "divide", "neg": "negate",
         "max": "maximum", "min": "minimum", "sqrt": "root", "exp": "exp", "log": "log", "tanh": "tanh", "erf": "erf",
         "sin": "sin", "cos": "cos", "logistic": "logistic", "sign": "sign", "not": "logical_not", "and": "logical_and",
         "or": "logical_or", "eq": "equal",
@@ -64,6 +64,15 @@ CUTS = {"proof.cut": False, "proof.cut of a weight": True}
 @rule("name")
 def named(b: Builder, x: Value, *, name: str, **params: Any) -> Value:
     return b.cut(x, is_weight=CUTS[name]) if name in CUTS else x
+
+
+@rule("mul")
+def multiply(b: Builder, x: Value, y: Value, **params: Any) -> Value:
+    """Multiplies. XLA compiles a condition times y to a choice, which leaves out a y that is NaN."""
+    for one, other in ((x, y), (y, x)):
+        if b.is_condition(one):
+            b.refuse_doubts("mul", other, what="compiled, it may leave out NaN")
+    return b.multiply(x, y)
 
 
 @rule("rsqrt")

@@ -121,7 +121,6 @@ DIFFERENT |= {
         lambda w: w if ((w - VALUE) ** 2).sum() > 0 else 2 * w,
         lambda w: 2 * w,
     ),
-    "a logarithm that is NaN in the run": (lambda w: torch.nan_to_num(torch.log(-w)), torch.zeros_like),
     "an inverse that is infinite in the run": (
         lambda w: torch.where(torch.isinf(1 / (w - VALUE)), 2 * w, w),
         lambda w: 2 * w,
@@ -262,6 +261,7 @@ UNKNOWN: dict[str, Function] = {
     "the largest and its place": lambda w: w.max(-1)[0],
     "sorting": lambda w: w.sort(-1)[0],
     "the top two": lambda w: w.topk(2)[0],
+    "NaN that is replaced": lambda w: torch.nan_to_num(torch.log(-w)),
     "a row of −∞": lambda w: torch.softmax(w.masked_fill(FIRST, -torch.inf), -1),
 }
 
