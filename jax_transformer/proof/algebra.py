@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -60,7 +61,7 @@ class Algebra(Emitter):
             node, at_one = inner.node, not at_one
         if node is None or self.operations[node].name not in ("step", "equal"):
             return set()
-        record = self.operations, self._requirements, self._doubts, self._values, self._signs
+        record = self.operations, self._doubts, self._values, self._signs
         return {each for each in self.doubts(x) if undefined.is_left_out(each, x, (node, at_one), *record)}
 
     def _choose(self, condition: Value, x: Value, y: Value) -> Value:
@@ -353,20 +354,14 @@ class Algebra(Emitter):
             if low.any() and other.node != one.node:
                 inside = self.maximum(one, self._where_finite(other))
                 return self.where(self.constant(low), one, inside)
-        gap = fills_of(x) - fills_of(y)
-        if (is_decided := np.abs(gap) >= -masks.FILL).any():
-            self.axioms.setdefault("masks", {})[self.line] = None
-            higher, left = (
-                self.where(self.constant(gap > 0), x, y),
-                (self._zero_at(is_decided, each) for each in (x, y)),
-            )
-            return higher if is_decided.all() else self.where(self.constant(is_decided), higher, self.maximum(*left))
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
         assert x.node is not None
         assert y.node is not None
         assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
+        if found.known is None and (x.fills is not None or y.fills is not None):
+            self._values[found.node] = found = replace(found, fills=masks.of_maximum(fills_of(x), fills_of(y)))
         return found
 
     def minimum(self, x: Value, y: Value) -> Value:

@@ -1,7 +1,8 @@
 """Evaluate programs in decimals of 60 digits: an arbiter for refutations.
 
 A field knows of functions only what the axioms say. Where it sees a difference that 60 digits don't show at random
-weights, an axiom is missing, and nothing is known; where they show one, the programs are two functions.
+weights, programs may differ at others, or no axiom says that they are equal; where they show one, the programs are two
+functions.
 """
 
 from __future__ import annotations

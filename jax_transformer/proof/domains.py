@@ -207,7 +207,6 @@ class Residues:
         if counts is None:
             count = np.full((1,) * x.ndim, x.shape[axis], np.int64)
         else:
-            self.axioms.setdefault("masks", {})
             count, x = counts.sum(axis=axis, keepdims=True), np.where(counts, x, 0)
         total = np.expand_dims(self.field.sum(x, (axis,)), axis)
         return self.field.multiply(total, self.field.invert(np.asarray(count, np.int64)))

@@ -27,9 +27,9 @@ from jax_transformer.proof.undefined import Kept, Sets, described, keeping, requ
 
 SCALES = (0, 1, 2, 3, -6)
 """Powers of ten by which random weights are multiplied until a difference shows in 60 digits."""
-MISSING = (
-    "{} differs in a field, and not in 40 digits at random weights: it differs for few weights, or for none, which no "
-    "axiom shows"
+UNSHOWN = (
+    "{} differs in a field, and by less than 40 digits show at random weights: by little, for few weights, or not at "
+    "all, which no axiom here says"
 )
 OTHER_DOMAINS = "{} is the same wherever both are defined, but not shown to be defined for the same weights: {}"
 UNDEFINED = "no weights were found for which both programs are defined: {}"
@@ -114,8 +114,8 @@ class Result:
 def decide(task: Task, *, seed: int = 0) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
-    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none, an
-    axiom is missing, and nothing is known.
+    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none,
+    nothing is known. Nor is anything of programs that aren't shown to be defined for the same weights, and for some.
     """
     named, alone = _shared(task)
     if not named:
@@ -147,7 +147,7 @@ def decide(task: Task, *, seed: int = 0) -> Result:
                         reason = UNDEFINED.format(_doubts(task))
                         return Result("unknown", found.equal, (), alone, difference, reason)
                     if difference.digits is not None and difference.digits < SAME:
-                        return Result("unknown", found.equal, (), alone, difference, MISSING.format(difference.name))
+                        return Result("unknown", found.equal, (), alone, difference, UNSHOWN.format(difference.name))
                     seen = tuple(points), bounds, _listed(axioms)
                     return Result("refuted", found.equal, found.different, alone, difference, "", *seen)
         except NoInverse as zero:
@@ -365,7 +365,7 @@ def _is_defined(program: Program, named: Sequence[str], weights: Arrays, *, is_s
         for doubt in of_nodes.get(node, ()):
             floats = array.astype(np.float64)
             floats = np.abs(floats) if doubtful[doubt].kind == "not zero" else floats
-            is_inside &= bool((floats > least)[needs[doubt]].all())
+            is_inside &= bool((floats.ravel() > least)[needs[doubt].ravel()].all())
 
     of_nodes: dict[int, list[int]] = {}
     for doubt, required in doubtful.items():

@@ -107,6 +107,11 @@ class Signs:
             seen[each] = exactly, _rounded(roughly)
         return seen[node]
 
+    def leaves(self, node: int) -> int:
+        """Returns the rows of inputs that a value depends on, as bits."""
+        self._extend()
+        return self._leaves[node]
+
     # --- within
 
     def _once(self, question: str, node: int, answer: Callable[[Operation, int], bool]) -> bool:

@@ -17,7 +17,7 @@ from jax_transformer.proof.evaluating import compute
 from jax_transformer.proof.programs import Operation, Program, RequiredKind, Requirement, Value
 from jax_transformer.proof.signs import Signs
 
-REQUIRES = ("root", "log", "inverse")
+REQUIRES: dict[str, RequiredKind] = {"root": "not negative", "log": "positive", "inverse": "not zero"}
 READS_INFINITY = ("exp", "row_exp", "tanh", "erf", "inverse", "largest")
 """Operations with finite results at ∞ or −∞."""
 WORDS = {"not negative": "isn't negative", "positive": "is positive", "not zero": "isn't zero"}
@@ -37,39 +37,34 @@ def required(one: Operation, values: Sequence[Value], signs: Signs, operations: 
     x = one.inputs[0]
     is_known = values[x].known is not None
     if one.name == "root":
-        return Requirement("not negative", core(x, operations, signs), is_known or signs.never_negative(x))
+        is_shown = is_known or signs.never_negative(x)
+        return Requirement(*_reduced("not negative", x, operations, signs), is_shown)
     is_nonzero = is_known or signs.nonzero(x) or signs.has_one_zero_set(x)
     if one.name == "inverse":
-        return Requirement(*_without_roots("not zero", x, operations, signs), is_nonzero, not is_nonzero)
+        return Requirement(*_reduced("not zero", x, operations, signs), is_nonzero, not is_nonzero)
     is_shown = is_known or signs.positive(x) or (is_nonzero and signs.never_negative(x))
-    return Requirement(*_without_roots("positive", x, operations, signs), is_shown, not is_nonzero)
+    return Requirement(*_reduced("positive", x, operations, signs), is_shown, not is_nonzero)
 
 
-def _without_roots(
-    kind: RequiredKind, node: int, operations: Sequence[Operation], signs: Signs
+def _reduced(
+    kind: RequiredKind, node: int, operations: Sequence[Operation], signs: Signs, *, in_any_shape: bool = True
 ) -> tuple[RequiredKind, int]:
-    """Returns what has to be of which kind: √x and relu(x) aren't zero where x is positive."""
-    while True:
-        node = core(node, operations, signs)
-        one = operations[node]
-        if one.name == "root":
-            kind, node = "positive", one.inputs[0]
-        elif (x := signs.relu_of(one)) is not None:
-            kind, node = "positive", x
-        else:
-            return kind, node
-
-
-def core(node: int, operations: Sequence[Operation], signs: Signs) -> int:
-    """Returns an operation with results of the same signs: positive factors and odd powers are left out."""
+    """Returns what has to be of which kind: positive factors and odd powers are left out, and √x and relu(x) aren't
+    zero where x is positive."""
     while True:
         one = operations[node]
         if one.name == "inverse" or (one.name == "power" and one.attributes["exponent"] % 2):
             node = one.inputs[0]
+        elif in_any_shape and one.name == "reshape":
+            node = one.inputs[0]
+        elif one.name == "root" and kind != "not negative":
+            kind, node = "positive", one.inputs[0]
+        elif kind != "not negative" and (x := signs.relu_of(one)) is not None:
+            kind, node = "positive", x
         elif one.name == "multiply" and (rest := _without_positive(one, signs)) is not None:
             node = rest
         else:
-            return node
+            return kind, node
 
 
 def _without_positive(product: Operation, signs: Signs) -> int | None:
@@ -93,7 +88,6 @@ def is_left_out(
     x: Value,
     condition: tuple[int, bool],
     operations: Sequence[Operation],
-    requirements: Mapping[int, Requirement],
     doubts: Sequence[frozenset[int]],
     values: Sequence[Value],
     signs: Signs,
@@ -103,12 +97,14 @@ def is_left_out(
     Args:
       condition: a step or an equality, and whether x is chosen where it is 1.
     """
-    required = requirements[doubt]
-    wanted = _unbroadcast(required.of, operations)
-    for kind, node in _told(*condition, operations, values, signs):
-        kind, node = _without_roots(kind, _unbroadcast(node, operations), operations, signs)
-        is_same = _unbroadcast(node, operations) in (wanted, core(wanted, operations, signs))
-        if is_same and required.kind in IMPLIED[kind]:
+
+    def reduced(kind: RequiredKind, node: int) -> tuple[RequiredKind, int]:
+        kind, node = _reduced(kind, _unbroadcast(node, operations), operations, signs, in_any_shape=False)
+        return kind, _unbroadcast(node, operations)
+
+    required, wanted = reduced(REQUIRES[operations[doubt].name], operations[doubt].inputs[0])
+    for kind, node in (reduced(*each) for each in _told(*condition, operations, values, signs)):
+        if node == wanted and required in IMPLIED[kind]:
             return _is_elementwise(doubt, x, operations, doubts)
     return False
 
@@ -265,7 +261,7 @@ def requirements_of(program: Program, of: Kept, shown: Mapping[str, set[int]], s
                 sets.number(frozenset() if int(each) in shown[kind] else frozenset({(kind, int(each))}))
                 for each in residues.flat
             ]
-            held[node] = sets.apply("add", [held[node], np.reshape(own, residues.shape)], {})
+            held[node] = sets.apply("add", [held[node], np.reshape(own, one.shape)], {})
     return {
         name: np.broadcast_to(np.int64(0), value.shape) if value.node is None else held[value.node]
         for name, value in program.outputs.items()
