@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -78,6 +79,26 @@ class Algebra(Emitter):
         elif self.operations[condition.node].name == "step":
             self._chosen.setdefault(found.node, (condition.node, x, y))
         return found
+
+    def in_range(self, x: Value, cast: Callable[[np.ndarray], np.ndarray]) -> Value:
+        """Returns x with ∞ or −∞ for large constants that a cast to a narrower type makes of them: a mask of
+        finfo(float64).min is −∞ in float32. Other rounding is left out.
+
+        Args:
+          cast: of float64.
+        """
+        constants = x.known if x.known is not None else x.fills
+        if x.kind != "float" or constants is None or not np.isfinite(constants).any():
+            return x
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = np.asarray(cast(constants), np.float64)
+        changed = np.isfinite(constants) & ~np.isfinite(rounded)
+        if np.isnan(rounded[changed]).any():
+            raise UnknownOperation("cast", self.line, "a constant is beyond its range")
+        if not changed.any():
+            return x
+        self.axioms.setdefault("masks", {})[self.line] = None
+        return self.where(self.constant(changed), self.constant(np.where(changed, rounded, 0.0)), x)
 
     # --- arithmetic
 

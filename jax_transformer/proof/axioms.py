@@ -11,9 +11,10 @@ AXIOMS = {
         "exp(x + m) = exp(x) · exp(m) along a row. So softmax doesn't depend on a number that is subtracted from a row."
     ),
     "masks": (
-        "an entry with a constant of at most −10⁴, and as far below the row's largest constant, counts for 0 in a softmax "
-        "or the logarithm of a sum of exponentials: exp(−10⁴ + x) underflows while logits stay within ±10³. Rows that "
-        "are masked as a whole are not covered, nor is any other use of the constant."
+        "an entry with a constant of at most −10⁴, and as far below the row's largest constant, counts for 0 in a "
+        "softmax or the logarithm of a sum of exponentials: exp(−10⁴ + x) underflows while logits stay within ±10³. "
+        "Rows that are masked as a whole are not covered, nor is any other use of the constant; but a constant beyond "
+        "the range of a type that it is cast to is −∞ there."
     ),
     "roots": (
         "√x · √x = x, √(x · y) = √x · √y, and a constant within one unit in the last place of √n, 1/√n, or such a "

@@ -107,9 +107,15 @@ class Lowering:
         name = equation.primitive.name
         with self.at(equation):
             outputs = self._apply(name, equation, inputs)
-            self._note_narrowing(name, equation)
+            narrowed = self._narrowed(name, equation)
             pairs = zip(equation.outvars, outputs, strict=True)
-            return [self.checked(name, output, variable.aval) for variable, output in pairs]
+            checked = [self.checked(name, output, variable.aval) for variable, output in pairs]
+            return [
+                self.builder.in_range(each, lambda array, dtype=variable.aval.dtype: array.astype(dtype))
+                if is_narrowed
+                else each
+                for each, variable, is_narrowed in zip(checked, equation.outvars, narrowed, strict=True)
+            ]
 
     @contextmanager
     def at(self, equation: Any) -> Iterator[None]:
@@ -138,11 +144,12 @@ class Lowering:
             raise UnknownOperation(name, self._line, f"{aval.dtype} that depend on weights")
         return found
 
-    def _note_narrowing(self, name: str, equation: Any) -> None:
-        """Notes an operation whose floats are narrower than those that it reads."""
-        bits = [_bits(each.aval) for each in equation.invars]
-        for result in equation.outvars:
-            if name not in CONTROL and 0 < _bits(result.aval) < max(bits, default=0):
+    def _narrowed(self, name: str, equation: Any) -> list[bool]:
+        """Returns which results have narrower floats than an operation reads, and notes them."""
+        most = max((_bits(each.aval) for each in equation.invars), default=0)
+        narrowed = [name not in CONTROL and 0 < _bits(result.aval) < most for result in equation.outvars]
+        for result, is_narrowed in zip(equation.outvars, narrowed, strict=True):
+            if is_narrowed:
                 self.builder.narrow(str(result.aval.dtype))
         if name == "reduce_precision":
             kept, whole = equation.params, jax.dtypes.finfo(equation.invars[0].aval.dtype)
@@ -151,6 +158,7 @@ class Lowering:
         precision = equation.params.get("precision") if name == "dot_general" else None
         if isinstance(precision, jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset):
             self.builder.narrow(str(precision))
+        return narrowed
 
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params

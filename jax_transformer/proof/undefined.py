@@ -53,9 +53,8 @@ def _reduced(
     zero where x is positive."""
     while True:
         one = operations[node]
-        if one.name == "inverse" or (one.name == "power" and one.attributes["exponent"] % 2):
-            node = one.inputs[0]
-        elif in_any_shape and one.name == "reshape":
+        is_odd = one.name == "inverse" or (one.name == "power" and one.attributes["exponent"] % 2)
+        if is_odd or (in_any_shape and one.name == "reshape"):
             node = one.inputs[0]
         elif one.name == "root" and kind != "not negative":
             kind, node = "positive", one.inputs[0]

@@ -1,5 +1,5 @@
-"""A constant masks an entry where a softmax, or the logarithm of a sum of exponentials, reads the row, and nowhere else.
-A proof that takes it so lists the axiom, and no other proof does."""
+"""A constant masks an entry where a softmax, or the logarithm of a sum of exponentials, reads the row, and nowhere
+else. A proof that takes it so lists the axiom, and no other proof does."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from proof.pairs import Pair, Side, in_jax, in_torch
 SHAPE = (3, 4)
 HIDDEN = np.array([False, False, True, False])
 ROW = HIDDEN * 1.0
+LOWEST = np.finfo(np.float64).min
 WHOLE = np.array([[True] * 4, [False, True, True, False], [False] * 4])
 FIRST = np.array([True, False])
 softmax, relu, where = jax.nn.softmax, jax.nn.relu, jnp.where
@@ -89,6 +90,10 @@ def scattered(x: Any) -> Any:
     return jnp.insert(x, 2, 0.0, axis=1)
 
 
+def lowest_in_torch(w: Any) -> Any:
+    return w + torch.zeros(4, dtype=w.dtype).masked_fill(torch.from_numpy(HIDDEN), torch.finfo(w.dtype).min)
+
+
 MASKED: dict[str, tuple[Side, Side]] = {
     "two fills": (of_jax(lambda w: softmax(filled(-1e9)(w))), of_jax(lambda w: softmax(filled(-1e4)(w)))),
     "a fill and −∞": (of_jax(lambda w: softmax(filled(-1e9)(w))), of_jax(lambda w: softmax(filled(-jnp.inf)(w)))),
@@ -127,6 +132,18 @@ MASKED: dict[str, tuple[Side, Side]] = {
     "a gradient of logsumexp": (
         of_jax(gradient(lambda w: jax.nn.logsumexp(filled(-1e9)(w), -1))),
         of_torch(gradient_in_torch(lambda w: w[:, [0, 1, 3]].logsumexp(-1))),
+    ),
+    "a fill that is −∞ in float32": (
+        of_torch(lambda w: lowest_in_torch(w).softmax(-1, dtype=torch.float32).double()),
+        of_jax(lambda w: softmax(filled(-1e9)(w))),
+    ),
+    "a fill that is −∞ in float16": (
+        of_jax(lambda w: softmax(filled(-1e9)(w).astype(jnp.float16)).astype(float)),
+        of_torch(lambda w: filled_in_torch(-torch.inf)(w).softmax(-1)),
+    ),
+    "a constant fill that is −∞ in float32": (
+        of_jax(lambda w: softmax(w + jnp.asarray(LOWEST * ROW).astype(jnp.float32).astype(float))),
+        of_torch(lambda w: filled_in_torch(-torch.inf)(w).softmax(-1)),
     ),
 }
 """Pairs that are one function by the axiom."""
@@ -265,3 +282,9 @@ FOR_SOME_WEIGHTS = frozenset((
     "exp less another weight", "exp less another row's largest", "σ of a fill",
 ))  # fmt: skip
 """Pairs that differ for some weights only, or by less than 60 digits show."""
+
+
+def test_a_row_that_is_infinite_in_float32_is_unknown() -> None:
+    row = of_torch(lambda w: (w + torch.finfo(w.dtype).min).softmax(-1, dtype=torch.float32).double())
+    verdict, _ = judged((row, row))
+    assert verdict.startswith("unknown")

@@ -323,6 +323,14 @@ def test_what_isnt_seen_shows_on_other_weights(name: str) -> None:
     assert (weight == VALUE).all()
 
 
+def test_rounding_is_called_rounding() -> None:
+    weight = torch.full(W, VALUE, dtype=torch.float64)
+    program = lambda: {"output": ((weight + 1e7).float() - 1e7).double()}  # noqa: E731
+    lowered = torch_programs.lower(program, {"w": weight})
+    with pytest.raises(UnknownOperation, match=r"\(1 for 0\.\d+\): it rounds to float32"):
+        check_again(lowered, program, {"w": weight})
+
+
 @pytest.mark.parametrize("name", list(SAME))
 def test_what_is_read_is_what_runs_on_other_weights(name: str) -> None:
     for function in SAME[name]:
