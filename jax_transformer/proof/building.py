@@ -179,7 +179,11 @@ class Builder(Algebra):
         if x.fills is not None and not (np.isneginf(x.fills).all(axis=axes).any() or np.isposinf(x.fills).any()):
             counts, counting = ~np.isneginf(x.fills), masks.counting(x.fills, axes, self.line)
         known, fills = shadow(lambda array: array.max(axis=axes), x), masks.of_largest(x.fills, counting, axes)
-        attributes = {"axes": axes, **({} if counts is None or counts.all() else {"counts": counts})}
+        kept = {"counts": counts, "shown": counting}
+        attributes = {
+            "axes": axes,
+            **{name: each for name, each in kept.items() if each is not None and not each.all()},
+        }
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
 
     def largest_of(self, parts: Sequence[Value]) -> Value:

@@ -105,7 +105,9 @@ class Digits(Reals):
         near = np.frompyfunc(lambda a, b: Decimal(int(abs(a - b) <= Decimal(SAME) * max(abs(a), abs(b)))), 2, 1)
         return np.asarray(near(x, y), object)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
         counted = x if counts is None else np.where(counts, x, LOWEST)
         is_nan = _each(Decimal.is_nan, counted).astype(bool)
         found = np.max(np.where(is_nan, LOWEST, counted), axis=axes)

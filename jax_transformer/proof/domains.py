@@ -129,7 +129,9 @@ class Reals:
     def equal(self, x: np.ndarray, y: np.ndarray, is_exact: bool) -> np.ndarray:
         return (x == y).astype(np.float64)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
         return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axes)
 
 
@@ -304,7 +306,9 @@ class Residues:
         hashed = self._hash("equal", np.minimum(difference, self.field.negate(difference)))
         return np.where(difference == 0, 1, 0 if is_exact else hashed)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
         """Hashes the entries that count as a multiset."""
         hashed = self._hash("an entry of largest", x)
         total = self.field.sum(hashed if counts is None else np.where(counts, hashed, 0), axes)

@@ -68,7 +68,8 @@ def _of_inputs(
         return _of_matmul(own, zeros)
     if one.name in ("sum", "largest"):
         whole = np.broadcast_to(np.expand_dims(own, attributes["axes"]), shapes[0])
-        return [whole & attributes["counts"] if "counts" in attributes else whole]
+        counts = attributes.get("shown", attributes.get("counts"))
+        return [whole if counts is None else whole & counts]
     if one.name == "cumulative_sum":
         axis = attributes["axis"]
         return [np.flip(np.logical_or.accumulate(np.flip(own, axis), axis), axis)]

@@ -28,9 +28,9 @@ constant whose float64 a framework computed otherwise than NumPy does. given is 
 where one of the others is. chosen is the first of its inputs, y + s (x − y), whose others are s, x and y: an entry that
 isn't chosen may be undefined."""
 FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
-"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]. cut
-is the identity, of which a proof uses nothing but that it is a function with 0 at 0: programs that are equal for any
-such function are equal for this one."""
+"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0].
+largest reads the entries that count; those that aren't masked are shown. cut is the identity, of which a proof uses
+nothing but that it is a function with 0 at 0: programs that are equal for any such function are equal for this one."""
 OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
 
 
