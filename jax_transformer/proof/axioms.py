@@ -32,6 +32,10 @@ AXIOMS = {
         "exp(x − y) = exp(x) · exp(−y) and log x ± y = log(x · exp(±y)) for all x and y. So a softmax may be computed "
         "block by block. Used only where two programs differ without it."
     ),
+    "order": (
+        "which entry of a row has which rank doesn't change if the row is multiplied by a positive number, or one is "
+        "added to it, or all entries pass through an increasing function. Entries are equal for few weights."
+    ),
     "finite": (
         "numbers that are defined are finite: none overflows. So isfinite, isnan and x == x are decided for what is "
         "defined for all weights."

@@ -134,6 +134,11 @@ class Reals:
     ) -> np.ndarray:
         return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axes)
 
+    def places(self, x: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
+        order = np.argsort(-x, axis=-1, kind="stable")
+        chosen = order[..., list(ranks), None] == np.arange(x.shape[-1])
+        return np.asarray(np.where(chosen, self.dtype(1), self.dtype(0)))
+
 
 class Floats(Reals):
     """Computes softmaxes as programs do, by the distance of each entry from the row's largest one: exponentials of the
@@ -313,6 +318,15 @@ class Residues:
         hashed = self._hash("an entry of largest", x)
         total = self.field.sum(hashed if counts is None else np.where(counts, hashed, 0), axes)
         return self._hash("largest", total)
+
+    def places(self, x: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
+        """Hashes each rank, each entry and the row as a multiset. A number that is added to a row changes nothing."""
+        self.axioms.setdefault("order", {})
+        of_row, count = np.expand_dims(self.field.sum(x, (x.ndim - 1,)), -1), np.asarray(x.shape[-1], np.int64)
+        centred = self.field.subtract(x, self.field.multiply(of_row, self.field.invert(count)))
+        total = np.expand_dims(self.field.sum(self._hash("an entry of an order", centred), (x.ndim - 1,)), -1)
+        beside = self.field.add(self._hash("an entry beside others", centred), total)
+        return np.stack([self._hash(f"rank {rank}", beside) for rank in ranks], -2)
 
     def _odd(self, name: str, x: np.ndarray) -> np.ndarray:
         is_low = x <= self.field.half

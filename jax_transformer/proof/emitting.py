@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof import masks, undefined
+from jax_transformer.proof import choices, masks, undefined
 from jax_transformer.proof.programs import (
     Kind,
     Operation,
@@ -48,6 +48,8 @@ class Emitter:
         """1 − s → s, for steps s."""
         self._extremes: dict[int, tuple[int, int]] = {}
         """Maxima → what they are the maxima of: the value, and what it has to be at least."""
+        self.joined: dict[int, tuple[tuple[Value, ...], int]] = {}
+        """Concatenated integers that depend on weights → their parts, and the axis."""
 
     def program(self, outputs: Mapping[str, Value]) -> Program:
         """Returns the operations that these outputs need."""
@@ -82,6 +84,8 @@ class Emitter:
         shape = tuple(shape)
         if shape == x.shape:
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.reshape(shape))
         if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
             array = x.known.reshape(shape)
             return self._emit(
@@ -97,6 +101,8 @@ class Emitter:
         order = tuple(int(axis) for axis in order)
         if order == tuple(range(len(order))):
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.transpose(order))
         shape = tuple(x.shape[axis] for axis in order)
         return self._move("transpose", x, shape, lambda array: np.transpose(array, order), order=order)
 
@@ -105,6 +111,8 @@ class Emitter:
         shape = tuple(shape)
         if shape == x.shape:
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: np.broadcast_to(array, shape))
         inner = self._inner(x)
         if inner is not x and len(inner.shape) == len(x.shape):
             return self.broadcast(inner, shape)
@@ -113,6 +121,8 @@ class Emitter:
     def take(self, x: Value, places: np.ndarray) -> Value:
         """Returns the elements at these places of the flat array; zero where a place is −1."""
         places = np.asarray(places, np.int64)
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.ravel()[places])
         x, places = self._source(x, places)
         if places.size == x.size and np.array_equal(places.ravel(), np.arange(x.size)):
             return self.reshape(x, places.shape)
@@ -218,6 +228,9 @@ class Emitter:
             return x if x.node is None else self._rewritten.get(x.node, x)
         if x.kind == "indicator":
             return Value(x.shape, "float", None, x.node)
+        if x.table is not None:
+            assert x.node is not None
+            return choices.weighted(self, x.node, x.table)
         if x.known is None:
             raise UnknownOperation("cast", self.line, "an integer depends on weights")
         return self.constant(x.known.astype(np.float64))

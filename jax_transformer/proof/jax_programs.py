@@ -12,7 +12,9 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
+from jax_transformer.proof import jax_choices
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.jax_choices import FINDING
 from jax_transformer.proof.jax_meshes import key_of_value, lower_shard_map
 from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, ROUNDED, RULES
 from jax_transformer.proof.jaxprs import (
@@ -140,6 +142,8 @@ class Lowering:
             raise UnknownOperation(name, self._line, "complex numbers")
         if found.kind == "indicator" and aval.dtype == np.bool_:
             return found
+        if found.table is not None and jax.dtypes.issubdtype(aval.dtype, np.integer):
+            return found
         if found.known is None or found.kind == "float":
             raise UnknownOperation(name, self._line, f"{aval.dtype} that depend on weights")
         return found
@@ -182,15 +186,21 @@ class Lowering:
             raise UnknownOperation(name, self._line, "nothing was written to its memory")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
+        if any(each.table is not None for each in inputs):
+            self.builder.read[name] = self.builder.read.get(name, 0) + 1
+            return [jax_choices.apply(self.builder, name, equation, inputs)]
         is_computed = name not in LAYOUTS  # on one device, they would look for the others
         if is_computed and all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
             return [self._move(equation, inputs)]
+        if name not in RULES and all(each.known is not None for each in inputs):
+            return self._computed(equation, inputs)  # of constants: as the program computes it
+        if name in FINDING:
+            found = FINDING[name](self.builder, *inputs, **params)
+            return found if isinstance(found, list) else [found]
         if name not in RULES:
-            if all(each.known is not None for each in inputs):
-                return self._computed(equation, inputs)  # of constants: as the program computes it
             raise UnknownOperation(name, self._line)
         found = RULES[name](self.builder, *inputs, **params)
         if name in ROUNDED and all(each.known is not None for each in inputs):

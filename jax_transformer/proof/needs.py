@@ -79,6 +79,8 @@ def _of_inputs(
     if one.name == "row_exp":
         kept = own & attributes["counts"] if "counts" in attributes else own
         return [kept, np.asarray(kept.any(axis=attributes["axis"], keepdims=True))]
+    if one.name == "places":
+        return [np.broadcast_to(own.any(axis=(-2, -1))[..., None], shapes[0])]
     return [_unbroadcast(own, shape) for shape in shapes]  # elementwise
 
 

@@ -27,10 +27,11 @@ ARITHMETIC = (
 constant whose float64 a framework computed otherwise than NumPy does. given is the first of its inputs, and undefined
 where one of the others is. chosen is the first of its inputs, y + s (x − y), whose others are s, x and y: an entry that
 isn't chosen may be undefined."""
-FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
+FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "places", "cut")
 """Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0].
 largest reads the entries that count; those that aren't masked are shown. cut is the identity, of which a proof uses
-nothing but that it is a function with 0 at 0: programs that are equal for any such function are equal for this one."""
+nothing but that it is a function with 0 at 0: programs that are equal for any such function are equal for this one.
+places is 1 for the entry of a row that has a rank, and 0 for the others."""
 OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
 
 
@@ -56,6 +57,8 @@ class Value:
     """The operation that computes it; None for integers and booleans."""
     fills: np.ndarray | None = None
     """The constants that mask entries (see `masks`); None: there are none."""
+    table: np.ndarray | None = None
+    """Integers that depend on weights: those among which they are chosen, along one more axis (see `choices`)."""
 
     @property
     def size(self) -> int:

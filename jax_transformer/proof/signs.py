@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.proof.programs import Operation, Value
 
-PIECEWISE = frozenset(("step", "equal", "largest"))
+PIECEWISE = frozenset(("step", "equal", "largest", "places"))
 """Functions that aren't analytic."""
 SHAPING = frozenset(("reshape", "transpose", "broadcast", "take", "concatenate", "put", "where"))
 KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "cumulative_sum", "matmul", "row_mean"))
@@ -112,6 +112,15 @@ class Signs:
         self._extend()
         return self._leaves[node]
 
+    def is_fresh(self, node: int, other: int) -> bool:
+        """Returns whether a value is a weight, without an element twice, that another value doesn't read."""
+        self._extend()
+        weight = self._unshaped(node)
+        if self.operations[weight].name == "take":
+            weight = self._unshaped(self.operations[weight].inputs[0])
+        is_weight = self._is_leaf(self.operations[weight])
+        return is_weight and not self._leaves[node] & self._leaves[other] and not self._repeats(node)
+
     # --- within
 
     def _once(self, question: str, node: int, answer: Callable[[Operation, int], bool]) -> bool:
@@ -171,6 +180,8 @@ class Signs:
             return any(map(self.always_positive, inputs)) and all(map(self.never_negative, inputs))
         if one.name == "sum" and (self._sums_exponentials(one) or self._counts_the_largest(one)):
             return True
+        if one.name == "sum" and self._picks_a_positive_one(one):
+            return True
         if one.name in ("sum", "matmul", "row_mean") and 0 in self.operations[inputs[0]].shape:
             return False
         if one.name == "put" or (one.name == "row_mean" and "counts" in one.attributes):
@@ -183,7 +194,7 @@ class Signs:
         known, inputs = self.values[node].known, one.inputs
         if known is not None:
             return bool((known >= 0).all())
-        if one.name in ("exp", "row_exp", "step", "equal", "root"):
+        if one.name in ("exp", "row_exp", "step", "equal", "places", "root"):
             return True
         if one.name == "given" or (one.name == "cut" and not one.attributes["is_weight"]):
             return self.never_negative(inputs[0])
@@ -237,6 +248,16 @@ class Signs:
             if known is not None and (known >= 1).all() and (total.name == "add" or bound == total.inputs[0]):
                 return self.operations[self._unshaped(rest)].name in ("tanh", "erf")
         return False
+
+    def _picks_a_positive_one(self, total: Operation) -> bool:
+        """Returns whether entries are chosen from rows of positive ones."""
+        product = self.operations[total.inputs[0]]
+        if product.name != "multiply" or total.attributes["axes"] != (len(product.shape) - 1,):
+            return False
+        return any(
+            self.operations[chosen].name == "places" and self.always_positive(other)
+            for chosen, other in (product.inputs, product.inputs[::-1])
+        )
 
     def _counts_the_largest(self, total: Operation) -> bool:
         """Returns whether the entries of rows are counted that are the row's largest: there is one."""

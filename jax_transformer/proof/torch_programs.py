@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from jax_transformer.proof import torch_choices
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 from jax_transformer.proof.torch_access import (
@@ -183,6 +184,9 @@ class Lowering(TorchDispatchMode):
             raise UnknownOperation(name, self._line())
         args, kwargs = before
         try:
+            if any(isinstance(each, Value) and each.table is not None for each in flat(args, kwargs)):
+                found = torch_choices.apply(self.builder, name, args, kwargs)
+                return list(found) if isinstance(found, tuple | list) else [found]
             if name.startswith(EACH):
                 return self._of_each(name, args, kwargs)
             found = (

@@ -207,6 +207,9 @@ class Sets:
             return np.expand_dims(self._reduced(self._counted(inputs[0], attributes), (axis,)), axis)
         if name == "row_exp":
             return self._counted(self._both(*inputs), attributes)
+        if name == "places":
+            whole = self._reduced(inputs[0], (inputs[0].ndim - 1,))[..., None, None]
+            return np.broadcast_to(whole, (*inputs[0].shape[:-1], len(attributes["ranks"]), inputs[0].shape[-1]))
         if name == "chosen":
             return inputs[1]
         found = inputs[0]

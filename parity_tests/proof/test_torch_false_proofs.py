@@ -257,10 +257,8 @@ UNKNOWN: dict[str, Function] = {
     "quantised values": lambda w: torch.fake_quantize_per_tensor_affine(w.float(), 0.1, 0, 0, 255),
     "rounding": torch.round,
     "floor division": lambda w: w // 1,
-    "the place of the largest": lambda w: w.argmax(-1).double(),
-    "the largest and its place": lambda w: w.max(-1)[0],
-    "sorting": lambda w: w.sort(-1)[0],
-    "the top two": lambda w: w.topk(2)[0],
+    "the place of the largest of many zeros": lambda w: w.relu().argmax(-1).double(),
+    "a sum of places": lambda w: (w.argmax(-1) + (2 * w + w.flip(0)).argmax(-1)).double(),
     "NaN that is replaced": lambda w: torch.nan_to_num(torch.log(-w)),
     "a row of −∞": lambda w: torch.softmax(w.masked_fill(FIRST, -torch.inf), -1),
 }
