@@ -204,6 +204,8 @@ class Algebra(Emitter):
         if n < 0:
             return self.power(self.inverse(x), -n)
         x = self.as_float(x)
+        if n == 0:
+            return self.constant(np.ones(x.shape))  # that of NaN, too
         if n == 1:
             return x
         exponent = n.numerator
@@ -382,7 +384,9 @@ class Algebra(Emitter):
         assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
         if found.known is None and (x.fills is not None or y.fills is not None):
-            self._values[found.node] = found = replace(found, fills=masks.of_maximum(fills_of(x), fills_of(y)))
+            found = replace(found, fills=masks.of_maximum(fills_of(x), fills_of(y)))
+            assert found.node is not None
+            self._values[found.node] = found
         return found
 
     def minimum(self, x: Value, y: Value) -> Value:

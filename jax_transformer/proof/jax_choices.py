@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -138,7 +139,7 @@ def _part(b: Builder, indices: Value, component: np.ndarray) -> Value | None:
         return None
     for part in parts:
         if place < part.shape[axis]:
-            return choices.moved(b, part, lambda array, place=place: array[..., place])
+            return choices.moved(b, part, partial(np.take, indices=place, axis=-1))
         place -= part.shape[axis]
     return None
 

@@ -113,9 +113,7 @@ class Lowering:
             pairs = zip(equation.outvars, outputs, strict=True)
             checked = [self.checked(name, output, variable.aval) for variable, output in pairs]
             return [
-                self.builder.in_range(each, lambda array, dtype=variable.aval.dtype: array.astype(dtype))
-                if is_narrowed
-                else each
+                self.builder.in_range(each, partial(np.asarray, dtype=variable.aval.dtype)) if is_narrowed else each
                 for each, variable, is_narrowed in zip(checked, equation.outvars, narrowed, strict=True)
             ]
 

@@ -80,7 +80,7 @@ def _of_inputs(
         kept = own & attributes["counts"] if "counts" in attributes else own
         return [kept, np.asarray(kept.any(axis=attributes["axis"], keepdims=True))]
     if one.name == "places":
-        return [np.broadcast_to(own.any(axis=(-2, -1))[..., None], shapes[0])]
+        return [np.broadcast_to(own.any(axis=-2).any(axis=-1, keepdims=True), shapes[0])]
     return [_unbroadcast(own, shape) for shape in shapes]  # elementwise
 
 
