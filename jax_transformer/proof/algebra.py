@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
-from jax_transformer.proof import masks, roots, steps
+from jax_transformer.proof import masks, roots, steps, undefined
 from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import UnknownOperation, Value, key_of
@@ -28,7 +30,7 @@ class Algebra(Emitter):
         if condition.kind not in ("bool", "int", "indicator"):
             raise UnknownOperation("where", self.line, "the condition is no boolean")
         if condition.known is None:
-            return self._choose(condition, self.as_float(x), self.as_float(y))
+            return self._choose_defined(condition, self.as_float(x), self.as_float(y))
         chosen = condition.known.astype(bool)
         known = shadow(lambda left, right: np.where(chosen, left, right), x, y)
         if x.kind in ("int", "bool"):
@@ -37,6 +39,31 @@ class Algebra(Emitter):
             raise UnknownOperation("where", self.line, "a constant is NaN")
         fills = None if x.fills is None and y.fills is None else np.where(chosen, fills_of(x), fills_of(y))
         return self._emit("where", [x, y], shape, {"condition": chosen}, kind=x.kind, known=known, fills=fills)
+
+    def _choose_defined(self, condition: Value, x: Value, y: Value) -> Value:
+        """Returns a choice, of which each value is defined where it is chosen."""
+        if not self.doubts(x, y):
+            return self._choose(condition, x, y)
+        left_out = self._left_out(condition, x, is_chosen_at_one=True), self._left_out(condition, y, False)
+        for each, known in zip((x, y), left_out, strict=True):
+            self._refuse("where", self.doubts(each) - known, "it may leave out NaN")
+        found = self._choose(condition, x, y)
+        return self._emit("chosen", [found, self.as_float(condition), x, y], found.shape)
+
+    def _left_out(self, condition: Value, x: Value, is_chosen_at_one: bool) -> set[int]:
+        """Returns the operations that x depends on, and that are defined wherever x is chosen."""
+        assert condition.node is not None
+        flag = self._negated.get(condition.node)
+        node, at_one = (condition.node, is_chosen_at_one) if flag is None else (flag.node, not is_chosen_at_one)
+        while self.operations[node or 0].name == "broadcast":
+            node = self.operations[node or 0].inputs[0]
+        inner = self._negated.get(node or 0)
+        if inner is not None:
+            node, at_one = inner.node, not at_one
+        if node is None or self.operations[node].name not in ("step", "equal"):
+            return set()
+        record = self.operations, self._doubts, self._values, self._signs
+        return {each for each in self.doubts(x) if undefined.is_left_out(each, x, (node, at_one), *record)}
 
     def _choose(self, condition: Value, x: Value, y: Value) -> Value:
         """Returns y + s (x − y), or y (1 − s) for the choice of zero."""
@@ -52,6 +79,26 @@ class Algebra(Emitter):
         elif self.operations[condition.node].name == "step":
             self._chosen.setdefault(found.node, (condition.node, x, y))
         return found
+
+    def in_range(self, x: Value, cast: Callable[[np.ndarray], np.ndarray]) -> Value:
+        """Returns x with ∞ or −∞ for large constants that a cast to a narrower type makes of them: a mask of
+        finfo(float64).min is −∞ in float32. Other rounding is left out.
+
+        Args:
+          cast: of float64.
+        """
+        constants = x.known if x.known is not None else x.fills
+        if x.kind != "float" or constants is None or not np.isfinite(constants).any():
+            return x
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = np.asarray(cast(constants), np.float64)
+        changed = np.isfinite(constants) & ~np.isfinite(rounded)
+        if np.isnan(rounded[changed]).any():
+            raise UnknownOperation("cast", self.line, "a constant is beyond its range")
+        if not changed.any():
+            return x
+        self.axioms.setdefault("masks", {})[self.line] = None
+        return self.where(self.constant(changed), self.constant(np.where(changed, rounded, 0.0)), x)
 
     # --- arithmetic
 
@@ -87,7 +134,7 @@ class Algebra(Emitter):
         met = roots.met(self, x, y) or roots.met(self, y, x)
         if met is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
-            return self.broadcast(met, x.shape)
+            return self.given(self.broadcast(met, x.shape), x, y)
         stepped = steps.simpler(self, x, y) or steps.simpler(self, y, x)
         if stepped is not None:
             x, y = stepped
@@ -157,12 +204,14 @@ class Algebra(Emitter):
         if n < 0:
             return self.power(self.inverse(x), -n)
         x = self.as_float(x)
+        if n == 0:
+            return self.constant(np.ones(x.shape))  # that of NaN, too
         if n == 1:
             return x
         exponent = n.numerator
         radicand = roots.radicand(self, x) if exponent > 1 else None
         if radicand is not None:
-            even = self.power(radicand, exponent // 2)
+            even = self.given(self.power(radicand, exponent // 2), x)
             return self.multiply(even, x) if exponent % 2 else even
         switched = steps.split(self, x)
         if switched is not None and exponent > 0:
@@ -199,6 +248,7 @@ class Algebra(Emitter):
         if x.known is not None:
             return Value(x.shape, "bool", x.known > 0)
         x = self.as_float(x)
+        self.refuse_doubts("step", x)
         if masks.infinite(x.fills):
             assert x.fills is not None
             inside = self.step(self._where_finite(x))
@@ -282,7 +332,9 @@ class Algebra(Emitter):
             known = x.known == y.known
             return Value(known.shape, "bool", known)
         x, y = self._pair(x, y)
+        self.refuse_doubts("equal", x, y)
         if x.node == y.node:
+            self.axioms.setdefault("finite", {})[self.line] = None
             return self.constant(np.ones(x.shape, bool))
         if masks.infinite(x.fills) or masks.infinite(y.fills):
             left, right = (np.where(np.isinf(fills_of(each)), fills_of(each), 0.0) for each in (x, y))
@@ -299,8 +351,12 @@ class Algebra(Emitter):
         return self._emit("equal", [x, y], x.shape, {"is_exact": is_exact}, kind="indicator")
 
     def is_finite(self, x: Value) -> Value:
-        """Returns which entries are neither ∞ nor −∞. None is NaN: operations that return it are refused."""
-        return self.constant(np.isfinite(x.known) if x.known is not None else ~np.isinf(fills_of(x)))
+        """Returns which entries are neither NaN, ∞ nor −∞."""
+        if x.known is not None:
+            return self.constant(np.isfinite(x.known))
+        self.refuse_doubts("is_finite", x)
+        self.axioms.setdefault("finite", {})[self.line] = None
+        return self.constant(~np.isinf(fills_of(x)))
 
     def _where_finite(self, x: Value) -> Value:
         """Returns x with 0 for ∞ and −∞."""
@@ -315,31 +371,29 @@ class Algebra(Emitter):
         x, y = self._pair(x, y) if x.known is None else self._pair(y, x)
         if x.node == y.node:
             return x
+        self._refuse_infinity("maximum", x, y)
         for one, other in ((x, y), (y, x)):
             low = np.isneginf(fills_of(other))
             if low.any() and other.node != one.node:
                 inside = self.maximum(one, self._where_finite(other))
                 return self.where(self.constant(low), one, inside)
-        gap = fills_of(x) - fills_of(y)
-        if (is_decided := np.abs(gap) >= -masks.FILL).any():
-            self.axioms.setdefault("masks", {})[self.line] = None
-            higher, left = (
-                self.where(self.constant(gap > 0), x, y),
-                (self._zero_at(is_decided, each) for each in (x, y)),
-            )
-            return higher if is_decided.all() else self.where(self.constant(is_decided), higher, self.maximum(*left))
         difference = self.subtract(x, y)
         found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
         assert x.node is not None
         assert y.node is not None
         assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
+        if found.known is None and (x.fills is not None or y.fills is not None):
+            found = replace(found, fills=masks.of_maximum(fills_of(x), fills_of(y)))
+            assert found.node is not None
+            self._values[found.node] = found
         return found
 
     def minimum(self, x: Value, y: Value) -> Value:
         x, y = self._pair(x, y)
         if x.node == y.node:
             return x
+        self._refuse_infinity("minimum", x, y)
         for one, other in ((x, y), (y, x)):
             high = np.isposinf(fills_of(other))
             if high.any() and other.node != one.node:
@@ -389,6 +443,13 @@ class Algebra(Emitter):
 
     def logical_or(self, x: Value, y: Value) -> Value:
         return self.logical_not(self.logical_and(self.logical_not(x), self.logical_not(y)))
+
+    def is_condition(self, x: Value) -> bool:
+        """Returns whether a value is a condition on weights, as a number."""
+        node = x.node
+        while node is not None and self.operations[node].name in ("broadcast", "reshape", "transpose", "take"):
+            node = self.operations[node].inputs[0]
+        return node is not None and (self.operations[node].name in ("step", "equal") or node in self._negated)
 
     def _truth(self, x: Value) -> Value:
         """Returns whether x isn't zero."""

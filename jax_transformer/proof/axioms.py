@@ -11,9 +11,10 @@ AXIOMS = {
         "exp(x + m) = exp(x) · exp(m) along a row. So softmax doesn't depend on a number that is subtracted from a row."
     ),
     "masks": (
-        "an entry with a constant of at most −10⁴, and as far below the row's largest constant, counts for 0, and is "
-        "less than the others: exp(−10⁴ + x) underflows while logits stay within ±10³. Rows that are masked as a whole "
-        "are not covered."
+        "an entry with a constant of at most −10⁴, and as far below the row's largest constant, counts for 0 in a "
+        "softmax or the logarithm of a sum of exponentials: exp(−10⁴ + x) underflows while logits stay within ±10³. "
+        "Rows that are masked as a whole are not covered, nor is any other use of the constant; but a constant beyond "
+        "the range of a type that it is cast to is −∞ there."
     ),
     "roots": (
         "√x · √x = x, √(x · y) = √x · √y, and a constant within one unit in the last place of √n, 1/√n, or such a "
@@ -30,6 +31,18 @@ AXIOMS = {
     "differences": (
         "exp(x − y) = exp(x) · exp(−y) and log x ± y = log(x · exp(±y)) for all x and y. So a softmax may be computed "
         "block by block. Used only where two programs differ without it."
+    ),
+    "order": (
+        "which entry of a row has which rank doesn't change if the row is multiplied by a positive number, or one is "
+        "added to it, or all entries pass through an increasing function. Entries are equal for few weights."
+    ),
+    "finite": (
+        "numbers that are defined are finite: none overflows. So isfinite, isnan and x == x are decided for what is "
+        "defined for all weights."
+    ),
+    "domains": (
+        "weights for which an operation isn't defined, such as the root of a negative number, are left out. They are "
+        "the same weights for both programs, array by array and entry by entry."
     ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (

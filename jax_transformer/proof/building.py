@@ -10,7 +10,7 @@ from jax_transformer.proof import masks
 from jax_transformer.proof.algebra import Algebra
 from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
-from jax_transformer.proof.programs import Operation, UnknownOperation, Value
+from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value
 
 
 class Builder(Algebra):
@@ -59,12 +59,18 @@ class Builder(Algebra):
 
     def exp(self, x: Value) -> Value:
         """Returns exp(x). If a number was subtracted from each row of x, the row is written about its mean: softmax and
-        its derivatives then don't depend on that number."""
+        its derivatives then don't depend on that number. If that is the row's largest, or the logarithm of its
+        exponentials' sum, masked entries are 0 (axiom "masks")."""
         x = self.as_float(x)
-        axis = self._row_axis(x)
+        axis, low = self._row_axis(x), masks.low(x.fills, self.line)
+        is_exact = low is None or np.isneginf(fills_of(x)[low]).all()
+        if not is_exact and not self._is_below_its_row(x):
+            axis, low = None, np.isneginf(fills_of(x))
+        elif not is_exact:
+            self.axioms.setdefault("masks", {})[self.line] = None
         if axis is not None:
-            return self._exp_of_rows(x, axis)
-        if x.known is None and (low := self._low(x)) is not None:
+            return self._exp_of_rows(x, axis, hidden=low)
+        if x.known is None and low is not None and low.any():
             return self.multiply(self.exp(self._zero_at(low, x)), self.constant(np.where(low, 0.0, 1.0)))
         return self._elementwise("exp", x, np.exp)
 
@@ -159,13 +165,6 @@ class Builder(Algebra):
         axis %= len(x.shape)
         return self.reshape(self.sum(x, (axis,)), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
-    def _low(self, x: Value) -> np.ndarray | None:
-        """Returns where exp(x) is 0 for a constant that masks x (axiom "masks"); None: nowhere."""
-        low = masks.low(x.fills, self.line)
-        if low is not None and (low & np.isfinite(fills_of(x))).any():
-            self.axioms.setdefault("masks", {})[self.line] = None
-        return low
-
     def largest(self, x: Value, axes: Sequence[int]) -> Value:
         """Returns the maximum over axes, which go."""
         axes = tuple(sorted(int(axis) for axis in axes))
@@ -176,12 +175,15 @@ class Builder(Algebra):
             return self.constant(np.full(without(x.shape, axes), -np.inf))
         if sizes <= {1}:
             return self.reshape(x, without(x.shape, axes))
-        if x.fills is None or np.isneginf(x.fills).all(axis=axes).any() or np.isposinf(x.fills).any():
-            counts = None
-        else:
-            counts = masks.counting(x.fills, axes, self.line)
-        known, fills = shadow(lambda array: array.max(axis=axes), x), masks.of_largest(x.fills, counts, axes)
-        attributes = {"axes": axes, **({} if counts is None else {"counts": counts})}
+        counts = counting = None
+        if x.fills is not None and not (np.isneginf(x.fills).all(axis=axes).any() or np.isposinf(x.fills).any()):
+            counts, counting = ~np.isneginf(x.fills), masks.counting(x.fills, axes, self.line)
+        known, fills = shadow(lambda array: array.max(axis=axes), x), masks.of_largest(x.fills, counting, axes)
+        kept = {"counts": counts, "shown": counting}
+        attributes = {
+            "axes": axes,
+            **{name: each for name, each in kept.items() if each is not None and not each.all()},
+        }
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
 
     def largest_of(self, parts: Sequence[Value]) -> Value:
@@ -207,12 +209,24 @@ class Builder(Algebra):
     def _stacked(self, parts: Sequence[Value]) -> Value:
         return self.concatenate([self.reshape(part, (1, *part.shape)) for part in parts], 0)
 
-    def _exp_of_rows(self, x: Value, axis: int, counts: np.ndarray | None = None) -> Value:
+    def _exp_of_rows(
+        self, x: Value, axis: int, counts: np.ndarray | None = None, hidden: np.ndarray | None = None
+    ) -> Value:
         """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked; 0
-        for a row without any."""
+        for a row without any.
+
+        Args:
+          counts: the entries that something reads; None: all.
+          hidden: the entries that a constant masks; None: those that are masked beside another one of their row.
+        """
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        low, counting = self._low(x), np.ones(x.shape, bool) if counts is None else np.broadcast_to(counts, x.shape)
-        counting = counting if low is None else counting & ~low
+        masks.low(x.fills, self.line)  # refuses ∞
+        fills = fills_of(x)
+        if hidden is None:
+            hidden = masks.hidden(fills, (axis,)) | np.isneginf(fills)
+            if (hidden & np.isfinite(fills)).any():
+                self.axioms.setdefault("masks", {})[self.line] = None
+        counting = ~hidden if counts is None else ~hidden & counts
         empty = ~counting.any(axis=axis, keepdims=True)
         counts, x = counting | empty, self._zero_at(np.broadcast_to(empty, x.shape), x)
         attributes = {"axis": axis, **({} if counts.all() else {"counts": counts})}
@@ -220,6 +234,24 @@ class Builder(Algebra):
         of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
         found = self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
         return self._zero_at(np.broadcast_to(empty, x.shape), found)
+
+    def _is_below_its_row(self, x: Value) -> bool:
+        """Returns whether what is subtracted in x is a largest entry, or a logarithm of a sum, of what x reads."""
+        if self.operations[x.node or 0].name != "subtract":
+            return False
+        row, other = self.operations[x.node or 0].inputs
+        if self._signs.leaves(row) & ~self._signs.leaves(other):
+            return False
+        waiting, seen = [other], set[int]()
+        while waiting:
+            node = waiting.pop()
+            one = self.operations[node]
+            if one.name in ("largest", "log") or node in self._extremes:
+                return True
+            if node not in seen and one.name in (*MOVES, "add", "subtract"):
+                waiting += one.inputs
+            seen.add(node)
+        return False
 
     def _row_axis(self, x: Value) -> int | None:
         """Returns the axis along which one number was subtracted from each row of x; None if none was."""

@@ -19,7 +19,7 @@ def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     """Yields a certificate as text; see `Certificate.lines`."""
     yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
     if certificate.verdict == "proven":
-        yield "the same function of the weights at these shapes, ids and masks, for all weights"
+        yield f"the same function of the weights at these shapes, ids and masks, for all weights{_domain(certificate)}"
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
@@ -54,7 +54,7 @@ def certificate_summary(certificate: Certificate) -> list[str]:
     if not proven:
         return ["unknown", *(f"    {reason}" for reason in unknown)]
     error = math.ceil(certificate.log2_error)
-    text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
+    text = f"one function for all weights{_domain(certificate)}: {proven} (wrong with a probability below 2^{error})"
     return [text, *(f"    unknown of {reason}" for reason in unknown)]
 
 
@@ -122,6 +122,11 @@ def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None =
         yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"
     else:
         yield f"  witness    none: both sides are finite on none of {found['kinds']} kinds of weights"
+
+
+def _domain(certificate: Certificate) -> str:
+    """Says that weights are left out for which the programs aren't defined, if there may be any."""
+    return " for which both are defined" if "domains" in certificate.axioms else ""
 
 
 def _used(where: tuple[str, ...]) -> str:

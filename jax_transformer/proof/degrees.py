@@ -40,8 +40,9 @@ SERIES = 8
 """How many series of points are tried."""
 LIKELIEST = 3.001
 """c: hashes, 64 bits modulo p, are read with poles at three places."""
-READ_AGAIN = {"log": 1, "largest": 1}
-"""How often results are arguments: exp compares its own with logarithms, and largest hashes sums of hashed entries."""
+READ_AGAIN = {"log": 1, "largest": 1, "places": 3}
+"""How often results are arguments: exp compares its own with logarithms, largest hashes sums of hashed entries, and
+places sums of several."""
 
 Powers = Mapping[int, int]
 """Divisors, by the operation that has them → exponents."""

@@ -36,7 +36,12 @@ def written_out(program: Program) -> Program:
         for name, value in program.outputs.items()
     }
     axioms = {**program.axioms, AXIOM: dict.fromkeys(writing.lines)}
-    return replace(program, operations=tuple(writing.operations), outputs=outputs, axioms=axioms)
+    requirements = {
+        writing.copied[node]: replace(required, of=writing.copied[required.of])
+        for node, required in program.requirements.items()
+    }
+    operations = tuple(writing.operations)
+    return replace(program, operations=operations, outputs=outputs, axioms=axioms, requirements=requirements)
 
 
 class _Writing:

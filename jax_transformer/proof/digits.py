@@ -1,7 +1,8 @@
 """Evaluate programs in decimals of 60 digits: an arbiter for refutations.
 
 A field knows of functions only what the axioms say. Where it sees a difference that 60 digits don't show at random
-weights, an axiom is missing, and nothing is known; where they show one, the programs are two functions.
+weights, programs may differ at others, or no axiom says that they are equal; where they show one, the programs are two
+functions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jax_transformer.proof.programs import Program
 PRECISION = 60
 SAME = 1e-40
 """A relative difference below this is rounding: 20 digits are left for what programs lose."""
-ZERO, LOWEST = (np.array(number, object) for number in (Decimal(0), Decimal("-Infinity")))
+ZERO, LOWEST, NAN = (np.array(Decimal(number), object) for number in ("0", "-Infinity", "NaN"))
 MOST_WORK = 3 * 10**7
 """The multiplications up to which programs are evaluated: some ten seconds."""
 
@@ -52,6 +53,11 @@ class Digits(Reals):
             context.prec, context.Emin, context.Emax = self.precision, decimal.MIN_EMIN, decimal.MAX_EMAX
             context.clear_traps()
             yield
+
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        for other in others:
+            x = np.where(_each(Decimal.is_finite, other).astype(bool), x, NAN)
+        return x
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
         return _each(lambda value: 1 / value, x)
@@ -99,8 +105,13 @@ class Digits(Reals):
         near = np.frompyfunc(lambda a, b: Decimal(int(abs(a - b) <= Decimal(SAME) * max(abs(a), abs(b)))), 2, 1)
         return np.asarray(near(x, y), object)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
-        return np.asarray(np.max(x if counts is None else np.where(counts, x, LOWEST), axis=axes), object)
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
+        counted = x if counts is None else np.where(counts, x, LOWEST)
+        is_nan = _each(Decimal.is_nan, counted).astype(bool)
+        found = np.max(np.where(is_nan, LOWEST, counted), axis=axes)
+        return np.asarray(np.where(is_nan.any(axis=axes), NAN, found), object)
 
 
 def work(program: Program) -> int:

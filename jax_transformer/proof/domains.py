@@ -95,6 +95,14 @@ class Reals:
     def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
         return x
 
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        for other in others:
+            x = np.where(np.isfinite(other), x, np.nan)
+        return x
+
+    def chosen(self, found: np.ndarray, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.where(condition != 0, x, y)
+
     def exp(self, x: np.ndarray) -> np.ndarray:
         return np.exp(x)
 
@@ -121,8 +129,15 @@ class Reals:
     def equal(self, x: np.ndarray, y: np.ndarray, is_exact: bool) -> np.ndarray:
         return (x == y).astype(np.float64)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
         return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axes)
+
+    def places(self, x: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
+        order = np.argsort(-x, axis=-1, kind="stable")
+        chosen = order[..., list(ranks), None] == np.arange(x.shape[-1])
+        return np.asarray(np.where(chosen, self.dtype(1), self.dtype(0)))
 
 
 class Floats(Reals):
@@ -199,7 +214,6 @@ class Residues:
         if counts is None:
             count = np.full((1,) * x.ndim, x.shape[axis], np.int64)
         else:
-            self.axioms.setdefault("masks", {})
             count, x = counts.sum(axis=axis, keepdims=True), np.where(counts, x, 0)
         total = np.expand_dims(self.field.sum(x, (axis,)), axis)
         return self.field.multiply(total, self.field.invert(np.asarray(count, np.int64)))
@@ -211,6 +225,12 @@ class Residues:
 
     def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
         return x
+
+    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return x
+
+    def chosen(self, found: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        return found
 
     # --- functions
 
@@ -291,11 +311,22 @@ class Residues:
         hashed = self._hash("equal", np.minimum(difference, self.field.negate(difference)))
         return np.where(difference == 0, 1, 0 if is_exact else hashed)
 
-    def largest(self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None) -> np.ndarray:
+    def largest(
+        self, x: np.ndarray, axes: tuple[int, ...], counts: np.ndarray | None = None, shown: np.ndarray | None = None
+    ) -> np.ndarray:
         """Hashes the entries that count as a multiset."""
         hashed = self._hash("an entry of largest", x)
         total = self.field.sum(hashed if counts is None else np.where(counts, hashed, 0), axes)
         return self._hash("largest", total)
+
+    def places(self, x: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
+        """Hashes each rank, each entry and the row as a multiset. A number that is added to a row changes nothing."""
+        self.axioms.setdefault("order", {})
+        of_row, count = np.expand_dims(self.field.sum(x, (x.ndim - 1,)), -1), np.asarray(x.shape[-1], np.int64)
+        centred = self.field.subtract(x, self.field.multiply(of_row, self.field.invert(count)))
+        total = np.expand_dims(self.field.sum(self._hash("an entry of an order", centred), (x.ndim - 1,)), -1)
+        beside = self.field.add(self._hash("an entry beside others", centred), total)
+        return np.stack([self._hash(f"rank {rank}", beside) for rank in ranks], -2)
 
     def _odd(self, name: str, x: np.ndarray) -> np.ndarray:
         is_low = x <= self.field.half

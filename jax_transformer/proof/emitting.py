@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof import masks
-from jax_transformer.proof.programs import Kind, Operation, Program, UnknownOperation, Value, digest_of, key_of
+from jax_transformer.proof import choices, masks, undefined
+from jax_transformer.proof.programs import (
+    Kind,
+    Operation,
+    Program,
+    Requirement,
+    UnknownOperation,
+    Value,
+    digest_of,
+    key_of,
+)
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
 
@@ -29,20 +38,26 @@ class Emitter:
         self._values: list[Value] = []
         self._rewritten: dict[int, Value] = {}
         self._scales = Scales(self.operations, self._values)
-        self._signs = Signs(self.operations, self._values)
-        self._negated: dict[int, Value] = {}
-        """1 − s → s, for steps s."""
         self._chosen: dict[int, tuple[int, Value, Value]] = {}
         """Results of `where` whose condition is a step s → s, the value where it is 1, the value where it is 0."""
+        self._signs = Signs(self.operations, self._values, self._chosen)
+        self._requirements: dict[int, Requirement] = {}
+        self._doubts: list[frozenset[int]] = []
+        """The operations that each one depends on, itself included, and that may be undefined for many weights."""
+        self._negated: dict[int, Value] = {}
+        """1 − s → s, for steps s."""
         self._extremes: dict[int, tuple[int, int]] = {}
         """Maxima → what they are the maxima of: the value, and what it has to be at least."""
+        self.joined: dict[int, tuple[tuple[Value, ...], int]] = {}
+        """Concatenated integers that depend on weights → their parts, and the axis."""
 
     def program(self, outputs: Mapping[str, Value]) -> Program:
         """Returns the operations that these outputs need."""
         for name, value in outputs.items():
             if has_nan(value):
                 raise UnknownOperation(name, "", "the output is NaN")
-        whole = Program(tuple(self.operations), outputs, tuple(self.narrowing), dict(self.read), self.axioms)
+        parts = tuple(self.operations), outputs, tuple(self.narrowing), dict(self.read), self.axioms
+        whole = Program(*parts, self._requirements)
         return whole.restricted(outputs.keys())
 
     # --- leaves
@@ -69,6 +84,8 @@ class Emitter:
         shape = tuple(shape)
         if shape == x.shape:
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.reshape(shape))
         if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
             array = x.known.reshape(shape)
             return self._emit(
@@ -84,6 +101,8 @@ class Emitter:
         order = tuple(int(axis) for axis in order)
         if order == tuple(range(len(order))):
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.transpose(order))
         shape = tuple(x.shape[axis] for axis in order)
         return self._move("transpose", x, shape, lambda array: np.transpose(array, order), order=order)
 
@@ -92,6 +111,8 @@ class Emitter:
         shape = tuple(shape)
         if shape == x.shape:
             return x
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: np.broadcast_to(array, shape))
         inner = self._inner(x)
         if inner is not x and len(inner.shape) == len(x.shape):
             return self.broadcast(inner, shape)
@@ -100,6 +121,8 @@ class Emitter:
     def take(self, x: Value, places: np.ndarray) -> Value:
         """Returns the elements at these places of the flat array; zero where a place is −1."""
         places = np.asarray(places, np.int64)
+        if x.table is not None:
+            return choices.moved(self, x, lambda array: array.ravel()[places])
         x, places = self._source(x, places)
         if places.size == x.size and np.array_equal(places.ravel(), np.arange(x.size)):
             return self.reshape(x, places.shape)
@@ -205,6 +228,9 @@ class Emitter:
             return x if x.node is None else self._rewritten.get(x.node, x)
         if x.kind == "indicator":
             return Value(x.shape, "float", None, x.node)
+        if x.table is not None:
+            assert x.node is not None
+            return choices.weighted(self, x.node, x.table)
         if x.known is None:
             raise UnknownOperation("cast", self.line, "an integer depends on weights")
         return self.constant(x.known.astype(np.float64))
@@ -301,7 +327,49 @@ class Emitter:
             self._nodes[key] = len(self.operations)
             self.operations.append(Operation(name, tuple(nodes), shape, attributes, self.line))
             self._values.append(Value(shape, "float", known, self._nodes[key], fills))
+            self._note_doubts(self._nodes[key])
         return Value(shape, kind, known, self._nodes[key], fills)
+
+    # --- where operations are defined
+
+    def _note_doubts(self, node: int) -> None:
+        """Notes whether the newest operation, or one that it depends on, may be undefined for many weights."""
+        one = self.operations[node]
+        doubts = frozenset[int]().union(*(self._doubts[each] for each in one.inputs))
+        if one.name in undefined.REQUIRES and self._values[node].known is None:
+            required = undefined.required(one, self._values, self._signs, self.operations)
+            self._requirements[node] = required
+            doubts |= frozenset() if required.is_shown else {node}
+        self._doubts.append(frozenset() if one.name == "chosen" else doubts)
+        if one.name in undefined.READS_INFINITY:
+            self._refuse_infinity(one.name, *(self._values[each] for each in one.inputs))
+
+    def doubts(self, *values: Value) -> frozenset[int]:
+        """Returns the operations that these values depend on, and that may be undefined for many weights."""
+        return frozenset[int]().union(*(self._doubts[each.node] for each in values if each.node is not None))
+
+    def refuse_doubts(self, name: str, *values: Value, what: str = "it tells numbers from NaN and ∞") -> None:
+        """Raises UnknownOperation if values may be undefined, for an operation that makes a number of that."""
+        self._refuse(name, self.doubts(*values), what)
+
+    def _refuse_infinity(self, name: str, *values: Value) -> None:
+        """Raises UnknownOperation if values may be infinite, for an operation that makes a number of that."""
+        infinite = {each for each in self.doubts(*values) if self._requirements[each].may_be_infinite}
+        self._refuse(name, infinite, "it makes a number of ∞")
+
+    def _refuse(self, name: str, doubts: Collection[int], what: str) -> None:
+        if doubts:
+            first = min(doubts)
+            why = undefined.described(self.operations[first], self._requirements[first])
+            raise UnknownOperation(name, self.line, f"{what}, and {why}")
+
+    def given(self, x: Value, *others: Value) -> Value:
+        """Returns x, which is undefined where one of the others is: √w · √w is w, where w isn't negative."""
+        lost = self.doubts(*others) - self.doubts(x)
+        if not lost:
+            return x
+        others = tuple(each for each in others if self.doubts(each) & lost)
+        return self._emit("given", [x, *others], x.shape, known=x.known, fills=x.fills)
 
 
 def _inverted(places: np.ndarray, size: int) -> np.ndarray:

@@ -12,7 +12,9 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
+from jax_transformer.proof import jax_choices
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.jax_choices import FINDING
 from jax_transformer.proof.jax_meshes import key_of_value, lower_shard_map
 from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, ROUNDED, RULES
 from jax_transformer.proof.jaxprs import (
@@ -107,9 +109,13 @@ class Lowering:
         name = equation.primitive.name
         with self.at(equation):
             outputs = self._apply(name, equation, inputs)
-            self._note_narrowing(name, equation)
+            narrowed = self._narrowed(name, equation)
             pairs = zip(equation.outvars, outputs, strict=True)
-            return [self.checked(name, output, variable.aval) for variable, output in pairs]
+            checked = [self.checked(name, output, variable.aval) for variable, output in pairs]
+            return [
+                self.builder.in_range(each, partial(np.asarray, dtype=variable.aval.dtype)) if is_narrowed else each
+                for each, variable, is_narrowed in zip(checked, equation.outvars, narrowed, strict=True)
+            ]
 
     @contextmanager
     def at(self, equation: Any) -> Iterator[None]:
@@ -134,15 +140,18 @@ class Lowering:
             raise UnknownOperation(name, self._line, "complex numbers")
         if found.kind == "indicator" and aval.dtype == np.bool_:
             return found
+        if found.table is not None and jax.dtypes.issubdtype(aval.dtype, np.integer):
+            return found
         if found.known is None or found.kind == "float":
             raise UnknownOperation(name, self._line, f"{aval.dtype} that depend on weights")
         return found
 
-    def _note_narrowing(self, name: str, equation: Any) -> None:
-        """Notes an operation whose floats are narrower than those that it reads."""
-        bits = [_bits(each.aval) for each in equation.invars]
-        for result in equation.outvars:
-            if name not in CONTROL and 0 < _bits(result.aval) < max(bits, default=0):
+    def _narrowed(self, name: str, equation: Any) -> list[bool]:
+        """Returns which results have narrower floats than an operation reads, and notes them."""
+        most = max((_bits(each.aval) for each in equation.invars), default=0)
+        narrowed = [name not in CONTROL and 0 < _bits(result.aval) < most for result in equation.outvars]
+        for result, is_narrowed in zip(equation.outvars, narrowed, strict=True):
+            if is_narrowed:
                 self.builder.narrow(str(result.aval.dtype))
         if name == "reduce_precision":
             kept, whole = equation.params, jax.dtypes.finfo(equation.invars[0].aval.dtype)
@@ -151,6 +160,7 @@ class Lowering:
         precision = equation.params.get("precision") if name == "dot_general" else None
         if isinstance(precision, jax.lax.DotAlgorithm | jax.lax.DotAlgorithmPreset):
             self.builder.narrow(str(precision))
+        return narrowed
 
     def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         params = equation.params
@@ -174,15 +184,21 @@ class Lowering:
             raise UnknownOperation(name, self._line, "nothing was written to its memory")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
+        if any(each.table is not None for each in inputs):
+            self.builder.read[name] = self.builder.read.get(name, 0) + 1
+            return [jax_choices.apply(self.builder, name, equation, inputs)]
         is_computed = name not in LAYOUTS  # on one device, they would look for the others
         if is_computed and all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
             return [self._move(equation, inputs)]
+        if name not in RULES and all(each.known is not None for each in inputs):
+            return self._computed(equation, inputs)  # of constants: as the program computes it
+        if name in FINDING:
+            found = FINDING[name](self.builder, *inputs, **params)
+            return found if isinstance(found, list) else [found]
         if name not in RULES:
-            if all(each.known is not None for each in inputs):
-                return self._computed(equation, inputs)  # of constants: as the program computes it
             raise UnknownOperation(name, self._line)
         found = RULES[name](self.builder, *inputs, **params)
         if name in ROUNDED and all(each.known is not None for each in inputs):

@@ -44,7 +44,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def _register() -> None:
     for name, method in {
-        "add": "add", "add_any": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negate",
+        "add": "add", "add_any": "add", "sub": "subtract", "div": "divide", "neg": "negate",
         "max": "maximum", "min": "minimum", "sqrt": "root", "exp": "exp", "log": "log", "tanh": "tanh", "erf": "erf",
         "sin": "sin", "cos": "cos", "logistic": "logistic", "sign": "sign", "not": "logical_not", "and": "logical_and",
         "or": "logical_or", "eq": "equal",
@@ -64,6 +64,15 @@ CUTS = {"proof.cut": False, "proof.cut of a weight": True}
 @rule("name")
 def named(b: Builder, x: Value, *, name: str, **params: Any) -> Value:
     return b.cut(x, is_weight=CUTS[name]) if name in CUTS else x
+
+
+@rule("mul")
+def multiply(b: Builder, x: Value, y: Value, **params: Any) -> Value:
+    """Multiplies. XLA compiles a condition times y to a choice, which leaves out a y that is NaN."""
+    for one, other in ((x, y), (y, x)):
+        if b.is_condition(one):
+            b.refuse_doubts("mul", other, what="compiled, it may leave out NaN")
+    return b.multiply(x, y)
 
 
 @rule("rsqrt")
@@ -221,9 +230,10 @@ def reduce_min(b: Builder, x: Value, *, axes: Any, **params: Any) -> Value:
 
 @rule("cumsum")
 def cumsum(b: Builder, x: Value, *, axis: int, reverse: bool, **params: Any) -> Value:
-    if reverse:
-        raise UnknownOperation("cumsum", b.line, "reverse=True")
-    return b.cumulative_sum(x, axis)
+    if not reverse:
+        return b.cumulative_sum(x, axis)
+    places = np.flip(np.arange(x.size).reshape(x.shape), axis)
+    return b.take(b.cumulative_sum(b.take(b.as_float(x), places), axis), places)
 
 
 # --- moves
@@ -294,18 +304,17 @@ def dynamic_update_slice(b: Builder, x: Value, update: Value, *starts: Value, **
 
 @rule("scatter-add", "scatter_add")
 def scatter_add(b: Builder, x: Value, indices: Value, updates: Value, **params: Any) -> Value:
-    return b.put(x, _scattered(b, x, indices, updates, params), updates, adds=True)
+    return b.put(x, scattered(b, x, _known(b, indices), updates, params), updates, adds=True)
 
 
 @rule("scatter")
 def scatter(b: Builder, x: Value, indices: Value, updates: Value, **params: Any) -> Value:
-    return b.put(x, _scattered(b, x, indices, updates, params), updates, adds=False)
+    return b.put(x, scattered(b, x, _known(b, indices), updates, params), updates, adds=False)
 
 
-def _scattered(b: Builder, x: Value, indices: Value, updates: Value, params: Any) -> np.ndarray:
+def scattered(b: Builder, x: Value, known: np.ndarray, updates: Value, params: Any) -> np.ndarray:
     """Returns the place in x of each update; −1 for those out of bounds, which are dropped."""
     numbers = params["dimension_numbers"]
-    known = _known(b, indices)
     window = numbers.update_window_dims
     batch = [axis for axis in range(len(updates.shape)) if axis not in window]
     free = [

@@ -54,6 +54,8 @@ class Seen:
     """Fingerprints of the operations' results."""
     elements: dict[int, np.ndarray] = field(default_factory=dict)
     """The elements of the operations' results, sorted."""
+    prints_as_read: dict[int, int] = field(default_factory=dict)
+    """Fingerprints of those elements that outputs depend on."""
     _arrays: dict[int, np.ndarray] = field(default_factory=dict)
 
     def watch(self, node: int, array: np.ndarray) -> None:
@@ -61,8 +63,12 @@ class Seen:
         if self._keeps_elements:
             self._arrays[node] = array
 
-    def sort(self) -> None:
-        """Sorts all elements."""
+    def sort(self, outputs: Iterable[int]) -> None:
+        """Sorts all elements, and notes those that these outputs depend on."""
+        needs = needed(self.program, outputs, {node: array == 0 for node, array in self._arrays.items()})
+        for node, array in self._arrays.items():
+            if node in needs and needs[node].any():
+                self.prints_as_read[node] = fingerprint(array[needs[node]])
         self._sort(dict.fromkeys(self._arrays, ...))
 
     def sort_needed(self, outputs: Iterable[int]) -> None:
@@ -95,6 +101,10 @@ class Seen:
     @cached_property
     def all_prints(self) -> set[int]:
         return {*self.prints.values()}
+
+    @cached_property
+    def all_prints_as_read(self) -> set[int | None]:
+        return {*self.prints_as_read.values()}
 
     @cached_property
     def lookups(self) -> set[int]:
@@ -140,12 +150,28 @@ class _Side:
     own: Seen
     other: Seen
     _shared: dict[int, bool] = field(default_factory=dict)
+    _shared_as_read: dict[int, bool] = field(default_factory=dict)
 
     def is_shared(self, node: int) -> bool:
         """Returns whether the other program has the result of an operation, or it is read as it is."""
         if node not in self._shared:
             self._shared[node] = self._is_shared(node)
         return self._shared[node]
+
+    def is_shared_as_read(self, node: int) -> bool:
+        """Returns whether the other program has those elements of a result that outputs depend on: rows of padding
+        may differ."""
+        if node not in self._shared_as_read:
+            self._shared_as_read[node] = self.is_shared(node) or self._is_held_as_read(node)
+        return self._shared_as_read[node]
+
+    def _is_held_as_read(self, node: int) -> bool:
+        one = self.own.operations[node]
+        if one.name == "take" and self.own.prints[one.inputs[0]] in self.other.lookups:
+            return False
+        if one.name in MOVES:
+            return all(map(self.is_shared_as_read, one.inputs))
+        return self.own.prints_as_read.get(node) in self.other.all_prints_as_read
 
     def _is_shared(self, node: int) -> bool:
         one, own, other = self.own.operations[node], self.own, self.other
@@ -167,7 +193,7 @@ class _Side:
         new, waiting = set[int](), [*outputs]
         while waiting:
             node = waiting.pop()
-            if node not in new and not self.is_shared(node):
+            if node not in new and not self.is_shared_as_read(node):
                 new.add(node)
                 waiting += self.own.operations[node].inputs
         found = self._first(new - self._rejoining()) or self._first(new)
@@ -281,7 +307,7 @@ def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
     has_one_shape = all(seen[0].looked_up[each] == seen[1].looked_up[each] for each in shared)
     for one, nodes in zip(seen, different, strict=True):
         if has_one_shape:
-            one.sort()
+            one.sort(nodes)
         else:
             one.sort_needed(nodes)
 

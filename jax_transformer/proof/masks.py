@@ -125,6 +125,12 @@ def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fi
     return tidy(np.where(is_known, highest, np.where(highest == 0, 0.0, np.nan)))
 
 
+def of_maximum(x: np.ndarray, y: np.ndarray) -> Fills:
+    """Returns the fills of the larger ones of two arrays' entries."""
+    is_known = (x == y) | (np.abs(x - y) >= -FILL)
+    return tidy(np.where(is_known, np.maximum(x, y), np.nan))
+
+
 def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
     """Returns the fills of the means of rows over the entries that count."""
     if x is None:

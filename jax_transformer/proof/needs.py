@@ -14,12 +14,15 @@ Needs = dict[int, np.ndarray]
 """Operations → which elements of their results are needed, as booleans."""
 
 
-def needed(program: Program, outputs: Iterable[int], zeros: Mapping[int, np.ndarray]) -> Needs:
+def needed(
+    program: Program, outputs: Iterable[int], zeros: Mapping[int, np.ndarray], *, of_choices: bool = True
+) -> Needs:
     """Returns the elements that outputs depend on. A factor isn't needed where the other factor is zero.
 
     Args:
       outputs: the operations of outputs, all of whose elements are needed.
       zeros: which elements of each result are zero.
+      of_choices: whether what a condition on weights chooses is needed, where it may be undefined if it isn't chosen.
     """
     operations = program.operations
     needs: Needs = {node: np.ones(operations[node].shape, bool) for node in outputs}
@@ -30,6 +33,9 @@ def needed(program: Program, outputs: Iterable[int], zeros: Mapping[int, np.ndar
         of_inputs = _of_inputs(
             one, own, [operations[each].shape for each in one.inputs], [zeros[each] for each in one.inputs]
         )
+        if one.name == "chosen":
+            found, condition, *cases = of_inputs
+            of_inputs = [found & of_choices, condition, *(np.zeros_like(each) for each in cases)]
         for each, need in zip(one.inputs, of_inputs, strict=True):
             needs[each] = needs[each] | need if each in needs else need
     return needs
@@ -62,7 +68,8 @@ def _of_inputs(
         return _of_matmul(own, zeros)
     if one.name in ("sum", "largest"):
         whole = np.broadcast_to(np.expand_dims(own, attributes["axes"]), shapes[0])
-        return [whole & attributes["counts"] if "counts" in attributes else whole]
+        counts = attributes.get("shown", attributes.get("counts"))
+        return [whole if counts is None else whole & counts]
     if one.name == "cumulative_sum":
         axis = attributes["axis"]
         return [np.flip(np.logical_or.accumulate(np.flip(own, axis), axis), axis)]
@@ -72,6 +79,8 @@ def _of_inputs(
     if one.name == "row_exp":
         kept = own & attributes["counts"] if "counts" in attributes else own
         return [kept, np.asarray(kept.any(axis=attributes["axis"], keepdims=True))]
+    if one.name == "places":
+        return [np.broadcast_to(own.any(axis=-2).any(axis=-1, keepdims=True), shapes[0])]
     return [_unbroadcast(own, shape) for shape in shapes]  # elementwise
 
 

@@ -15,19 +15,23 @@ from typing import Any, Literal
 import numpy as np
 
 Kind = Literal["float", "int", "bool", "indicator"]
+RequiredKind = Literal["not negative", "positive", "not zero"]
 
 MOVES = ("input", "constant", "reshape", "transpose", "broadcast", "take", "concatenate", "put", "where")
 ARITHMETIC = (
     *("add", "subtract", "multiply", "negate", "inverse", "power"),
     *("matmul", "sum", "cumulative_sum", "row_mean"),
-    *("agreed", "rounded"),
+    *("agreed", "rounded", "given", "chosen"),
 )
 """agreed is the first of its inputs; the program computes nothing where they aren't all equal. rounded is its input, a
-constant whose float64 a framework computed otherwise than NumPy does."""
-FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "cut")
-"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0]. cut
-is the identity, of which a proof uses nothing but that it is a function with 0 at 0: programs that are equal for any
-such function are equal for this one."""
+constant whose float64 a framework computed otherwise than NumPy does. given is the first of its inputs, and undefined
+where one of the others is. chosen is the first of its inputs, y + s (x − y), whose others are s, x and y: an entry that
+isn't chosen may be undefined."""
+FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "places", "cut")
+"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0].
+largest reads the entries that count; those that aren't masked are shown. cut is the identity, of which a proof uses
+nothing but that it is a function with 0 at 0: programs that are equal for any such function are equal for this one.
+places is 1 for the entry of a row that has a rank, and 0 for the others."""
 OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
 
 
@@ -53,6 +57,8 @@ class Value:
     """The operation that computes it; None for integers and booleans."""
     fills: np.ndarray | None = None
     """The constants that mask entries (see `masks`); None: there are none."""
+    table: np.ndarray | None = None
+    """Integers that depend on weights: those among which they are chosen, along one more axis (see `choices`)."""
 
     @property
     def size(self) -> int:
@@ -72,6 +78,19 @@ class Operation:
     """The framework's own operation and its source line."""
 
 
+@dataclass(frozen=True)
+class Requirement:
+    """What a root, a logarithm or an inverse needs to have a value."""
+
+    kind: RequiredKind
+    of: int
+    """The operation whose results have to be of this kind."""
+    is_shown: bool
+    """Whether they are for almost all weights, as follows from how they are computed."""
+    may_be_infinite: bool = False
+    """Whether the result may be ∞ for many weights: that of log 0, or 1/0."""
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Operations in execution order, and the names of some of their values."""
@@ -84,6 +103,13 @@ class Program:
     """How often each of the framework's operations was lowered."""
     axioms: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
     """The axioms that lowering used → where."""
+    requirements: Mapping[int, Requirement] = field(default_factory=dict)
+    """Operations that aren't defined for all numbers → what they require."""
+
+    @property
+    def doubtful(self) -> dict[int, Requirement]:
+        """Returns the operations that may be undefined for many weights, and what they require."""
+        return {node: one for node, one in self.requirements.items() if not one.is_shown}
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
@@ -112,7 +138,11 @@ class Program:
             name: value if value.node is None else replace(value, node=numbers[value.node])
             for name, value in outputs.items()
         }
-        return replace(self, operations=operations, outputs=moved)
+        return replace(self, operations=operations, outputs=moved, requirements=self._renumbered(numbers))
+
+    def _renumbered(self, numbers: Mapping[int, int]) -> dict[int, Requirement]:
+        kept = {node: one for node, one in self.requirements.items() if node in numbers}
+        return {numbers[node]: replace(one, of=numbers[one.of]) for node, one in kept.items()}
 
     def sha256(self) -> str:
         """Returns a digest of operations, constants and outputs, without source lines."""

@@ -21,11 +21,20 @@ from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
 from jax_transformer.proof.logarithms import refuse_log_of_zero
 from jax_transformer.proof.masks import FILL, hidden
+from jax_transformer.proof.needs import needed
 from jax_transformer.proof.programs import Program
+from jax_transformer.proof.undefined import Kept, Sets, described, keeping, requirements_of, shown_by
 
 SCALES = (0, 1, 2, 3, -6)
 """Powers of ten by which random weights are multiplied until a difference shows in 60 digits."""
-MISSING = "{} differs in a field, and not in 40 digits at random weights: an axiom is missing"
+UNSHOWN = (
+    "{} differs in a field, and by less than 40 digits show at random weights: by little, for few weights, or not at "
+    "all, which no axiom here says"
+)
+OTHER_DOMAINS = "{} is the same wherever both are defined, but not shown to be defined for the same weights: {}"
+UNDEFINED = "no weights were found for which both programs are defined: {}"
+SHOWN = 1e-6
+"""A relative difference in float64 above this is none of rounding."""
 DRAWN = 2**40
 """Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
 SECURITY = 82
@@ -105,8 +114,8 @@ class Result:
 def decide(task: Task, *, seed: int = 0) -> Result:
     """Compares all outputs that both programs have, at as many points as the bound needs.
 
-    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none, an
-    axiom is missing, and nothing is known.
+    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none,
+    nothing is known. Nor is anything of programs that aren't shown to be defined for the same weights, and for some.
     """
     named, alone = _shared(task)
     if not named:
@@ -122,19 +131,23 @@ def decide(task: Task, *, seed: int = 0) -> Result:
     reason = ""
     for series in range(SERIES):
         points: list[Point] = []
-        patterns = set[str]()
+        patterns, other_domains = set[str](), set[str]()
         try:
             while len(patterns) < 2 and _log2_error(bounds, points) > -SECURITY:
                 found = _compare_at(task, named, fills, [*seeds, series, len(points)], axioms)
                 points.append(found.point)
                 patterns.add(found.pattern)
+                other_domains.update(found.other_domains)
                 other = _without_differences(task) if found.different else None
                 if other is not None and not _compare_at(other, named, fills, found.seeds, {}).different:
                     return decide(other, seed=seed)
                 if found.different:
                     difference = _difference(task, found)
+                    if _is_doubtful(task) and difference.digits is None and (difference.float64 or 0.0) < SHOWN:
+                        reason = UNDEFINED.format(_doubts(task))
+                        return Result("unknown", found.equal, (), alone, difference, reason)
                     if difference.digits is not None and difference.digits < SAME:
-                        return Result("unknown", found.equal, (), alone, difference, MISSING.format(difference.name))
+                        return Result("unknown", found.equal, (), alone, difference, UNSHOWN.format(difference.name))
                     seen = tuple(points), bounds, _listed(axioms)
                     return Result("refuted", found.equal, found.different, alone, difference, "", *seen)
         except NoInverse as zero:
@@ -145,6 +158,13 @@ def decide(task: Task, *, seed: int = 0) -> Result:
             return decide(other, seed=seed) if other else Result("unknown", reason=str(disagreement))
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
+        if len(patterns) == 1 and other_domains:
+            reason = OTHER_DOMAINS.format(min(other_domains), _doubts(task))
+            return Result("unknown", alone=alone, reason=reason)
+        if len(patterns) == 1 and _is_doubtful(task):
+            if not is_defined_somewhere(task, named, seeds):
+                return Result("unknown", alone=alone, reason=UNDEFINED.format(_doubts(task)))
+            axioms["domains"] = dict.fromkeys(_doubtful_lines(task))
         if len(patterns) == 1:
             return Result("proven", tuple(named), (), alone, None, "", tuple(points), bounds, _listed(axioms))
         reason = "functions had equal arguments at one point only"
@@ -174,6 +194,8 @@ class _Comparison:
     different: tuple[str, ...]
     pattern: str
     """Which arguments of functions are equal."""
+    other_domains: tuple[str, ...]
+    """The outputs that aren't shown to be defined for the same weights."""
 
 
 def _compare_at(
@@ -181,9 +203,10 @@ def _compare_at(
 ) -> _Comparison:
     """Evaluates both programs at one point."""
     domains, (left, right) = _drawn(task, seeds)
-    ours = evaluate(task.candidate, domains[0], left)
+    (our_kept, our_watch), (their_kept, their_watch) = map(keeping, (task.candidate, task.reference))
+    ours = evaluate(task.candidate, domains[0], left, our_watch)
     del left  # weights are as large as their gradients
-    theirs = evaluate(task.reference, domains[1], right)
+    theirs = evaluate(task.reference, domains[1], right, their_watch)
     del right
     theirs = dict(task.align(theirs))
     for domain in domains:
@@ -195,7 +218,34 @@ def _compare_at(
         refuse_log_of_zero(task.candidate, our_domain, left)
         refuse_log_of_zero(task.reference, their_domain, right)
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
-    return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains))
+    other_domains = _other_domains(task, named, (our_kept, their_kept)) if _is_doubtful(task) else ()
+    return _Comparison(point, seeds, tuple(equal), tuple(different), pattern(domains), other_domains)
+
+
+def _is_doubtful(task: Task) -> bool:
+    return bool(task.candidate.doubtful or task.reference.doubtful)
+
+
+def _doubts(task: Task) -> str:
+    """Describes an operation of either program that may be undefined."""
+    for program in (task.candidate, task.reference):
+        for node, required in program.doubtful.items():
+            return described(program.operations[node], required)
+    return ""
+
+
+def _doubtful_lines(task: Task) -> list[str]:
+    programs = task.candidate, task.reference
+    return [program.operations[node].line for program in programs for node in program.doubtful]
+
+
+def _other_domains(task: Task, named: Sequence[str], kept: tuple[Kept, Kept]) -> tuple[str, ...]:
+    """Returns the outputs that require something else of the weights, as residues at a point have it."""
+    programs, sets = (task.candidate, task.reference), Sets()
+    shown = shown_by(programs, kept)
+    ours, theirs = (requirements_of(program, of, shown, sets) for program, of in zip(programs, kept, strict=True))
+    aligned = task.align(theirs)
+    return tuple(name for name in named if not np.array_equal(ours[name], np.asarray(aligned[name])))
 
 
 def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
@@ -287,6 +337,48 @@ def _in_float64(task: Task, name: str) -> float | None:
     return distance if math.isfinite(distance) else None
 
 
+def is_defined_somewhere(task: Task, named: Sequence[str], seeds: Sequence[int]) -> bool:
+    """Returns whether both programs are defined for some weights, and so for those near them: at random ones, or at
+    the programs' own."""
+    is_small = sum(map(work, (task.candidate, task.reference))) <= MOST_WORK
+    weights = (_random(task, seeds, exponent, signs) for exponent in SCALES[:3] for signs in ((-1, 1), (1,)))
+    own = [] if task.own is None else [tuple(_as_decimals(each) for each in task.own)]
+    for both in (*weights, *own):
+        if all(
+            _is_defined(program, [name for name in named if name in program.outputs], given, is_small=is_small)
+            for program, given in zip((task.candidate, task.reference), both, strict=True)
+        ):
+            return True
+    return False
+
+
+def _is_defined(program: Program, named: Sequence[str], weights: Arrays, *, is_small: bool) -> bool:
+    """Returns whether a program is defined at some weights, with all that its outputs need away from the border."""
+    domain: Digits | Floats = Digits() if is_small else Floats()
+    least = 1e-30 if is_small else 1e-8
+    zeros = {node: np.broadcast_to(False, one.shape) for node, one in enumerate(program.operations)}
+    needs = needed(program, _nodes_of(program, named), zeros, of_choices=False)
+    doubtful, is_inside = program.doubtful, True
+
+    def watch(node: int, array: np.ndarray) -> None:
+        nonlocal is_inside
+        for doubt in of_nodes.get(node, ()):
+            floats = array.astype(np.float64)
+            floats = np.abs(floats) if doubtful[doubt].kind == "not zero" else floats
+            is_inside &= bool((floats.ravel() > least)[needs[doubt].ravel()].all())
+
+    of_nodes: dict[int, list[int]] = {}
+    for doubt, required in doubtful.items():
+        if doubt in needs:
+            of_nodes.setdefault(required.of, []).append(doubt)
+    try:
+        given = {name: array if is_small else array.astype(np.float64) for name, array in weights.items()}
+        found = evaluate(program, domain, given, watch)
+    except ArithmeticError:
+        return False
+    return is_inside and all(np.isfinite(found[name].astype(np.float64)).all() for name in named)
+
+
 def _in_digits(task: Task, found: _Comparison) -> float | None:
     """Returns how far outputs that differ are apart in 60 digits at random weights; None if that would take long, or
     isn't defined. Where weights below 1 show nothing, larger and smaller ones may: a clip at 65504 is one. Where the
@@ -299,18 +391,28 @@ def _in_digits(task: Task, found: _Comparison) -> float | None:
         distances.append(_apart(task, found, exponent, (1,)) if apart is None else apart)
         if distances[-1] is not None and distances[-1] >= SAME:
             break
+    if task.own is not None and all(each is None for each in distances):
+        distances.append(_distance(task, found, (_as_decimals(task.own[0]), _as_decimals(task.own[1]))))
     return max((each for each in distances if each is not None), default=None)
 
 
 def _apart(task: Task, found: _Comparison, exponent: int, signs: tuple[int, ...]) -> float | None:
-    """Returns how far outputs that differ are apart at random weights in (−1, 1), or (0, 1), times a power of ten.
+    """Returns how far outputs that differ are apart at random weights in (−1, 1), or (0, 1), times a power of ten."""
+    return _distance(task, found, _random(task, found.seeds, exponent, signs))
+
+
+def _random(task: Task, seeds: Sequence[int], exponent: int, signs: tuple[int, ...]) -> tuple[Arrays, Arrays]:
+    generator = np.random.default_rng([*seeds, SCALES.index(exponent)])
+    left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice(signs, shape))
+    return _scaled(left, exponent), _scaled(right, exponent)
+
+
+def _distance(task: Task, found: _Comparison, weights: tuple[Arrays, Arrays]) -> float | None:
+    """Returns how far outputs that differ are apart in 60 digits; None where they aren't defined.
 
     What twice the digits make smaller is rounding, of terms that cancel. So they are asked where a difference shows,
     and what they leave of it is measured by the size that the numbers had.
     """
-    generator = np.random.default_rng([*found.seeds, SCALES.index(exponent)])
-    left, right = task.draw(lambda shape: generator.integers(1, DRAWN, shape) * generator.choice(signs, shape))
-    weights = _scaled(left, exponent), _scaled(right, exponent)
     try:
         coarse = _both_in(Digits(), task, found.different, weights)
         apart = max(distance(*pair) for pair in coarse)
@@ -339,6 +441,10 @@ def _scaled(weights: Arrays, exponent: int) -> dict[str, np.ndarray]:
     """Returns drawn integers as decimals in (−1, 1), times a power of ten."""
     factor: Any = Decimal(10) ** exponent / DRAWN
     return {name: as_decimals(array) * factor for name, array in weights.items()}
+
+
+def _as_decimals(weights: Arrays) -> dict[str, np.ndarray]:
+    return {name: as_decimals(array) for name, array in weights.items()}
 
 
 def _shared(task: Task) -> tuple[list[str], tuple[str, ...]]:

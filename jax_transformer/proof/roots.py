@@ -26,7 +26,8 @@ def written_out(b: Algebra, one: Operation, x: Value) -> Value | None:
     if one.name == "multiply" and one.inputs[0] == one.inputs[1]:
         return b.absolute(inputs[0])
     is_scaled = any(each.known is not None for each in inputs)
-    if one.name == "multiply" and not is_scaled and any(map(b._signs.never_negative, one.inputs)):
+    signs = [b._signs.never_negative(each) for each in one.inputs]
+    if one.name == "multiply" and not is_scaled and (all(signs) or any(map(b._signs.positive, one.inputs))):
         return b.multiply(*map(b.root, inputs))
     return None
 

@@ -7,12 +7,13 @@ are zero, or equal another value, for many weights; a sum with a bias that is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from jax_transformer.proof.programs import Operation, Value
 
-PIECEWISE = frozenset(("step", "equal", "largest"))
+PIECEWISE = frozenset(("step", "equal", "largest", "places"))
 """Functions that aren't analytic."""
 SHAPING = frozenset(("reshape", "transpose", "broadcast", "take", "concatenate", "put", "where"))
 KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "cumulative_sum", "matmul", "row_mean"))
@@ -30,8 +31,13 @@ Pair = tuple[np.ndarray, np.ndarray]
 class Signs:
     """Answers for the operations of a builder, which may grow."""
 
-    def __init__(self, operations: list[Operation], values: list[Value]) -> None:
-        self.operations, self.values = operations, values
+    def __init__(
+        self,
+        operations: list[Operation],
+        values: list[Value],
+        chosen: Mapping[int, tuple[int, Value, Value]] = MappingProxyType({}),
+    ) -> None:
+        self.operations, self.values, self._chosen = operations, values, chosen
         self._rows: dict[int, tuple[int, int]] = {}
         """Inputs → their first bit in `_leaves`, and how many: one for each row of a stacked weight."""
         self._bits = 0
@@ -101,6 +107,20 @@ class Signs:
             seen[each] = exactly, _rounded(roughly)
         return seen[node]
 
+    def leaves(self, node: int) -> int:
+        """Returns the rows of inputs that a value depends on, as bits."""
+        self._extend()
+        return self._leaves[node]
+
+    def is_fresh(self, node: int, other: int) -> bool:
+        """Returns whether a value is a weight, without an element twice, that another value doesn't read."""
+        self._extend()
+        weight = self._unshaped(node)
+        if self.operations[weight].name == "take":
+            weight = self._unshaped(self.operations[weight].inputs[0])
+        is_weight = self._is_leaf(self.operations[weight])
+        return is_weight and not self._leaves[node] & self._leaves[other] and not self._repeats(node)
+
     # --- within
 
     def _once(self, question: str, node: int, answer: Callable[[Operation, int], bool]) -> bool:
@@ -150,11 +170,17 @@ class Signs:
             return "counts" not in one.attributes
         if one.name == "exp":
             return True
-        if one.name == "power":
+        if one.name in ("power", "given"):
             return self.always_positive(inputs[0])
+        if (cases := self._cases(one, node)) is not None:
+            return all(map(self.always_positive, cases))
+        if one.name in ("add", "subtract") and self._is_above_one(one):
+            return True
         if one.name == "add":
             return any(map(self.always_positive, inputs)) and all(map(self.never_negative, inputs))
-        if one.name == "sum" and self._sums_exponentials(one):
+        if one.name == "sum" and (self._sums_exponentials(one) or self._counts_the_largest(one)):
+            return True
+        if one.name == "sum" and self._picks_a_positive_one(one):
             return True
         if one.name in ("sum", "matmul", "row_mean") and 0 in self.operations[inputs[0]].shape:
             return False
@@ -168,19 +194,92 @@ class Signs:
         known, inputs = self.values[node].known, one.inputs
         if known is not None:
             return bool((known >= 0).all())
-        if one.name in ("exp", "row_exp", "step", "equal"):
+        if one.name in ("exp", "row_exp", "step", "equal", "places", "root"):
+            return True
+        if one.name == "given" or (one.name == "cut" and not one.attributes["is_weight"]):
+            return self.never_negative(inputs[0])
+        if (cases := self._cases(one, node)) is not None and all(map(self.never_negative, cases)):
             return True
         if one.name == "power":
             return one.attributes["exponent"] % 2 == 0 or self.never_negative(inputs[0])
-        if one.name == "multiply" and (inputs[0] == inputs[1] or self._is_relu(one)):
+        if one.name == "multiply" and (self._is_relu(one) or self._odd(node) == (frozenset(), 1)):
             return True
         if one.name == "subtract":
             return self._variance_of(one) is not None
         return one.name in KEEPS_SIGN and all(map(self.never_negative, inputs))
 
+    def _cases(self, one: Operation, node: int) -> list[int] | None:
+        """Returns the values among which a step chooses; None for anything else. x where x > 0 is positive, and left
+        out."""
+        if one.name == "chosen":
+            return [*one.inputs[2:]]
+        if node not in self._chosen:
+            return None
+        step, at_one, at_zero = self._chosen[node]
+        read = self._unshaped(self.operations[step].inputs[0])
+        kept = [at_zero] if at_one.node is not None and self._unshaped(at_one.node) == read else [at_one, at_zero]
+        return [each.node for each in kept if each.node is not None]
+
+    def _odd(self, node: int) -> tuple[frozenset[int], int]:
+        """Returns the factors of a product, and ±1, of which its sign is: squares, and what is never negative, are left
+        out. 1/x has the sign of x."""
+        waiting, odd, sign = [node], set[int](), 1
+        while waiting:
+            each = waiting.pop()
+            one = self.operations[each]
+            if one.name in ("multiply", "inverse", "negate") and self.values[each].known is None:
+                waiting += one.inputs
+                sign *= -1 if one.name == "negate" else 1
+            elif one.name in ("broadcast", "reshape") and self.values[one.inputs[0]].size == 1:
+                waiting += one.inputs
+            elif not self.never_negative(each):
+                odd ^= {each}
+        return frozenset(odd), sign
+
+    def _have_one_sign(self, total: Operation) -> bool:
+        """Returns whether the terms of a sum or a difference have one sign, whichever it is."""
+        (ours, our_sign), (theirs, their_sign) = map(self._odd, total.inputs)
+        return ours == theirs and our_sign == (their_sign if total.name == "add" else -their_sign)
+
+    def _is_above_one(self, total: Operation) -> bool:
+        """Returns whether a value between −1 and 1 is added to 1 or more, or subtracted from it."""
+        for bound, rest in (total.inputs, total.inputs[::-1]):
+            known = self.values[bound].known
+            if known is not None and (known >= 1).all() and (total.name == "add" or bound == total.inputs[0]):
+                return self.operations[self._unshaped(rest)].name in ("tanh", "erf")
+        return False
+
+    def _picks_a_positive_one(self, total: Operation) -> bool:
+        """Returns whether entries are chosen from rows of positive ones."""
+        product = self.operations[total.inputs[0]]
+        if product.name != "multiply" or total.attributes["axes"] != (len(product.shape) - 1,):
+            return False
+        return any(
+            self.operations[chosen].name == "places" and self.always_positive(other)
+            for chosen, other in (product.inputs, product.inputs[::-1])
+        )
+
+    def _counts_the_largest(self, total: Operation) -> bool:
+        """Returns whether the entries of rows are counted that are the row's largest: there is one."""
+        equal = self.operations[total.inputs[0]]
+        if equal.name != "equal":
+            return False
+        for row, other in (equal.inputs, equal.inputs[::-1]):
+            largest = self.operations[self._unshaped(other)]
+            if largest.name == "largest" and largest.inputs[0] == row and "counts" not in largest.attributes:
+                return bool(largest.attributes["axes"] == total.attributes["axes"])
+        return False
+
     def _is_relu(self, product: Operation) -> bool:
-        pairs = (product.inputs, product.inputs[::-1])
-        return any(self.operations[flag].name == "step" and self.operations[flag].inputs[0] == x for x, flag in pairs)
+        return self.relu_of(product) is not None
+
+    def relu_of(self, product: Operation) -> int | None:
+        """Returns x if an operation is x · [x > 0]."""
+        if product.name == "multiply":
+            for x, flag in (product.inputs, product.inputs[::-1]):
+                if self.operations[flag].name == "step" and self.operations[flag].inputs[0] == x:
+                    return x
+        return None
 
     def _nonzero(self, one: Operation, node: int) -> bool:
         known, inputs = self.values[node].known, one.inputs
@@ -188,8 +287,10 @@ class Signs:
             return bool((known != 0).all()) and self._is_sure(node)
         if self.always_positive(node) or one.name == "inverse":
             return True
-        if one.name in ("negate", "power", "root", "reshape", "transpose", "broadcast", "erf", "tanh"):
+        if one.name in ("negate", "power", "root", "reshape", "transpose", "broadcast", "erf", "tanh", "given"):
             return self.nonzero(inputs[0])
+        if (cases := self._cases(one, node)) is not None and all(map(self.nonzero, cases)):
+            return True
         if one.name in ("multiply", "concatenate", "where"):
             return all(map(self.nonzero, inputs))
         if one.name == "take":
@@ -201,6 +302,8 @@ class Signs:
             return self._meets_a_fresh_leaf(one, repeats=False) and all(map(self.nonzero, inputs))
         if one.name == "add" and all(map(self.never_negative, inputs)):
             return any(map(self.nonzero, inputs))
+        if one.name in ("add", "subtract") and any(map(self.nonzero, inputs)) and self._have_one_sign(one):
+            return True
         if one.name == "subtract" and (variance := self._variance_of(one)) is not None:
             return self._spreads(*variance)
         if one.name in ("add", "subtract") or self._is_leaf(one):

@@ -245,7 +245,7 @@ def relu(b: Builder, x: Value) -> Value:
 
 @rule("threshold_backward")
 def threshold_backward(b: Builder, gradient: Value, x: Value, threshold: Any) -> Value:
-    return b.multiply(gradient, b.as_float(b.step(b.subtract(x, value_of(b, threshold)))))
+    return b.where(b.step(b.subtract(x, value_of(b, threshold))), gradient, b.constant(0.0))
 
 
 @rule("gelu")
@@ -377,8 +377,7 @@ def unequal(b: Builder, x: Any, y: Any) -> Value:
 
 @rule("isnan")
 def is_nan(b: Builder, x: Value) -> Value:
-    """Returns false: operations that return NaN are refused."""
-    return b.constant(np.zeros(x.shape, bool))
+    return unequal(b, x, x)
 
 
 @rule("isinf")

@@ -139,6 +139,8 @@ class Memory:
             return self.builder.as_float(value)
         if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):
             return value
+        if value.table is not None and not tensor.is_complex() and tensor.dtype is not torch.bool:
+            return value
         if value.known is None or tensor.is_complex():
             raise UnknownOperation("cast", self.builder.line, f"{tensor.dtype} that depend on weights")
         return self.builder.constant(as_array(tensor, self.builder.line))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from jax_transformer.proof import torch_choices
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 from jax_transformer.proof.torch_access import (
@@ -153,7 +155,8 @@ class Lowering(TorchDispatchMode):
         for target, value in zip(targets, values, strict=True):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
-            self._note_narrowing(target, floats)
+            if self._narrows(target, floats):
+                value = self.builder.in_range(value, partial(_cast, dtype=target.dtype))
             if depends and value.known is not None:
                 _overwrite(target, value.known)
             if not depends and target.dtype == torch.float64 and value.shape == tuple(target.shape):
@@ -169,16 +172,21 @@ class Lowering(TorchDispatchMode):
         floats = any(each.is_floating_point() for each in outputs)
         return not floats or not inputs
 
-    def _note_narrowing(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> None:
-        """Notes an operation whose floats are narrower than those that it reads."""
-        if target.is_floating_point() and any(_digits(each) > _digits(target.dtype) for each in floats):
+    def _narrows(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> bool:
+        """Returns whether an operation's floats are narrower than those that it reads, and notes that."""
+        is_narrower = target.is_floating_point() and any(_digits(each) > _digits(target.dtype) for each in floats)
+        if is_narrower:
             self.builder.narrow(str(target.dtype).removeprefix("torch."))
+        return is_narrower
 
     def _values(self, func: Any, name: str, before: Any) -> list[Value]:
         if before is None:
             raise UnknownOperation(name, self._line())
         args, kwargs = before
         try:
+            if any(isinstance(each, Value) and each.table is not None for each in flat(args, kwargs)):
+                found = torch_choices.apply(self.builder, name, args, kwargs)
+                return list(found) if isinstance(found, tuple | list) else [found]
             if name.startswith(EACH):
                 return self._of_each(name, args, kwargs)
             found = (
@@ -332,6 +340,11 @@ def _has_rule(name: str) -> bool:
 
 def _digits(dtype: torch.dtype) -> float:
     return -math.log2(torch.finfo(dtype).eps)
+
+
+def _cast(constants: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return np.asarray(torch.tensor(constants).to(dtype).double().numpy())
 
 
 def _as_tensor(each: Any) -> Any:

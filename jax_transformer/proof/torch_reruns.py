@@ -8,7 +8,7 @@ that was read then has numbers of the first run, and computes something else on 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ SMALL = 1e-6
 FILLED = 1e8
 """A number as large is one that masks an entry."""
 REASON = (
-    "it computes something else when it runs again on other weights: it reads numbers in a way that isn't seen, such "
-    "as old constructors, threads or NumPy's memory, or keeps what it computed"
+    "it computes something else when it runs again on other weights than was read of it ({}): it {}, reads numbers in "
+    "a way that isn't seen, such as old constructors, threads or NumPy's memory, or keeps what it computed"
 )
 
 
@@ -55,12 +55,25 @@ def _check(
         found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in program().items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
     if found.keys() != read.keys():
-        raise UnknownOperation(min(found.keys() ^ read.keys()), "", REASON)
+        reason = REASON.format(f"{len(found)} outputs for {len(read)}", "branches")
+        raise UnknownOperation(min(found.keys() ^ read.keys()), "", reason)
     most = max((MOST.get(each.split(" ")[0], NARROWEST) for each in lowered.narrowing), default=MOST_IN_FLOAT64)
     usual = SMALL * float(np.median([size for size in map(_rms, found.values()) if size] or [0.0]))
     for name, array in found.items():
         if array.shape != read[name].shape or _differs(array, read[name], most, usual):
-            raise UnknownOperation(name, "", REASON)
+            raise UnknownOperation(name, "", _reason(array, read[name], lowered.narrowing))
+
+
+def _reason(found: np.ndarray, read: np.ndarray, narrowing: Sequence[str]) -> str:
+    """Says how two arrays differ most, and all that may be why."""
+    if found.shape != read.shape:
+        return REASON.format(f"shape {list(found.shape)} for {list(read.shape)}", "branches")
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(found == read, 0.0, np.nan_to_num(np.abs(found - read), nan=np.inf))
+    apart[np.isnan(found) & np.isnan(read)] = 0.0
+    place = np.unravel_index(np.argmax(apart), apart.shape)
+    why = f"rounds{f' to {narrowing[0]}' if narrowing else ''}, overflows"
+    return REASON.format(f"{found[place]:.6g} for {read[place]:.6g}", why)
 
 
 def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> bool:

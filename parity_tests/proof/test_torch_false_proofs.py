@@ -121,7 +121,6 @@ DIFFERENT |= {
         lambda w: w if ((w - VALUE) ** 2).sum() > 0 else 2 * w,
         lambda w: 2 * w,
     ),
-    "a logarithm that is NaN in the run": (lambda w: torch.nan_to_num(torch.log(-w)), torch.zeros_like),
     "an inverse that is infinite in the run": (
         lambda w: torch.where(torch.isinf(1 / (w - VALUE)), 2 * w, w),
         lambda w: 2 * w,
@@ -258,10 +257,9 @@ UNKNOWN: dict[str, Function] = {
     "quantised values": lambda w: torch.fake_quantize_per_tensor_affine(w.float(), 0.1, 0, 0, 255),
     "rounding": torch.round,
     "floor division": lambda w: w // 1,
-    "the place of the largest": lambda w: w.argmax(-1).double(),
-    "the largest and its place": lambda w: w.max(-1)[0],
-    "sorting": lambda w: w.sort(-1)[0],
-    "the top two": lambda w: w.topk(2)[0],
+    "the place of the largest of many zeros": lambda w: w.relu().argmax(-1).double(),
+    "a sum of places": lambda w: (w.argmax(-1) + (2 * w + w.flip(0)).argmax(-1)).double(),
+    "NaN that is replaced": lambda w: torch.nan_to_num(torch.log(-w)),
     "a row of −∞": lambda w: torch.softmax(w.masked_fill(FIRST, -torch.inf), -1),
 }
 
@@ -321,6 +319,14 @@ def test_what_isnt_seen_shows_on_other_weights(name: str) -> None:
     with pytest.raises(UnknownOperation, match="when it runs again on other weights"):
         check_again(lowered, program, {"w": weight})
     assert (weight == VALUE).all()
+
+
+def test_rounding_is_called_rounding() -> None:
+    weight = torch.full(W, VALUE, dtype=torch.float64)
+    program = lambda: {"output": ((weight + 1e7).float() - 1e7).double()}  # noqa: E731
+    lowered = torch_programs.lower(program, {"w": weight})
+    with pytest.raises(UnknownOperation, match=r"\(1 for 0\.\d+\): it rounds to float32"):
+        check_again(lowered, program, {"w": weight})
 
 
 @pytest.mark.parametrize("name", list(SAME))

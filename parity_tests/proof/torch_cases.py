@@ -36,6 +36,10 @@ def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
     return gradient
 
 
+def _as_floats(found: Any) -> list[Any]:
+    return [each.double() for each in found]
+
+
 UNARY: dict[str, Callable[..., Any]] = {
     "neg": torch.neg, "reciprocal": torch.reciprocal, "exp": torch.exp, "erf": torch.erf,
     "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "sign": torch.sign, "sgn": torch.sgn,
@@ -82,6 +86,12 @@ CASES: dict[str, list[Case]] = {
     "native_layer_norm": [of(lambda x, w, b: functional.layer_norm(x, (3,), w, b, 0.5), (2, 3), (3,), (3,))],
     "cumsum": [of(lambda x: x.cumsum(1)), of(lambda x: x.cumsum(0))],
     "amax": [of(lambda x: x.amax(1)), of(lambda x: x.amax((0, 2), keepdim=True), (2, 3, 2))],
+    "topk": [of(lambda x: _as_floats(x.topk(2))), of(lambda x: _as_floats(x.topk(1, 0, largest=False)))],
+    "sort": [of(lambda x: _as_floats(x.sort(1))), of(lambda x: _as_floats(x.sort(0, descending=True)))],
+    "argmax": [of(lambda x: x.argmax(1).double()), of(lambda x: x.argmax().double())],
+    "argmin": [of(lambda x: x.argmin(0, keepdim=True).double())],
+    "max": [of(lambda x: _as_floats(x.max(1))), of(lambda x: x.max())],
+    "min": [of(lambda x: _as_floats(x.min(0, keepdim=True))), of(lambda x: x.min())],
     "threshold_backward": [of(_backward(functional.relu))],
     "gelu": [of(functional.gelu), of(lambda x: functional.gelu(x, approximate="tanh"))],
     "clamp": [of(lambda x: x.clamp(-1, 1.5)), of(lambda x, y: torch.clamp(x, max=y), *BOTH)],

@@ -90,7 +90,11 @@ CASES: dict[str, list[Case]] = {
     "psum": [of(jax.vmap(lambda x: lax.psum(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "pmax": [of(jax.vmap(lambda x: lax.pmax(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "pmin": [of(jax.vmap(lambda x: lax.pmin(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
-    "cumsum": [of(lambda x: lax.cumsum(x, 1)), of(lambda x: lax.cumsum(x, 0))],
+    "cumsum": [
+        of(lambda x: lax.cumsum(x, 1)),
+        of(lambda x: lax.cumsum(x, 0)),
+        of(lambda x: lax.cumsum(x, 1, reverse=True)),
+    ],
     "reshape": [of(lambda x: x.reshape(3, 2))],
     "squeeze": [of(lambda x: lax.squeeze(x, (1,)), (2, 1, 3))],
     "transpose": [of(lambda x: x.transpose(2, 0, 1), (2, 3, 4))],

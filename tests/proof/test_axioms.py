@@ -133,9 +133,9 @@ NEEDED: dict[str, tuple[Compute, Compute, Compute]] = {
         lambda b, u, v: b.exp(u),
     ),
     "exp of log": (
-        lambda b, u, v: b.exp(b.negate(b.log(u))),
-        lambda b, u, v: b.inverse(u),
-        lambda b, u, v: u,
+        lambda b, u, v: b.exp(b.negate(b.log(b.power(u, 2)))),
+        lambda b, u, v: b.power(u, -2),
+        lambda b, u, v: b.power(u, 2),
     ),
 }
 
