@@ -11,15 +11,27 @@ from jax_transformer.proof.axioms import AXIOMS
 if TYPE_CHECKING:
     from jax_transformer.proof.certificate import Certificate, StageProof
 
+VERIFY = (
+    "jax-transformer parity --verify FILE with the programs once more, named as for --prove: MODEL and --reference, or "
+    "--candidate and --reference. Nothing that this file names is imported or run."
+)
+"""How a certificate is verified, as each says."""
 MOST_NAMES = 3
 """Names of different outputs that a line lists."""
 
 
 def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     """Yields a certificate as text; see `Certificate.lines`."""
+    for line in _lines(certificate, verbose):  # of a stranger's file, too
+        yield "".join(each if each.isprintable() else "\ufffd" for each in line)
+
+
+def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
     if certificate.verdict == "proven":
-        yield "the same function of the weights at these shapes, ids and masks, for all weights"
+        only = " where" if certificate.conditions else ""
+        yield f"the same function of the weights at these shapes, ids and masks, for all weights{only}"
+    yield from _condition_lines(certificate)
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
@@ -39,6 +51,7 @@ def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
         yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
     for name in certificate.allowed:
         yield f"allowed  {name}: the ids show no such difference, and nothing is claimed of it"
+    yield f"verify   {VERIFY}"
     if verbose:
         yield from _origin_lines(certificate)
 
@@ -55,7 +68,13 @@ def certificate_summary(certificate: Certificate) -> list[str]:
         return ["unknown", *(f"    {reason}" for reason in unknown)]
     error = math.ceil(certificate.log2_error)
     text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
-    return [text, *(f"    unknown of {reason}" for reason in unknown)]
+    return [text, *_condition_lines(certificate), *(f"    unknown of {reason}" for reason in unknown)]
+
+
+def _condition_lines(certificate: Certificate) -> Iterator[str]:
+    """Yields for which weights alone the verdict holds."""
+    for condition in certificate.conditions:
+        yield f"  only where {condition}: their gradients are summed, and an optimizer that has them apart leaves this"
 
 
 def _origin_lines(certificate: Certificate) -> Iterator[str]:

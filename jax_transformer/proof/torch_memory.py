@@ -14,6 +14,18 @@ from jax_transformer.proof.programs import UnknownOperation, Value
 UNWRITTEN = "memory is read that no operation known here has written"
 
 
+class Variable(NamedTuple):
+    """An input of a program that several tensors are, or are parts of."""
+
+    shape: tuple[int, ...]
+    parts: tuple[tuple[torch.Tensor, np.ndarray | None], ...]
+    """Tensors, and which element of the variable each of theirs is; None: the tensor is the variable."""
+
+    @classmethod
+    def of(cls, weight: torch.Tensor | Variable) -> Variable:
+        return weight if isinstance(weight, Variable) else cls(tuple(weight.shape), ((weight, None),))
+
+
 class Layout(NamedTuple):
     """How a tensor lies in its storage."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from jax_transformer.proof.torch_access import (
     unread_by,
     written_by,
 )
-from jax_transformer.proof.torch_memory import Memory, as_array
+from jax_transformer.proof.torch_memory import Memory, Variable, as_array
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
@@ -66,11 +67,14 @@ class Lowering(TorchDispatchMode):
         self._lines: dict[int, str] = {}
         self._decompositions = _decompositions()
 
-    def name(self, tensor: torch.Tensor, name: str) -> None:
-        """Declares a tensor to be an input of the program."""
-        if not tensor.is_floating_point():
+    def name(self, weight: torch.Tensor | Variable, name: str) -> None:
+        """Declares a tensor, or the variable that several tensors are parts of, to be an input of the program."""
+        shape, parts = Variable.of(weight)
+        if not all(tensor.is_floating_point() for tensor, _ in parts):
             raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
-        self.memory.write(tensor, self.builder.input(name, tensor.shape))
+        value = self.builder.input(name, shape)
+        for tensor, places in parts:
+            self.memory.write(tensor, value if places is None else self.builder.take(value, places))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -248,9 +252,10 @@ class Lowering(TorchDispatchMode):
 
 def lower(
     program: Callable[..., Mapping[str, torch.Tensor]],
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor | Variable],
     *args: Any,
     hidden: Iterable[torch.Tensor] = (),
+    fixed: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Program:
     """Lowers a run of a program that returns named tensors.
 
@@ -258,18 +263,23 @@ def lower(
       program: called with `args`, under PyTorch's mathematical definition of attention.
       weights: tensors that the program reads, by the names of the inputs.
       hidden: tensors that it may not read, such as those of a module of which it runs a copy.
+      fixed: weights by name that it may not change.
 
     Raises:
-      UnknownOperation: the run needs an operation without a rule, or branches on weights.
+      UnknownOperation: the run needs an operation without a rule, branches on weights, or changes fixed ones.
     """
     builder = Builder()
     lowering = Lowering(builder)
     for tensor in hidden:
         lowering.memory.forget(tensor, HIDDEN)
-    for name, tensor in weights.items():
-        lowering.name(tensor, name)
+    for name, weight in weights.items():
+        lowering.name(weight, name)
+    before = {name: lowering.memory.read(tensor).node for name, tensor in fixed.items()}
     with defined(), _Exits(lowering), lowering:
         found = program(*args)
+    for name, tensor in fixed.items():
+        if lowering.memory.read(tensor).node != before[name]:
+            raise UnknownOperation("weight", "", f"the program, or a hook of it, changes {name} while it runs")
     outputs = {name: lowering.memory.read(tensor) for name, tensor in found.items()}
     return builder.program(outputs)
 

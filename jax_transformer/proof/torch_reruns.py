@@ -16,7 +16,7 @@ import torch
 from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.programs import Program, UnknownOperation
-from jax_transformer.proof.torch_memory import as_array
+from jax_transformer.proof.torch_memory import Variable, as_array
 from jax_transformer.proof.torch_programs import defined
 
 MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3}
@@ -35,7 +35,7 @@ REASON = (
 
 
 def check_again(
-    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor]
+    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor | Variable]
 ) -> None:
     """Raises UnknownOperation if a program computes something else than was read of it, on weights that are somewhat
     larger, or of the other sign, where branches may change.
@@ -43,15 +43,15 @@ def check_again(
     Args:
       program, weights: as of `torch_programs.lower`. The weights are changed while it runs.
     """
+    variables = {name: Variable.of(weight) for name, weight in weights.items()}
     for sign in (1, -1):
-        _check(lowered, program, weights, sign)
+        _check(lowered, program, variables, sign)
 
 
 def _check(
-    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor], sign: int
+    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, Variable], sign: int
 ) -> None:
-    with _changed(weights, sign), defined():
-        given = {name: as_array(tensor, "") for name, tensor in weights.items()}
+    with _changed(weights, sign) as given, defined():
         found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in program().items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
     if found.keys() != read.keys():
@@ -83,18 +83,37 @@ def _rms(array: np.ndarray) -> float:
 
 
 @contextlib.contextmanager
-def _changed(weights: Mapping[str, torch.Tensor], sign: int) -> Iterator[None]:
-    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a sign, and restores it."""
+def _changed(weights: Mapping[str, Variable], sign: int) -> Iterator[dict[str, np.ndarray]]:
+    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a sign, yields what it is then, and restores
+    it."""
     key = np.random.default_rng(0)
+    tensors = [tensor for variable in weights.values() for tensor, _ in variable.parts]
     with torch.inference_mode():
-        before = {name: tensor.clone() for name, tensor in weights.items()}
+        before = [tensor.clone() for tensor in tensors]
     try:
+        given = {}
         with torch.inference_mode():
-            for tensor in weights.values():
-                factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, tensor.shape)) for _ in range(2))
-                tensor.mul_(1 + factors.to(tensor)).add_(terms.to(tensor)).mul_(sign)
-        yield
+            for name, variable in weights.items():
+                factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, variable.shape)) for _ in range(2))
+                held = _held(variable)
+                changed = held.mul_(1 + factors.to(held)).add_(terms.to(held)).mul_(sign)
+                for tensor, places in variable.parts:
+                    tensor.copy_(changed if places is None else changed[torch.from_numpy(places)])
+                given[name] = as_array(changed, "")
+        yield given
     finally:
         with torch.inference_mode():
-            for name, tensor in weights.items():
-                tensor.copy_(before[name])
+            for tensor, old in zip(tensors, before, strict=True):
+                tensor.copy_(old)
+
+
+def _held(variable: Variable) -> torch.Tensor:
+    """Returns a copy of what a variable is."""
+    first = variable.parts[0][0]
+    held = torch.zeros(variable.shape, dtype=first.dtype)
+    for tensor, places in variable.parts:
+        if places is None:
+            held.copy_(tensor)
+        else:
+            held[torch.from_numpy(places)] = tensor
+    return held

@@ -28,21 +28,27 @@ def copied(module: nn.Module) -> nn.Module:
     return copy_of
 
 
-def check_copyable(module: nn.Module) -> None:
-    """Raises UnknownOperation if a copy of a module may be another function of the tensors in its state_dict: some are
-    copies there, or share memory with each other or with attributes."""
+def check_apart(module: nn.Module) -> None:
+    """Raises UnknownOperation if several parameters or buffers of a module share memory, which their copies don't."""
     from jax_transformer.proof.torch_access import overlap
     from jax_transformer.proof.torch_memory import storage_of
 
-    own = {
-        name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers()) if _is_strided(tensor)
-    }
+    own = _own(module)
     by_memory: dict[int, list[str]] = {}
     for name, tensor in own.items():
         for other in by_memory.setdefault(storage_of(tensor), []):
             if overlap(own[other], tensor):
                 raise UnknownOperation("copy", "", f"{other} and {name} share memory, and copies of them don't")
         by_memory[storage_of(tensor)].append(name)
+
+
+def check_copyable(module: nn.Module) -> None:
+    """Raises UnknownOperation if a copy of a module may be another function of the tensors in its state_dict: some are
+    copies there, or share memory with attributes."""
+    from jax_transformer.proof.torch_memory import storage_of
+
+    own = _own(module)
+    by_memory = {*map(storage_of, own.values())}
     for name, tensor in module.state_dict(keep_vars=True).items():
         if _is_strided(tensor) and storage_of(tensor) not in by_memory:
             raise UnknownOperation("state_dict", "", f"{name} is a copy there, not the module's own tensor")
@@ -51,6 +57,12 @@ def check_copyable(module: nn.Module) -> None:
         for tensor in filter(_is_strided, _tensors(vars(part))):
             if id(tensor) not in numbers and storage_of(tensor) in by_memory:
                 raise UnknownOperation("copy", "", f"an attribute of {path or 'the module'} shares a weight's memory")
+
+
+def _own(module: nn.Module) -> dict[str, Any]:
+    """Returns the parameters and buffers that are arrays."""
+    both = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in both if _is_strided(tensor)}
 
 
 def _is_strided(tensor: Any) -> bool:

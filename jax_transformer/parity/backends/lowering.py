@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.copies import check_copyable
+from jax_transformer.parity.backends.copies import check_apart, check_copyable
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -60,7 +61,8 @@ class Lowered:
         def theirs() -> Mapping[str, Any]:
             return proof_torch.outputs(self.reference, self._module, self.problem, gradients=gradients)
 
-        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else ())
+        fixed = dict(self._module.named_parameters())
+        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else (), fixed)
 
     def steps(self) -> Task:
         """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
@@ -105,12 +107,14 @@ class Lowered:
         more: Arrays,
         more_tensors: Mapping[str, Any],
         prefixes: tuple[str, ...],
+        fixed: Mapping[str, Any] = MappingProxyType({}),
     ) -> Task:
         """Lowers both programs.
 
         Args:
           more, more_tensors: inputs beside the weights, for both sides.
           prefixes: what precedes names of the reference's tensors in its outputs.
+          fixed: the reference's tensors that it may not change.
         """
         from jax_transformer.proof import jax_programs, torch_programs
         from jax_transformer.proof.torch_reruns import check_again
@@ -123,10 +127,10 @@ class Lowered:
         own = getattr(self.reference.reference, "module", None)
         if own is not None:
             check_copyable(own)
+            check_apart(own)
         read = {name: held[name] for name in self._given} | dict(more_tensors)
-        reference = torch_programs.lower(
-            theirs, read, hidden=() if own is None else own.state_dict(keep_vars=True).values()
-        )
+        hidden = () if own is None else own.state_dict(keep_vars=True).values()
+        reference = torch_programs.lower(theirs, read, hidden=hidden, fixed=fixed)
         check_again(reference, theirs, read)
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
