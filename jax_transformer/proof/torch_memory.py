@@ -198,6 +198,13 @@ def size_of(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
 
 
+def numbers_of(tensor: torch.Tensor) -> np.ndarray:
+    """Returns a copy of the bytes that a strided tensor's elements have."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+        return np.array(flat.view(torch.uint8).numpy())
+
+
 def as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
     """Returns a copy of what the run has."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():

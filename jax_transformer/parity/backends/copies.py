@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.proof.programs import UnknownOperation
@@ -57,6 +59,27 @@ def check_copyable(module: nn.Module) -> None:
         for tensor in filter(_is_strided, _tensors(vars(part))):
             if id(tensor) not in numbers and storage_of(tensor) in by_memory:
                 raise UnknownOperation("copy", "", f"an attribute of {path or 'the module'} shares a weight's memory")
+
+
+def check_hooks(module: nn.Module) -> None:
+    """Raises UnknownOperation if a gradient has hooks that a copy of the module lacks: those of the nodes that add
+    gradients to parameters, such as `torch.autograd.graph.register_multi_grad_hook` makes."""
+    import torch
+
+    nodes: dict[str, Any] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_leaf:
+            with torch.enable_grad():
+                nodes[name] = parameter.view_as(parameter).grad_fn.next_functions[0][0]
+            hooks = [each for each in gc.get_referents(nodes[name]) if each is not parameter._backward_hooks]
+            if any(hooks):
+                raise UnknownOperation(
+                    "hook", "", f"the node that adds gradients to {name} has hooks, and copies don't"
+                )
+    if any(each is not nodes and not isinstance(each, FrameType) for each in gc.get_referrers(*nodes.values())):
+        raise UnknownOperation(
+            "hook", "", "something keeps nodes that add gradients to weights: hooks there aren't copied"
+        )
 
 
 def _own(module: nn.Module) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.copies import check_apart, check_copyable
+from jax_transformer.parity.backends.copies import check_apart, check_copyable, check_hooks
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -128,6 +128,7 @@ class Lowered:
         if own is not None:
             check_copyable(own)
             check_apart(own)
+            check_hooks(own)
         read = {name: held[name] for name in self._given} | dict(more_tensors)
         hidden = () if own is None else own.state_dict(keep_vars=True).values()
         reference = torch_programs.lower(theirs, read, hidden=hidden, fixed=fixed)

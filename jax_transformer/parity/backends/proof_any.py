@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, Watched, watch
-from jax_transformer.parity.backends.copies import check_copyable, copied
+from jax_transformer.parity.backends.copies import check_copyable, check_hooks, copied
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
 from jax_transformer.parity.backends.side import Arrays
@@ -171,6 +171,8 @@ class AnyProgram:
 
         original: Any = self.program
         check_copyable(original)
+        if wanted.gradients is not None:
+            check_hooks(original)
         module: Any = copied(original).to(torch.float64)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
         held = module.state_dict(keep_vars=True)
