@@ -29,8 +29,8 @@ def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
 def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
     if certificate.verdict == "proven":
-        only = " where" if certificate.conditions else ""
-        yield f"the same function of the weights at these shapes, ids and masks, for all weights{only}"
+        which = "the weights" if certificate.conditions else "all weights"
+        yield f"the same function of the weights at these shapes, ids and masks, for {which}"
     yield from _condition_lines(certificate)
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
@@ -67,14 +67,15 @@ def certificate_summary(certificate: Certificate) -> list[str]:
     if not proven:
         return ["unknown", *(f"    {reason}" for reason in unknown)]
     error = math.ceil(certificate.log2_error)
-    text = f"one function for all weights: {proven} (wrong with a probability below 2^{error})"
+    which = "the weights" if certificate.conditions else "all weights"
+    text = f"one function for {which}: {proven} (wrong with a probability below 2^{error})"
     return [text, *_condition_lines(certificate), *(f"    unknown of {reason}" for reason in unknown)]
 
 
 def _condition_lines(certificate: Certificate) -> Iterator[str]:
     """Yields for which weights alone the verdict holds."""
     for condition in certificate.conditions:
-        yield f"  only where {condition}: their gradients are summed, and an optimizer that has them apart leaves this"
+        yield f"  where {condition}: gradients are summed, and an optimizer that has them apart makes them differ"
 
 
 def _origin_lines(certificate: Certificate) -> Iterator[str]:

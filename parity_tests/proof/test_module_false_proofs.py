@@ -136,7 +136,7 @@ def test_weights_that_share_memory_are_one() -> None:
     sharing.b = nn.Parameter(sharing.a.data)
     certificate = prove(sharing, Two(), inputs=INPUTS, stages=["forward"])
     assert certificate.verdict == "proven"
-    assert certificate.conditions == ("a and b of Two are equal, as they are one in Two",)
+    assert certificate.conditions == ("a and b of the reference are equal, as they are one in the candidate",)
     sharing.a = sharing.b  # one weight by two names
     assert forward(sharing, sharing) == "proven"
 

@@ -268,7 +268,7 @@ def test_gradients_of_two_weights_that_are_one_are_summed() -> None:
     theirs = AnyProgram("theirs", lambda p, _: p["a"] * p["b"], {}, {"a": weight, "b": weight})
     two = AnyTwo(ours, theirs, {"a": "w", "b": "w"})
     assert decide(two.task(gradients=False)).verdict == "proven"
-    assert two.conditions == ("a and b of theirs are equal, as they are one in ours",)
+    assert two.conditions == ("a and b of the reference are equal, as they are one in the candidate",)
     assert decide(two.task(gradients=True)).verdict == "refuted"
     ours = AnyProgram("ours", lambda p, _: p["w"] * p["w"], {}, {"w": weight})
     assert decide(AnyTwo(ours, theirs, {"a": "w", "b": "w"}).task(gradients=True)).verdict == "proven"

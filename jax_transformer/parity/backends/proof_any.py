@@ -291,15 +291,15 @@ class AnyTwo:
     @cached_property
     def conditions(self) -> tuple[str, ...]:
         """Returns for which weights alone the programs are compared, one text for each condition."""
-        both = self.candidate, self.reference
         found = []
         for apart in self.ties.apart:
-            side, other = both[apart.side], both[1 - apart.side]
-            names = [name for name in apart.names if name in side.reads(apart.names)]
+            side, other = ("candidate", "reference")[:: -1 if apart.side else 1]
+            read = (self.candidate, self.reference)[apart.side].reads(apart.names)
+            names = [name for name in apart.names if name in read]
             if len(names) > 1:
-                found.append(f"{' and '.join(names)} of {side.name} are equal, as they are one in {other.name}")
+                found.append(f"{' and '.join(names)} of the {side} are equal, as they are one in the {other}")
             elif len(apart.names) == 1:
-                found.append(f"elements of {names[0]} of {side.name} are equal, as they are one in {other.name}")
+                found.append(f"elements of {apart.names[0]} of the {side} are equal, as they are one in the {other}")
         return tuple(found)
 
     def task(self, *, gradients: bool) -> Task:

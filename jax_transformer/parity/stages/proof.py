@@ -73,7 +73,8 @@ def prove_pair(
             collected.prove(after_steps, both.steps)
     ids = {name: getattr(problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
     certificate = collected.certificate(_name(pair.candidate), pair.reference.name, ids)
-    return replace(certificate, allowed=tuple(sorted(pair.allow)))
+    conditions = both.conditions if collected.tasks else ()
+    return replace(certificate, allowed=tuple(sorted(pair.allow)), conditions=conditions)
 
 
 def _name(candidate: Any) -> str:
