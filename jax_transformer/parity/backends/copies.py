@@ -74,14 +74,13 @@ def check_copyable(module: nn.Module) -> None:
 def _check_numpy(module: nn.Module, own: Mapping[str, Any]) -> None:
     """Raises UnknownOperation for an array of NumPy's that shares a weight's memory, which a copy's weights don't."""
     arrays = {name: _as_numpy(tensor) for name, tensor in own.items()}
-    for path, part in module.named_modules():
-        forward = getattr(type(part), "forward", None)
-        for each in _held([vars(part), forward]):
-            found = np.asarray(each)
-            for name, array in arrays.items():
-                if found.dtype.kind != "O" and np.may_share_memory(found, array):
-                    where = f"an array of NumPy's in {path or 'the module'} shares the memory of {name}"
-                    raise UnknownOperation("copy", "", where)
+    kinds = {type(part) for part in module.modules()}
+    for each in _held([*map(vars, module.modules()), *(getattr(kind, "forward", None) for kind in kinds)]):
+        found = np.asarray(each)
+        for name, array in arrays.items():
+            if found.dtype.kind != "O" and np.may_share_memory(found, array):
+                where = f"an array of NumPy's that the module reads shares the memory of {name}"
+                raise UnknownOperation("copy", "", where)
 
 
 def _as_numpy(tensor: Any) -> np.ndarray:
@@ -117,15 +116,23 @@ def _held(roots: Sequence[Any]) -> Iterator[Any]:
             waiting += [each.func, each.args, each.keywords]
         elif isinstance(each, MethodType):
             waiting += [each.__func__, *([] if hasattr(each.__self__, "state_dict") else [_vars(each.__self__)])]
+        elif _is_of_library(each):
+            continue
         elif isinstance(each, FunctionType):
             cells = [cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell)]
             waiting += [*cells, each.__defaults__, each.__kwdefaults__, *_globals_of(each.__code__, each.__globals__)]
-        elif not hasattr(each, "state_dict") and type(each).__module__.partition(".")[0] not in LIBRARIES:
+        elif not hasattr(each, "state_dict"):
             waiting.append(_vars(each))
 
 
 def _vars(each: Any) -> dict[str, Any]:
     return getattr(each, "__dict__", {}) if not isinstance(each, type | ModuleType) else {}
+
+
+def _is_of_library(each: Any) -> bool:
+    """Returns whether a function, or an object of a class, is a library's."""
+    of = each if isinstance(each, FunctionType) else type(each)
+    return str(getattr(of, "__module__", "")).partition(".")[0] in LIBRARIES
 
 
 def _is_filled(cell: Any) -> bool:
