@@ -93,7 +93,8 @@ LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece
 """Libraries that are imported inside functions only."""
 
 OF_TORCH = {
-    f"jax_transformer.proof.torch_{name}" for name in ("access", "memory", "moves", "programs", "reruns", "rules")
+    f"jax_transformer.proof.torch_{name}"
+    for name in ("access", "exits", "memory", "moves", "programs", "reruns", "rules")
 }
 """Modules that subclass PyTorch's classes: they import it, and are imported inside functions only."""
 

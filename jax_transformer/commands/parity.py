@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from jax_transformer.commands.parallel_text import check_writable, write_lines
-from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof
+from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof, check_verification
 from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import MeshConfig
 
@@ -34,7 +34,7 @@ def parity(arguments: Sequence[str]) -> int:
     """
     options = tyro.cli(ParityOptions, args=list(arguments), prog="jax-transformer parity")
     if options.verify is not None:
-        return _verify(options.verify, arguments)
+        return _verify(options)
     _check(options)
     if options.draft_map is not None:
         return _draft_map(options)
@@ -77,7 +77,7 @@ def _check(options: ParityOptions) -> None:
 
 def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
     """Proves what the options name, prints the certificate and writes it; returns the exit code."""
-    certificate = dataclasses.replace(_certificate(options), command=_without(arguments, WRITTEN))
+    certificate = dataclasses.replace(_certificate(options, options.inputs), command=_without(arguments, WRITTEN))
     print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
         write_lines(options.certificate, certificate.to_json().splitlines())
@@ -96,39 +96,74 @@ def _write_witness(path: str, certificate: Certificate) -> None:
         print(f"{path}: not written: a witness is of two functions, and the verdict is {certificate.verdict}")
 
 
-def _verify(path: str, arguments: Sequence[str]) -> int:
-    """Makes a certificate again by its command; returns the exit code."""
-    from jax_transformer.proof.certificate import UNLOCATED, Certificate, changes
-    from jax_transformer.runtime.limits import JSON_BYTES, read_text
+def _verify(options: ParityOptions) -> int:
+    """Proves again what a certificate claims, of the programs that the command names, and compares; returns the exit
+    code. The file may be a stranger's: nothing that it names is imported or run."""
+    from jax_transformer.proof.certificate import UNLOCATED, Certificate
+    from jax_transformer.proof.rechecking import NOT_COMPARED
+    from jax_transformer.runtime.limits import CERTIFICATE_BYTES, read_text
 
-    if len(arguments) != (1 if arguments[0].startswith("--verify=") else 2):
-        raise ValueError("--verify: expected a certificate, and no other option: the certificate has its command")
-    before = Certificate.from_json(read_text(path, JSON_BYTES), path)
-    if not before.command:
-        raise ValueError(f"{path}: expected a certificate of the command; a program of Python made this one")
-    print(f"jax-transformer parity {shlex.join(before.command)}")
-    options = tyro.cli(ParityOptions, args=list(before.command), prog="jax-transformer parity")
-    _check(options)
-    now = _certificate(options)
-    different = changes(before, now)
-    for line in different:
-        print(f"  ✗ {line}")
+    assert options.verify is not None
+    path = options.verify
+    check_verification(options)
+    try:
+        text = read_text(path, CERTIFICATE_BYTES)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: expected a certificate, JSON in UTF-8; received other bytes") from None
+    before = Certificate.from_json(text, path)
+    now = _certificate(*_as_claimed(options, before))
+    different = before.changes(now)
     if different:
-        print(f"{path}: does not hold: {len(different)} differences")
+        print("\n".join(f"  ✗ {line}" for line in different))
+        print(f"{path}: does not hold: {len(different)} differences{_other_versions(before, now)}")
         return UNLOCATED
-    print(f"{path}: holds: {now.verdict}, the same programs at the same points")
+    print("\n".join(now.lines(verbose=options.verbose)))
+    print(f"{path}: holds: {now.verdict}, the same programs at the same points. Not compared: {NOT_COMPARED}")
     return now.exit_code
 
 
-def _certificate(options: ParityOptions) -> Certificate:
-    """Calls `prove` with what the options name."""
+def _as_claimed(options: ParityOptions, claimed: Certificate) -> tuple[ParityOptions, Any]:
+    """Returns the options with a certificate's stages, seed and allowed differences, and the inputs: those of the
+    command, or the certificate's own.
+
+    Raises:
+      ValueError: the command names no programs, or those of another kind than the certificate's.
+    """
+    path = str(options.verify)
+    if not (options.model or options.reference):
+        raise ValueError(
+            f"--verify {path}: expected the programs beside it, named as for --prove: MODEL and --reference, or "
+            "--candidate and --reference. Nothing that a certificate names is run"
+        )
+    if claimed.kind == "programs" and (options.model or not (options.candidate and options.reference)):
+        raise ValueError(
+            f"{path}: expected --candidate and --reference, and no model, with a certificate of two programs on inputs"
+        )
+    if claimed.kind == "models" and options.inputs is not None:
+        raise ValueError(f"{path}: expected no --inputs with a certificate of models: its ids follow from its seed")
+    kinds = dict.fromkeys(stage.name.split(" ")[0] for stage in claimed.stages)
+    stages = ",".join("steps" if name == "step" else name for name in kinds)
+    given = dataclasses.replace(options, stages=stages, seed=claimed.seed, allow=",".join(claimed.allowed) or None)
+    has_inputs = claimed.kind == "models" or options.inputs is not None
+    return given, options.inputs if has_inputs else claimed.arrays(path)
+
+
+def _other_versions(before: Certificate, now: Certificate) -> str:
+    """Says which versions a certificate names other than those that are here; "" if there are none."""
+    here = {name: version for name, version in now.environment.items() if before.environment.get(name) != version}
+    listed = ", ".join(f"{name} {version}" for name, version in here.items())
+    return f". It was made by other versions than are here: {listed}" if listed else ""
+
+
+def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
+    """Calls `prove` with what the options name, on these inputs."""
     from jax_transformer.parity.proving import prove
 
     stages = None if options.stages is None else _split(options.stages)
     programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}
     candidate, reference = _sides(options)
     mesh = _traced_mesh(options.parallel)
-    return prove(candidate, reference, stages=stages, mesh=mesh, **programs, **_what(options))
+    return prove(candidate, reference, stages=stages, mesh=mesh, **programs, **{**_what(options), "inputs": inputs})
 
 
 def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -111,7 +112,9 @@ class ParityOptions:
     """With --prove: write weights that show a refutation in float64, if any were found, as an .npz for both
     programs."""
     verify: Annotated[str | None, FILE] = None
-    """Make a certificate's proof again, and check that the programs and the verdict are the same."""
+    """Make a certificate's proof again, of the programs that the command names as for --prove, and check that all it
+    claims is the same. Nothing that the file names is imported or run. Its stages, seed and allowed differences are
+    taken; so are its inputs, if it is of two programs and --inputs isn't given."""
     dtypes: str | None = None
     """Comma-separated precisions. float64 decides; the others are judged by their distance from it. (Default:
     float64,float32,bfloat16)"""
@@ -142,13 +145,28 @@ class ParityOptions:
     parallel: MeshConfig = field(default=MeshConfig(data=1))
 
 
+OF_COMPARISONS = ("diff", "truth", "tolerance", "dtypes", "node", "json", "html", "draft_map")
+REFUSED = dict.fromkeys(OF_COMPARISONS, "a proof compares no floats")
+REFUSED |= dict.fromkeys(("decode", *SEARCH_FIELDS), "decoding isn't proven")
+"""Options that say nothing to a proof → why."""
+OF_CERTIFICATE = dict.fromkeys(("stages", "seed", "allow"), "the certificate says that")
+OF_CERTIFICATE |= dict.fromkeys(("prove", "certificate", "witness"), "it makes a certificate, and --verify checks one")
+"""Further options that --verify doesn't take → why."""
+
+
 def check_proof(options: ParityOptions) -> None:
     """Raises ValueError for options that say nothing to a proof."""
+    _refuse(options, "--prove", REFUSED)
+
+
+def check_verification(options: ParityOptions) -> None:
+    """Raises ValueError for options that --verify doesn't take."""
+    _refuse(options, "--verify", {**REFUSED, **OF_CERTIFICATE})
+
+
+def _refuse(options: ParityOptions, option: str, refused: Mapping[str, str]) -> None:
     usual, programs = ParityOptions(), ProgramOptions()
-    of_comparisons = ("diff", "truth", "tolerance", "dtypes", "node", "json", "html", "draft_map")
-    refused = dict.fromkeys(of_comparisons, "a proof compares no floats")
-    refused |= dict.fromkeys(("decode", *SEARCH_FIELDS), "decoding isn't proven")
     for name, reason in refused.items():
         part, default = (options, usual) if hasattr(usual, name) else (options.programs, programs)
         if getattr(part, name) != getattr(default, name):
-            raise ValueError(f"--prove: expected no --{name.replace('_', '-')} beside it: {reason}")
+            raise ValueError(f"{option}: expected no --{name.replace('_', '-')} beside it: {reason}")

@@ -105,6 +105,8 @@ def prove(
       ('proven', [('forward', 1), ('gradients', 1)])
     """
     kinds = kind_of(candidate), None if reference is None else kind_of(reference)
+    if not 0 <= seed < 2**63:
+        raise ParityError(f"seed: expected an integer from 0 to 2^63 - 1; received {seed}")
     if inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
@@ -155,17 +157,36 @@ def _two(
     for name, one in zip(shown, (candidate, reference), strict=True):
         if kind_of(one) == "module":
             check_module(one, name)
-    of_modules = [weights_of(one, None) for one in (candidate, reference) if kind_of(one) == "module"]
-    if not of_modules and weights is None:
-        raise ParityError("weights: expected the parameters that both functions receive, a dict of arrays by name")
-    shared = read_inputs(weights) if weights is not None else of_modules[-1]
-    ours, theirs = (weights_of(one, shared) for one in (candidate, reference))
+    ours, theirs = _weights(candidate, reference, weights, names)
     taken = {COTANGENT, *(INPUT + name for name, array in inputs.items() if array.dtype.kind == "f")}
     if wrong := sorted(taken & {*ours, *theirs}):
         raise ParityError(f"weights: expected other names than {wrong[0]!r}, as a proof calls another array; rename it")
     mapped = _mapped(ours, theirs, names, shown)
     both = (AnyProgram(shown[0], candidate, inputs, ours), AnyProgram(shown[1], reference, inputs, theirs))
     return AnyTwo(*both, mapped)
+
+
+def _weights(
+    candidate: Any, reference: Any, weights: Mapping[str, Any] | None, names: Mapping[str, str] | None
+) -> tuple[Arrays, Arrays]:
+    """Returns the weights of both programs: a module's own, and those that a function receives. Without `weights`, they
+    are those of the other side's module, by the function's names for them."""
+    of_modules = [weights_of(one, None) if kind_of(one) == "module" else None for one in (candidate, reference)]
+    if weights is not None:
+        given = read_inputs(weights)
+        ours, theirs = (given if one is None else one for one in of_modules)
+        return ours, theirs
+    ours, theirs = of_modules  # type: ignore[assignment]
+    if ours is None and theirs is None:
+        raise ParityError("weights: expected the parameters that both functions receive, a dict of arrays by name")
+    names = {} if names is None else names
+    if ours is None:
+        ours = {names.get(name, name): array for name, array in theirs.items()}
+    elif theirs is None:
+        renamed = {*names.values()}
+        known = {name: array for name, array in ours.items() if name not in renamed}
+        theirs = known | {name: ours[own] for name, own in names.items() if own in ours}
+    return ours, theirs
 
 
 def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> dict[str, str]:
@@ -185,11 +206,10 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
 
 
 def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:
-    own = two.own(two.candidate)
-    collected = Collected(seed, Subject(partial(kinds_for_any, own, seed), two.carried, two.written), OWN)
+    subject = Subject(lambda: kinds_for_any(two.own(), seed), two.carried, two.written)
+    collected = Collected(seed, subject, OWN)
     for name in stages:
         progress(f"proof: {name}")
         collected.prove((name,), partial(two.task, gradients=name == "gradients"))
-    shown = {name: array.tolist() for name, array in two.candidate.inputs.items() if array.dtype.kind != "f"}
-    shapes = {name: {"shape": array.shape} for name, array in two.candidate.inputs.items() if array.dtype.kind == "f"}
-    return collected.certificate(two.candidate.name, two.reference.name, {**shown, **shapes})
+    certificate = collected.certificate(two.candidate.name, two.reference.name, two.candidate.inputs)
+    return replace(certificate, kind="programs", conditions=two.conditions if collected.tasks else ())

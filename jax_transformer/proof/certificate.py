@@ -10,16 +10,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from jax_transformer.proof.certificate_text import certificate_lines, certificate_summary
+import numpy as np
+
+from jax_transformer.proof.certificate_text import VERIFY, certificate_lines, certificate_summary
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
+from jax_transformer.proof.rechecking import changes, shown
 from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import CERTIFICATE_ELEMENTS
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the JSON; raised when a field changes its meaning or is removed."""
 Verdict = Literal["proven", "refuted", "unknown"]
+Kind = Literal["models", "programs"]
+FLOATS = "fc"
+"""Kinds of dtypes for all of whose values a proof holds."""
+MOST_AXES = 32
+"""The most axes of an input."""
 PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
 """Exit codes. (2 is a user's mistake.)"""
 
@@ -118,12 +127,18 @@ class Certificate:
     """The first output that differs, the operations at which the sides part, how much it shows in float64 on the
     model's own weights, and "witness": what came of the search for weights on which it shows."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """The ids and masks for which the proof holds, as lists."""
+    """The inputs for which the proof holds: dtypes, shapes, and the values of ids and masks as lists (None: of floats,
+    for all of which it holds)."""
+    kind: Kind = "models"
+    """"programs": two of any programs, on inputs that were given."""
     allowed: tuple[str, ...] = ()
     """Differences that were allowed: the ids have no place that shows them."""
+    conditions: tuple[str, ...] = ()
+    """For which weights alone the verdict holds, one text for each condition: those that one program has apart, and the
+    other ties."""
     seed: int = 0
     command: tuple[str, ...] = ()
-    """The arguments of the command that made it; () if none did."""
+    """The arguments of the command that made it; () if none did. They are for readers: nothing runs them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
     witness: Witness | None = field(default=None, repr=False, compare=False)
@@ -147,7 +162,8 @@ class Certificate:
     @property
     def log2_error(self) -> float:
         """Returns the logarithm of the bound for all stages together; 0 unless all are proven."""
-        return min(0.0, math.log2(sum(2.0**task.log2_error for task in self.tasks))) if self.tasks else 0.0
+        total = sum(2.0**task.log2_error for task in self.tasks)
+        return min(0.0, math.log2(total)) if total > 0 else 0.0
 
     @property
     def narrowing(self) -> tuple[str, ...]:
@@ -166,11 +182,16 @@ class Certificate:
     def to_json(self) -> str:
         held = asdict(replace(self, witness=None))
         del held["witness"]
-        return json.dumps({"verdict": self.verdict, **held}, indent=2, ensure_ascii=False, allow_nan=False)
+        whole = {"verdict": self.verdict, "verify": VERIFY, **held}
+        return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:
-        """Reads a certificate. Raises ValueError for a text that is none, or of another schema."""
+        """Reads a certificate: what it claims, which `changes` compares with a proof made again.
+
+        Raises:
+          ValueError: the text is no certificate, is of another schema, or contradicts itself.
+        """
         held: Any = None
         try:
             held = parse_json(text)
@@ -180,14 +201,48 @@ class Certificate:
         except RecursionError:
             problem = "it is nested too deeply"
         if problem is not None:
+            problem = "".join(each if each.isprintable() else "\ufffd" for each in problem)
             raise ValueError(f"{path}: expected a certificate that jax-transformer parity --prove wrote; {problem}")
         told = held.pop("verdict")
+        del held["verify"]
         stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
         tasks = tuple(_task(task) for task in held.pop("tasks"))
         read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks})
         if told != read.verdict:
             raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {told}")
         return read
+
+    def changes(self, again: Certificate) -> list[str]:
+        """Returns what differs from a certificate that was made again of the same programs, a line each; [] if this one
+        holds.
+
+        All is compared but versions, the command, folders of source files, and what was measured in floats.
+
+        Example:
+          >>> import numpy as np
+          >>> from jax_transformer.parity import Certificate, prove
+          >>> programs = lambda p, i: 2 * p["w"] * i["x"], lambda p, i: (p["w"] + p["w"]) * i["x"]
+          >>> arrays = {"inputs": {"x": np.ones(3)}, "weights": {"w": np.ones(3)}}
+          >>> text = prove(*programs, **arrays).to_json()
+          >>> Certificate.from_json(text).changes(prove(*programs, **arrays))
+          []
+        """
+        return changes(self, again)
+
+    def arrays(self, path: str = "certificate") -> dict[str, np.ndarray]:
+        """Returns inputs as arrays: ids and masks as they are, floats as ones.
+
+        Raises:
+          ValueError: they have too many elements, or values that aren't of their shape and dtype.
+        """
+        return {name: _array(held, f"{path}: inputs: {shown(name)}") for name, held in self._limited(path)}
+
+    def _limited(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        total = 0
+        for name, held in self.inputs.items():
+            total += math.prod(held["shape"])
+            CERTIFICATE_ELEMENTS.check(total, f"{path}: inputs: {shown(name)}")
+            yield name, held
 
     def lines(self, *, verbose: bool = False) -> Iterator[str]:
         """Yields the certificate as text.
@@ -219,50 +274,51 @@ def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[
     return {**held, "digits": digits if digits is not None and math.isfinite(digits) else None}
 
 
-def changes(before: Certificate, now: Certificate) -> list[str]:
-    """Returns what differs between a certificate and one that was made again; nothing if it holds."""
-    found = []
-    names = [tuple(stage.name for stage in one.stages) for one in (before, now)]
-    if names[0] != names[1]:
-        found.append(f"stages: {', '.join(names[0])} then, {', '.join(names[1])} now")
-    for what in ("candidate", "reference", "allowed"):
-        if getattr(before, what) != getattr(now, what):
-            found.append(f"{what}: {getattr(before, what)} then, {getattr(now, what)} now")
-    if len(before.tasks) != len(now.tasks):
-        found.append(f"{len(before.tasks)} pairs of programs then, {len(now.tasks)} now")
-    for old, new in zip(before.stages, now.stages, strict=False):
-        if sorted(old.alone) != sorted(new.alone):
-            found.append(f"{old.name}: {len(old.alone)} arrays of one side then, {len(new.alone)} now")
-        if (old.verdict, sorted(old.equal)) != (new.verdict, sorted(new.equal)):
-            found.append(
-                f"{old.name}: {old.verdict}, {len(old.equal)} arrays then; {new.verdict}, {len(new.equal)} now"
-            )
-    for of_old, of_new in zip(before.tasks, now.tasks, strict=False):
-        for side in ("candidate", "reference"):
-            then, now_is = (getattr(one, side).sha256[:12] for one in (of_old, of_new))
-            if then != now_is:
-                found.append(f"{', '.join(of_old.stages)}: the {side}'s program was {then}…, and is {now_is}…")
-        if of_old.points != of_new.points:
-            found.append(f"{', '.join(of_old.stages)}: evaluated at other points")
-        then_granted, now_granted = _granted(of_old), _granted(of_new)
-        if then_granted != now_granted:
-            found.append(f"{', '.join(of_old.stages)}: granted {then_granted} then; {now_granted} now")
-    if before.inputs != now.inputs:
-        found.append("the ids are others")
+def described(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Returns inputs as a certificate holds them."""
+    return {
+        name: {
+            "dtype": array.dtype.name,
+            "shape": list(array.shape),
+            "values": None if array.dtype.kind in FLOATS else array.tolist(),
+        }
+        for name, array in arrays.items()
+    }
+
+
+def _array(held: Mapping[str, Any], where: str) -> np.ndarray:
+    """Returns one input. Raises ValueError for values that aren't of its shape and dtype."""
+    shape, dtype, values = tuple(held["shape"]), np.dtype(held["dtype"]), held["values"]
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"{where}: expected at most {MOST_AXES} axes; received {len(shape)}")
+    if (dtype.kind in FLOATS) != (values is None):
+        raise ValueError(f"{where}: expected values of integers and booleans alone; received {dtype} and others")
+    if values is None:
+        return np.ones(shape, dtype)
+    try:
+        array = np.array(values, object if math.prod(shape) else None)
+        array = array.reshape(shape) if not array.size and not math.prod(shape) else array
+        found = array.astype(dtype)
+    except (ValueError, TypeError, OverflowError):
+        array = found = np.empty(0)
+    of_dtype = all(_is_bool(each) == (dtype.kind == "b") for each in array.flat)
+    if found.shape != shape or not of_dtype or not (found == array).all():
+        raise ValueError(f"{where}: expected values of {dtype} in the shape {list(shape)}; received others")
     return found
 
 
-def _granted(task: TaskProof) -> str:
-    """Says what a proof takes for granted: axioms, casts that it leaves out, and the bound on its error."""
-    casts = [len(side.narrowing) for side in (task.candidate, task.reference)]
-    return f"{', '.join(sorted(task.axioms)) or 'no axiom'}, {sum(casts)} casts, an error of 2^{task.log2_error:.2f}"
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
 
 
 def _problem(held: Any) -> str | None:
     """Returns what is wrong with a certificate's JSON; None if it follows the schema."""
     version = held.get("schema") if isinstance(held, dict) else None
     if type(version) is int and version != SCHEMA:
-        return f"schema: expected {SCHEMA}; received {version}, which another version of jax-transformer writes"
+        return (
+            f"schema: expected {SCHEMA}; received {version}, which another version of jax-transformer writes: prove "
+            "the programs again, or install that version"
+        )
     return first_problem(held, _schema())
 
 

@@ -11,15 +11,28 @@ from jax_transformer.proof.axioms import AXIOMS
 if TYPE_CHECKING:
     from jax_transformer.proof.certificate import Certificate, StageProof
 
+VERIFY = (
+    "jax-transformer parity --verify FILE with the programs once more, named as for --prove: MODEL and --reference, or "
+    "--candidate and --reference. Nothing that this file names is imported or run."
+)
+"""How a certificate is verified, as each says."""
 MOST_NAMES = 3
 """Names of different outputs that a line lists."""
 
 
 def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     """Yields a certificate as text; see `Certificate.lines`."""
+    for line in _lines(certificate, verbose):  # of a stranger's file, too
+        yield "".join(each if each.isprintable() else "\ufffd" for each in line)
+
+
+def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
     if certificate.verdict == "proven":
-        yield f"the same function of the weights at these shapes, ids and masks, for all weights{_domain(certificate)}"
+        which = "the weights" if certificate.conditions else "all weights"
+        domain = _domain(certificate)
+        yield f"the same function of the weights at these shapes, ids and masks, for {which}{domain}"
+    yield from _condition_lines(certificate)
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
@@ -39,6 +52,7 @@ def certificate_lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
         yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
     for name in certificate.allowed:
         yield f"allowed  {name}: the ids show no such difference, and nothing is claimed of it"
+    yield f"verify   {VERIFY}"
     if verbose:
         yield from _origin_lines(certificate)
 
@@ -54,8 +68,15 @@ def certificate_summary(certificate: Certificate) -> list[str]:
     if not proven:
         return ["unknown", *(f"    {reason}" for reason in unknown)]
     error = math.ceil(certificate.log2_error)
-    text = f"one function for all weights{_domain(certificate)}: {proven} (wrong with a probability below 2^{error})"
-    return [text, *(f"    unknown of {reason}" for reason in unknown)]
+    which = ("the weights" if certificate.conditions else "all weights") + _domain(certificate)
+    text = f"one function for {which}: {proven} (wrong with a probability below 2^{error})"
+    return [text, *_condition_lines(certificate), *(f"    unknown of {reason}" for reason in unknown)]
+
+
+def _condition_lines(certificate: Certificate) -> Iterator[str]:
+    """Yields for which weights alone the verdict holds."""
+    for condition in certificate.conditions:
+        yield f"  where {condition}: gradients are summed, and an optimizer that has them apart makes them differ"
 
 
 def _origin_lines(certificate: Certificate) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,8 @@ from jax_transformer.proof.programs import Program, UnknownOperation, Value
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
 PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
+TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
+"""Packages that write texts of traced arrays for messages alone."""
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
 
@@ -59,12 +62,41 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
         keys.extend(outputs)  # in execution order, which a pytree would not keep
         return list(outputs.values())
 
-    closed = without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
+    with _texts_refused():
+        closed = without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # it computes integers on one device
         found = Lowering(builder).run(closed, inputs)
     return builder.program(dict(zip(keys, found, strict=True)))
+
+
+@contextmanager
+def _texts_refused() -> Iterator[None]:
+    """Refuses texts of traced arrays to the user's code: without a trace, they hold numbers."""
+    own = jax.core.Tracer.__dict__.get("__repr__"), jax.core.Tracer.__dict__.get("__format__")
+
+    def refusing(text: Callable[..., str]) -> Callable[..., str]:
+        def refused(tracer: Any, *args: Any) -> str:
+            frame = sys._getframe(1)
+            package = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if package not in TEXT_WRITERS:
+                line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise UnknownOperation("str", line, "the program branches on, or reads, numbers that depend on weights")
+            return text(tracer, *args)
+
+        return refused
+
+    Tracer: Any = jax.core.Tracer
+    Tracer.__repr__, Tracer.__format__ = refusing(Tracer.__repr__), refusing(Tracer.__format__)
+    try:
+        yield
+    finally:
+        for name, method in zip(("__repr__", "__format__"), own, strict=True):
+            if method is None:
+                delattr(Tracer, name)
+            else:
+                setattr(Tracer, name, method)
 
 
 def cut(tree: Any, *, is_weight: bool) -> Any:

@@ -29,6 +29,11 @@ def without_dead_code(closed: Any) -> Any:
     return jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
+def used_inputs(closed: Any) -> list[bool]:
+    """Returns of each input of a closed jaxpr whether an output needs it."""
+    return list(partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1])
+
+
 def on_one_device(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an equation's parameters without those that say where its results lie on a mesh."""
     return {name: None if name in ("sharding", "out_sharding") else each for name, each in params.items()}

@@ -14,6 +14,18 @@ from jax_transformer.proof.programs import UnknownOperation, Value
 UNWRITTEN = "memory is read that no operation known here has written"
 
 
+class Variable(NamedTuple):
+    """An input of a program that several tensors are, or are parts of."""
+
+    shape: tuple[int, ...]
+    parts: tuple[tuple[torch.Tensor, np.ndarray | None], ...]
+    """Tensors, and which element of the variable each of theirs is; None: the tensor is the variable."""
+
+    @classmethod
+    def of(cls, weight: torch.Tensor | Variable) -> Variable:
+        return weight if isinstance(weight, Variable) else cls(tuple(weight.shape), ((weight, None),))
+
+
 class Layout(NamedTuple):
     """How a tensor lies in its storage."""
 
@@ -186,6 +198,13 @@ def size_of(tensor: torch.Tensor) -> int:
     """Returns how many elements the storage has room for."""
     with torch._C.DisableTorchFunction():
         return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
+
+
+def numbers_of(tensor: torch.Tensor) -> np.ndarray:
+    """Returns a copy of the bytes that a strided tensor's elements have."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+        return np.array(flat.view(torch.uint8).numpy())
 
 
 def as_array(tensor: torch.Tensor, line: str) -> np.ndarray:

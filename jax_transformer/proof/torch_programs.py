@@ -3,22 +3,22 @@
 The run computes on real tensors. What it computes from weights is never read; integers and masks are. Memory is
 modelled as in PyTorch: tensors are views of storages, so views, expansions and changes in place need no rules.
 
-Numbers that depend on weights may not leave PyTorch: `.item()`, `.numpy()`, `.tolist()`, DLPack, copies of storages and
-lists of tensors are refused. Some ways are not seen, such as the old constructors, as in `torch.DoubleTensor([w[0]])`:
-`torch_reruns` looks for them.
+Numbers that depend on weights may not leave PyTorch: `torch_exits` refuses that where it sees it, and `torch_reruns`
+looks for the rest.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -37,20 +37,17 @@ from jax_transformer.proof.torch_access import (
     unread_by,
     written_by,
 )
-from jax_transformer.proof.torch_memory import Memory, as_array
+from jax_transformer.proof.torch_exits import Exits, unwatched
+from jax_transformer.proof.torch_memory import Memory, Variable, as_array
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
 """Operations whose results a program can branch on."""
 ABOUT_SHAPES = ("is_same_size", "_has_same_storage_numel")
-COPIES = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
-"""Functions that read the numbers of tensors in lists."""
-EXITS = (
-    *(torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
-    *(torch.Tensor.storage, torch.Tensor.untyped_storage, torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__),
-    *(torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_),
-)
-"""Functions that hand a tensor's numbers to what isn't PyTorch's."""
+PYTHON = sysconfig.get_paths()["stdlib"]
+"""The folder of the standard library."""
+BACKWARD = "_engine_run_backward"
+"""PyTorch's function that runs a backward pass, and hooks in it."""
 HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or an attribute of it holds that"
 
 
@@ -68,14 +65,20 @@ class Lowering(TorchDispatchMode):
         self._lines: dict[int, str] = {}
         self._decompositions = _decompositions()
 
-    def name(self, tensor: torch.Tensor, name: str) -> None:
-        """Declares a tensor to be an input of the program."""
-        if not tensor.is_floating_point():
+    def name(self, weight: torch.Tensor | Variable, name: str) -> None:
+        """Declares a tensor, or the variable that several tensors are parts of, to be an input of the program."""
+        shape, parts = Variable.of(weight)
+        if not all(tensor.is_floating_point() for tensor, _ in parts):
             raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
-        self.memory.write(tensor, self.builder.input(name, tensor.shape))
+        value = self.builder.input(name, shape)
+        for tensor, places in parts:
+            self.memory.write(tensor, value if places is None else self.builder.take(value, places))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        with unwatched():
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.split("::")[1]
         if not func._schema.name.startswith("aten::"):
             return self._foreign(func, args, kwargs)
@@ -245,20 +248,19 @@ class Lowering(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         if node is not None:
             line = self._lines.get(node._sequence_nr())
-            return f"backward of {line}" if line else "backward"
-        frame: Any = sys._getframe(1)
-        while frame is not None and _is_library(frame.f_code):
-            frame = frame.f_back
-        line = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            hook = user_line(within=BACKWARD)
+            return hook or (f"backward of {line}" if line else "backward")
+        line = user_line()
         self._lines[torch._C._autograd._get_sequence_nr() - 1] = line
         return line
 
 
 def lower(
     program: Callable[..., Mapping[str, torch.Tensor]],
-    weights: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor | Variable],
     *args: Any,
     hidden: Iterable[torch.Tensor] = (),
+    fixed: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> Program:
     """Lowers a run of a program that returns named tensors.
 
@@ -266,42 +268,26 @@ def lower(
       program: called with `args`, under PyTorch's mathematical definition of attention.
       weights: tensors that the program reads, by the names of the inputs.
       hidden: tensors that it may not read, such as those of a module of which it runs a copy.
+      fixed: weights by name that it may not change.
 
     Raises:
-      UnknownOperation: the run needs an operation without a rule, or branches on weights.
+      UnknownOperation: the run needs an operation without a rule, branches on weights, or changes fixed ones.
     """
     builder = Builder()
     lowering = Lowering(builder)
     for tensor in hidden:
         lowering.memory.forget(tensor, HIDDEN)
-    for name, tensor in weights.items():
-        lowering.name(tensor, name)
-    with defined(), _Exits(lowering), lowering:
+    for name, weight in weights.items():
+        lowering.name(weight, name)
+    before = {name: lowering.memory.read(tensor).node for name, tensor in fixed.items()}
+    exits = Exits(lowering.memory.depends_on_weights, lowering._line)
+    with defined(), exits.watching(), lowering:
         found = program(*args)
+    for name, tensor in fixed.items():
+        if lowering.memory.read(tensor).node != before[name]:
+            raise UnknownOperation("weight", "", f"the program, or a hook of it, changes {name} while it runs")
     outputs = {name: lowering.memory.read(tensor) for name, tensor in found.items()}
     return builder.program(outputs)
-
-
-class _Exits(TorchFunctionMode):
-    """Refuses to hand numbers that depend on weights to NumPy, or to anything else that isn't seen."""
-
-    def __init__(self, lowering: Lowering) -> None:
-        super().__init__()
-        self._lowering = lowering
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        read = args[:1] if func in EXITS else []
-        if func in COPIES:
-            given = args[1:] if func is torch.Tensor.new_tensor else args
-            source = given[0] if given else (kwargs or {}).get("obj" if func is torch.asarray else "data")
-            read = [] if is_tensor(source) else flat(source, {})
-        if func in (torch.Tensor.map_, torch.Tensor.map2_):
-            read = flat(args, {})
-        if any(is_tensor(each) and self._lowering.memory.depends_on_weights(each) for each in read):
-            raise UnknownOperation(
-                func.__name__, self._lowering._line(), "the program reads numbers that depend on weights"
-            )
-        return func(*args, **(kwargs or {}))
 
 
 def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
@@ -309,8 +295,10 @@ def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
     lowered."""
     for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         if isinstance(lowering, Lowering):
-            for tensor in tensors:
-                lowering.memory.write(tensor, lowering.builder.cut(lowering.memory.read(tensor), is_weight=is_weight))
+            with unwatched():
+                for tensor in tensors:
+                    value = lowering.builder.cut(lowering.memory.read(tensor), is_weight=is_weight)
+                    lowering.memory.write(tensor, value)
 
 
 def defined() -> Any:
@@ -361,8 +349,23 @@ def _overwrite(tensor: torch.Tensor, known: np.ndarray) -> None:
         tensor.copy_(torch.from_numpy(np.array(known)))
 
 
+def user_line(within: str = "") -> str:
+    """Returns the user's file and line that run; "" if none do.
+
+    Args:
+      within: the name of a function that has to run it. "": any.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code):
+        if frame.f_code.co_name == within:
+            return ""
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _is_library(code: Any) -> bool:
-    """Returns whether a function is PyTorch's or the prover's, or another mode that watches operations."""
+    """Returns whether a function is PyTorch's, Python's or the prover's, or another mode that watches operations."""
     filename = code.co_filename
     is_own = "/torch/" in filename or "/jax_transformer/proof/" in filename or filename.startswith("<")
+    is_own |= filename.startswith(PYTHON) and "/site-packages/" not in filename
     return is_own or code.co_name == "__torch_dispatch__"

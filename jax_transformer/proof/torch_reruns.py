@@ -1,23 +1,27 @@
 """Run a PyTorch program again, unwatched and on other weights, and compare it with what was read of its first run.
 
-Numbers can leave PyTorch, or come back, in ways that no operation shows: old constructors such as
-`torch.DoubleTensor([w[0]])`, other threads, memory that NumPy shares, a module that keeps what it computed. The program
-that was read then has numbers of the first run, and computes something else on other weights.
+Numbers can leave PyTorch, or come back, in ways that nothing shows: threads that ran before, memory that NumPy shares,
+a module that keeps what it computed. The program that was read then has numbers of the first run, and computes
+something else on other weights, or takes another way where they are much larger or smaller.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.programs import Program, UnknownOperation
-from jax_transformer.proof.torch_memory import as_array
-from jax_transformer.proof.torch_programs import defined
+from jax_transformer.proof.programs import Program, UnknownOperation, digest_of
+from jax_transformer.proof.torch_access import flat, is_tensor, written_by
+from jax_transformer.proof.torch_memory import Variable, as_array, numbers_of, storage_of
+from jax_transformer.proof.torch_programs import defined, user_line
 
 MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3}
 """The largest relative RMS of a difference, for programs that round to a narrower type."""
@@ -28,14 +32,24 @@ SMALL = 1e-6
 """An output that is smaller than the middle one by this factor may be a rounding error of zero."""
 FILLED = 1e8
 """A number as large is one that masks an entry."""
+SIZES = (1e2, 1e5, 1e9, 1e-3, -1e2)
+"""The factors of weights on which a program has to run the same operations: what it reads unseen may have a bound."""
+RAISED = (Exception, SystemExit)
+"""All that a user's program may raise."""
+PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Types of arguments that are compared from run to run."""
 REASON = (
     "it computes something else when it runs again on other weights than was read of it ({}): it {}, reads numbers in "
-    "a way that isn't seen, such as old constructors, threads or NumPy's memory, or keeps what it computed"
+    "a way that isn't seen, such as threads or NumPy's memory, or keeps what it computed"
+)
+OTHER_WAY = (
+    "it runs other operations, or other numbers, on other weights: it reads weights in a way that isn't seen, or keeps "
+    "what it computed"
 )
 
 
 def check_again(
-    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor]
+    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor | Variable]
 ) -> None:
     """Raises UnknownOperation if a program computes something else than was read of it, on weights that are somewhat
     larger, or of the other sign, where branches may change.
@@ -43,16 +57,28 @@ def check_again(
     Args:
       program, weights: as of `torch_programs.lower`. The weights are changed while it runs.
     """
-    for sign in (1, -1):
-        _check(lowered, program, weights, sign)
+    variables = {name: Variable.of(weight) for name, weight in weights.items()}
+    ways = [_check(lowered, program, variables, sign) for sign in (1, -1)]
+    for size in SIZES:
+        with _changed(variables, size), defined(), _Way(variables) as way:
+            try:
+                program()
+            except RAISED as error:
+                reason = f"it raises {type(error).__name__} on weights {abs(size):g} times as large"
+                raise UnknownOperation("run", way.line, reason) from error
+        ways.append(way)
+    for way in ways[1:]:
+        if way.steps != ways[0].steps:
+            raise UnknownOperation("run", way.line_of_difference(ways[0]), OTHER_WAY)
 
 
 def _check(
-    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor], sign: int
-) -> None:
-    with _changed(weights, sign), defined():
-        given = {name: as_array(tensor, "") for name, tensor in weights.items()}
-        found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in program().items()}
+    lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, Variable], sign: int
+) -> _Way:
+    with _changed(weights, sign) as given, defined():
+        with _Way(weights) as way:
+            returned = program()
+        found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in returned.items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
     if found.keys() != read.keys():
         reason = REASON.format(f"{len(found)} outputs for {len(read)}", "branches")
@@ -62,6 +88,7 @@ def _check(
     for name, array in found.items():
         if array.shape != read[name].shape or _differs(array, read[name], most, usual):
             raise UnknownOperation(name, "", _reason(array, read[name], lowered.narrowing))
+    return way
 
 
 def _reason(found: np.ndarray, read: np.ndarray, narrowing: Sequence[str]) -> str:
@@ -74,6 +101,67 @@ def _reason(found: np.ndarray, read: np.ndarray, narrowing: Sequence[str]) -> st
     place = np.unravel_index(np.argmax(apart), apart.shape)
     why = f"rounds{f' to {narrowing[0]}' if narrowing else ''}, overflows"
     return REASON.format(f"{found[place]:.6g} for {read[place]:.6g}", why)
+
+
+class _Way(TorchDispatchMode):
+    """Notes which operations run, on which shapes and numbers, but for numbers that follow from weights."""
+
+    def __init__(self, weights: Mapping[str, Variable]) -> None:
+        super().__init__()
+        self.steps: list[Any] = []
+        self.lines: list[str] = []
+        self._seen: dict[int, tuple[StorageWeakRef, bool]] = {}
+        for variable in weights.values():
+            for tensor, _ in variable.parts:
+                self._note(tensor, True)
+
+    @property
+    def line(self) -> str:
+        """Returns the line of the last operation."""
+        return self.lines[-1] if self.lines else ""
+
+    def line_of_difference(self, other: _Way) -> str:
+        """Returns the line of the first operation that isn't the other's."""
+        both = zip(self.steps, other.steps, self.lines, strict=False)
+        return next((line for ours, theirs, line in both if ours != theirs), self.line)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = flat(args, kwargs)
+        self.steps.append((str(func), [self._described(each) for each in given]))
+        self.lines.append(user_line())
+        depends = any(self._depends(each) for each in given if is_tensor(each))
+        result = func(*args, **kwargs)
+        written = written_by(func, args, kwargs)
+        for each in (*flat(result, {}), *written):
+            if is_tensor(each):
+                self._note(each, depends or self._depends(each))
+        return result
+
+    def _described(self, each: Any) -> Any:
+        """Returns a number, or a tensor's shape; with its numbers if it comes from outside."""
+        if not is_tensor(each):
+            return repr(each) if isinstance(each, PLAIN) else type(each)
+        is_new = self._held(each) is None
+        if is_new:
+            self._note(each, False)
+        is_outside = is_new and each.layout is torch.strided and not each.is_quantized
+        return tuple(each.shape), each.dtype, digest_of(numbers_of(each)) if is_outside else None
+
+    def _note(self, tensor: torch.Tensor, depends: bool) -> None:
+        if tensor.layout is torch.strided:
+            with torch._C.DisableTorchFunction():
+                self._seen[storage_of(tensor)] = StorageWeakRef(tensor.untyped_storage()), depends
+
+    def _held(self, tensor: torch.Tensor) -> bool | None:
+        """Returns whether a tensor's storage depends on weights; None if it isn't known here."""
+        if tensor.layout is not torch.strided:
+            return False
+        reference, depends = self._seen.get(storage_of(tensor), (None, None))
+        return None if reference is None or reference.expired() else depends
+
+    def _depends(self, tensor: torch.Tensor) -> bool:
+        return bool(self._held(tensor))
 
 
 def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> bool:
@@ -96,18 +184,37 @@ def _rms(array: np.ndarray) -> float:
 
 
 @contextlib.contextmanager
-def _changed(weights: Mapping[str, torch.Tensor], sign: int) -> Iterator[None]:
-    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a sign, and restores it."""
+def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[str, np.ndarray]]:
+    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a factor, yields what it is then, and
+    restores it."""
     key = np.random.default_rng(0)
+    tensors = [tensor for variable in weights.values() for tensor, _ in variable.parts]
     with torch.inference_mode():
-        before = {name: tensor.clone() for name, tensor in weights.items()}
+        before = [tensor.clone() for tensor in tensors]
     try:
+        given = {}
         with torch.inference_mode():
-            for tensor in weights.values():
-                factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, tensor.shape)) for _ in range(2))
-                tensor.mul_(1 + factors.to(tensor)).add_(terms.to(tensor)).mul_(sign)
-        yield
+            for name, variable in weights.items():
+                factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, variable.shape)) for _ in range(2))
+                held = _held(variable)
+                changed = held.mul_(1 + factors.to(held)).add_(terms.to(held)).mul_(factor)
+                for tensor, places in variable.parts:
+                    tensor.copy_(changed if places is None else changed[torch.from_numpy(places)])
+                given[name] = as_array(changed, "")
+        yield given
     finally:
         with torch.inference_mode():
-            for name, tensor in weights.items():
-                tensor.copy_(before[name])
+            for tensor, old in zip(tensors, before, strict=True):
+                tensor.copy_(old)
+
+
+def _held(variable: Variable) -> torch.Tensor:
+    """Returns a copy of what a variable is."""
+    first = variable.parts[0][0]
+    held = torch.zeros(variable.shape, dtype=first.dtype)
+    for tensor, places in variable.parts:
+        if places is None:
+            held.copy_(tensor)
+        else:
+            held[torch.from_numpy(places)] = tensor
+    return held

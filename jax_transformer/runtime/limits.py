@@ -75,6 +75,12 @@ GZIP_RATIO = Limit(
 GZIP_FREE_BYTES = 4 * MIB
 """Bytes of text that GZIP_RATIO leaves alone: small files of a few repeated lines compress to anything."""
 JSON_BYTES = Limit("JSON_BYTES", 128 * MIB, "bytes of JSON", "the index of a thousand shards has 10 MB")
+CERTIFICATE_BYTES = Limit(
+    "CERTIFICATE_BYTES", 8 * MIB, "bytes in a certificate of a proof", "one of 1,000 arrays and 10,000 ids has 0.5 MB"
+)
+CERTIFICATE_ELEMENTS = Limit(
+    "CERTIFICATE_ELEMENTS", 2**22, "elements of a certificate's inputs", "eight images of 3 · 224 · 224 have 1,204,224"
+)
 TOKENIZER_BYTES = Limit(
     "TOKENIZER_BYTES", 128 * MIB, "bytes in a tokenizer's file", "a vocabulary of 262,144 tokens has 33 MB"
 )
@@ -117,6 +123,8 @@ LIMITS = (
     LINE_BYTES,
     GZIP_RATIO,
     JSON_BYTES,
+    CERTIFICATE_BYTES,
+    CERTIFICATE_ELEMENTS,
     TOKENIZER_BYTES,
     TOKEN_IDS,
     PATTERN_SECONDS,

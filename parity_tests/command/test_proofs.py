@@ -32,11 +32,15 @@ def test_a_module_is_proven_and_its_certificate_verified(
     assert held["command"] == arguments
     assert "weights.npz: not written: a witness is of two functions, and the verdict is proven" in outcome.told
     assert not (tmp_path / "weights.npz").exists()
-    assert main(["parity", "--verify", str(file)]) == 0
-    assert "holds: proven" in capsys.readouterr().out
-    file.write_text(json.dumps({**held, "inputs": {}}))
-    assert main(["parity", "--verify", str(file)]) == 4
-    assert "the ids are others" in capsys.readouterr().out
+    again = run(*arguments[:-3], "--verify", str(file), stages=None, dtypes=None)
+    assert again.code == 0, again.told
+    assert "holds: proven" in again.told
+    changed = {**held, "inputs": {**held["inputs"]}}
+    changed["inputs"]["labels"] = {**held["inputs"]["labels"], "values": held["inputs"]["source_ids"]["values"]}
+    file.write_text(json.dumps(changed))
+    again = run(*arguments[:-3], "--verify", str(file), stages=None, dtypes=None)
+    assert again.code == 4, again.told
+    assert "the ids are others: labels" in again.told
 
 
 def test_a_comparison_ends_with_a_proof(run: Run) -> None:
@@ -54,7 +58,7 @@ def test_a_refutation_writes_its_witness(run: Run, tmp_path: Path) -> None:
     with np.load(tmp_path / "weights.npz") as file:
         assert json.loads(str(file["__notes__"])) == held["difference"]["witness"]
         assert file["reference/head.weight"].shape == file["candidate/head/kernel"].T.shape == (19, 12)
-        assert file["inputs/source_ids"].tolist() == held["inputs"]["source_ids"]
+        assert file["inputs/source_ids"].tolist() == held["inputs"]["source_ids"]["values"]
 
 
 def test_verbose_lists_all_arrays_and_versions(run: Run) -> None:
@@ -160,7 +164,7 @@ def test_two_programs_take_fewer_options(arguments: list[str], expected: str, ru
 
 
 def test_a_file_that_is_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "no.json").write_text('{"schema": 1}')
+    (tmp_path / "no.json").write_text('{"schema": 2}')
     assert main(["parity", "--verify", str(tmp_path / "no.json")]) == 2
     told = capsys.readouterr().err
     assert "expected a certificate that jax-transformer parity --prove wrote; the top level: expected the field" in told

@@ -18,7 +18,7 @@ from jax_transformer.parity import Certificate, ParityError, compare, prove
 from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import _stage_proof, prove_pair
 from jax_transformer.proof import Result
-from jax_transformer.proof.certificate import changes
+from jax_transformer.proof.rechecking import changes
 from parity_tests.systems import make_case
 from torch_reference.pytorch import PytorchTransformer
 from torch_reference.trace import Trace
@@ -60,7 +60,7 @@ def test_a_function_is_a_module() -> None:
     assert certificate.verdict == "proven", str(certificate)
     assert {stage.name: len(stage.equal) for stage in certificate.stages} == {"forward": 2, "gradients": 5}
     assert certificate.log2_error < -80
-    assert certificate.inputs["ids"] == [[1, 2, 3]]
+    assert certificate.inputs["ids"]["values"] == [[1, 2, 3]]
 
 
 def test_a_module_is_another_with_other_names() -> None:

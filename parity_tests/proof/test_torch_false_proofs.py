@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import threading
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.dlpack import to_dlpack
 
 from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, torch_programs
 from jax_transformer.proof.torch_reruns import check_again
@@ -295,16 +298,50 @@ def _copied(w: torch.Tensor) -> torch.Tensor:
     return torch.DoubleTensor([w[0, 0]])
 
 
-UNSEEN: dict[str, Function] = {
+def _unwatched(w: torch.Tensor) -> float:
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return float(w[0, 0])
+
+
+def _listed(w: torch.Tensor) -> list[float]:
+    found: list[float] = w[0].tolist()
+    return found
+
+
+def _told(w: torch.Tensor) -> str:
+    return f"{w}"
+
+
+SEEN: dict[str, Function] = {
     "a factor of large numbers": lambda w: w * 1e9 * _copied(w),
     "a choice of NaN": lambda w: w * torch.where(_copied(w) == VALUE, 1.0, torch.nan),
-    "a choice of large numbers": lambda w: torch.cat([w[:1], w[1:] * torch.where(_copied(w) == VALUE, 1.0, 1e9)]),
     "an old constructor": lambda w: w + torch.DoubleTensor([w[0, 0], w[0, 1], 1.0, 2.0]),
     "an older one": lambda w: w + w.new([w[0, 0], w[0, 1], 1.0, 2.0]),
-    "DLPack's capsule": lambda w: w + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(w)),
+    "DLPack's capsule": lambda w: w + torch.utils.dlpack.from_dlpack(to_dlpack(w)),
     "text": lambda w: w + float(repr(w[0, 0]).removeprefix("tensor(").split(",")[0]),
+    "text in a format": lambda w: w + len(f"{w}"),
+    "text of PyTorch's own": lambda w: w + len(torch._tensor_str._str(w)),
     "a branch": lambda w: w if torch.DoubleTensor([w[0, 0]]).numpy()[0] > 0 else 2 * w,
     "another thread": _in_thread,
+    "a list in a script": lambda w: w + torch.jit.script(_listed)(w)[0],
+    "a text in a script": lambda w: w + len(torch.jit.script(_told)(w)),
+    "a copy": lambda w: w + float(copy.deepcopy(w)[0, 0]),
+    "shared memory": lambda w: w + len(w.clone().share_memory_()),
+}
+
+
+@pytest.mark.parametrize("name", list(SEEN))
+def test_a_way_out_of_pytorch_is_named(name: str) -> None:
+    with pytest.raises(UnknownOperation, match=r"weights|isn't seen|tensor's numbers") as error:
+        lower(SEEN[name])
+    assert __file__ in str(error.value)
+
+
+UNSEEN: dict[str, Function] = {
+    "a branch at large numbers": lambda w: w * (2 if _unwatched(w) > 50 else 1),
+    "a branch at small numbers": lambda w: w * (2 if abs(_unwatched(w)) < 0.01 else 1),
+    "a factor": lambda w: w * _unwatched(w),
+    "a number of a tensor": lambda w: w + torch.tensor([_unwatched(w)]),
     "memory that NumPy reads": _read_in_numpy,
     "memory that NumPy writes": _written_in_numpy,
     "numbers that are drawn": lambda w: w * np.random.default_rng().random(),
@@ -316,7 +353,7 @@ def test_what_isnt_seen_shows_on_other_weights(name: str) -> None:
     weight = torch.full(W, VALUE, dtype=torch.float64)
     program = lambda: {"output": UNSEEN[name](weight)}  # noqa: E731
     lowered = torch_programs.lower(program, {"w": weight})
-    with pytest.raises(UnknownOperation, match="when it runs again on other weights"):
+    with pytest.raises(UnknownOperation, match="on other weights"):
         check_again(lowered, program, {"w": weight})
     assert (weight == VALUE).all()
 

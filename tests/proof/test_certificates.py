@@ -20,6 +20,7 @@ from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.stages.proof import OF_STAGE
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.certificate import SCHEMA, SideProgram, StageProof, TaskProof
+from jax_transformer.proof.certificate_text import VERIFY
 from jax_transformer.proof.locating import Place
 from jax_transformer.proof.proving import Difference, Point
 from jax_transformer.runtime.json_schema import first_problem
@@ -62,6 +63,7 @@ def test_certificates_follow_the_schema(verdict: str, schema: Any) -> None:
 def test_the_schema_is_one_and_names_its_version(schema: Any) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["properties"]["schema"]["const"] == SCHEMA
+    assert schema["properties"]["verify"]["const"] == VERIFY
     assert schema["$id"].endswith(f":{SCHEMA}")
 
 
@@ -87,7 +89,7 @@ def test_the_schema_has_the_fields_of_the_classes(schema: Any, held: Any) -> Non
         return {field.name for field in dataclasses.fields(kind)}
 
     defined = {name: {*part.get("properties", ())} for name, part in schema["$defs"].items()}
-    assert {*schema["properties"]} == names(Certificate) - {"witness"} | {"verdict"}
+    assert {*schema["properties"]} == names(Certificate) - {"witness"} | {"verdict", "verify"}
     assert defined["stage"] == names(StageProof)
     assert defined["task"] == names(TaskProof)
     assert defined["program"] == names(SideProgram)
@@ -135,13 +137,20 @@ WRONG: list[tuple[tuple[Any, ...], Value, str]] = [
     (("difference", "candidate"), [], "difference.candidate: expected object or null; received []"),
     (("difference", "witness", "found"), 1, "difference.witness.found: expected boolean; received 1"),
     (("difference", "digits"), ..., "difference: expected the field digits"),
-    (("inputs", "x"), {}, "inputs.x: expected the field shape"),
-    (("inputs", "mask", 0, 0), "yes", "inputs.mask[0][0]: expected array or integer or boolean"),
+    (("inputs", "x"), {}, "inputs.x: expected the field dtype"),
+    (("inputs", "x", "dtype"), "object", "inputs.x.dtype: expected one of"),
+    (("inputs", "x", "shape", 0), -3, "inputs.x.shape[0]: expected at least 0"),
+    (("inputs", "mask", "values", 0, 0), "yes", "inputs.mask.values[0][0]: expected array or integer or boolean"),
     (("allowed",), ["everything"], "allowed[0]: expected one of"),
     (("seed",), 0.5, "seed: expected integer; received 0.5"),
+    (("seed",), -1, "seed: expected at least 0; received -1"),
+    (("seed",), 10**40, "seed: expected at most 9223372036854775807"),
+    (("verify",), "curl stranger | sh", "verify: expected"),
+    (("kind",), "program", "kind: expected one of"),
+    (("stages",), [], "stages: "),
     (("command",), "parity", 'command: expected array; received "parity"'),
-    (("schema",), 2, "schema: expected 1; received 2, which another version of jax-transformer writes"),
-    (("schema",), True, "schema: expected 1; received true"),
+    (("schema",), 1, "schema: expected 2; received 1, which another version of jax-transformer writes: prove the"),
+    (("schema",), True, "schema: expected 2; received true"),
     (("schema",), ..., "expected the field schema"),
 ]
 

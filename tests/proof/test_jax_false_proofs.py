@@ -296,3 +296,20 @@ SAME: dict[str, tuple[Function, Function]] = {
 @pytest.mark.parametrize("name", list(SAME))
 def test_the_same_function_is_proven(name: str) -> None:
     assert compared(*SAME[name]).verdict == "proven"
+
+
+TEXTS: dict[str, Function] = {
+    "str": lambda w: w * len(str(w)),
+    "repr": lambda w: w * len(repr(w.sum())),
+    "a format": lambda w: w * len(f"{w.sum():.3f}"),
+    "a text in a text": lambda w: w * len(f"{[w]}"),
+    "%": lambda w: w * len("%s" % w),  # noqa: UP031
+}
+
+
+@pytest.mark.parametrize("name", list(TEXTS))
+def test_a_text_of_weights_is_named(name: str) -> None:
+    """A traced array has none of the numbers that the text has in a run."""
+    with pytest.raises(UnknownOperation, match="numbers that depend on weights") as error:
+        lowered(TEXTS[name])
+    assert __file__ in str(error.value)

@@ -15,7 +15,6 @@ from jax.experimental import pallas as pl
 
 from jax_transformer.parity import prove
 from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo
-from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Result, Task, UnknownOperation, decide, jax_programs
 
@@ -263,11 +262,13 @@ def test_a_weight_that_one_side_ignores_is_no_obstacle() -> None:
         assert prove(ours, theirs, inputs={}, weights=both).verdict == "refuted"
 
 
-def test_gradients_of_two_weights_that_are_one_are_not_compared_with_one_of_them() -> None:
+def test_gradients_of_two_weights_that_are_one_are_summed() -> None:
     weight = np.ones(3)
     ours = AnyProgram("ours", lambda p, _: lax.stop_gradient(p["w"]) * p["w"], {}, {"w": weight})
     theirs = AnyProgram("theirs", lambda p, _: p["a"] * p["b"], {}, {"a": weight, "b": weight})
     two = AnyTwo(ours, theirs, {"a": "w", "b": "w"})
     assert decide(two.task(gradients=False)).verdict == "proven"
-    with pytest.raises(CannotRun, match="several weights of theirs are one of ours"):
-        two.task(gradients=True)
+    assert two.conditions == ("a and b of the reference are equal, as they are one in the candidate",)
+    assert decide(two.task(gradients=True)).verdict == "refuted"
+    ours = AnyProgram("ours", lambda p, _: p["w"] * p["w"], {}, {"w": weight})
+    assert decide(AnyTwo(ours, theirs, {"a": "w", "b": "w"}).task(gradients=True)).verdict == "proven"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.copies import check_copyable
+from jax_transformer.parity.backends.copies import check_apart, check_copyable, check_hooks
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -58,15 +59,19 @@ class Lowered:
             return proof_jax.outputs(self.candidate, self._params(drawn), self.problem, gradients=gradients)
 
         def theirs() -> Mapping[str, Any]:
-            return proof_torch.outputs(self.reference, self._module, self.problem, gradients=gradients)
+            return self._summed(proof_torch.outputs(self.reference, self._module, self.problem, gradients=gradients))
 
-        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else ())
+        if gradients:
+            self._check_tied()
+        fixed = dict(self._module.named_parameters())
+        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else (), fixed)
 
     def steps(self) -> Task:
         """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
         optimizer of its own. It changes the reference's module."""
         import torch
 
+        self._check_tied()
         has_own = self.reference.programs.optimizer is not None
         of_rule = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
         rates = np.array(of_rule) if has_own else FIRST_RATES
@@ -105,14 +110,17 @@ class Lowered:
         more: Arrays,
         more_tensors: Mapping[str, Any],
         prefixes: tuple[str, ...],
+        fixed: Mapping[str, Any] = MappingProxyType({}),
     ) -> Task:
         """Lowers both programs.
 
         Args:
           more, more_tensors: inputs beside the weights, for both sides.
           prefixes: what precedes names of the reference's tensors in its outputs.
+          fixed: the reference's tensors that it may not change.
         """
         from jax_transformer.proof import jax_programs, torch_programs
+        from jax_transformer.proof.torch_memory import Variable
         from jax_transformer.proof.torch_reruns import check_again
 
         with in_precision("float64"):
@@ -123,10 +131,14 @@ class Lowered:
         own = getattr(self.reference.reference, "module", None)
         if own is not None:
             check_copyable(own)
-        read = {name: held[name] for name in self._given} | dict(more_tensors)
-        reference = torch_programs.lower(
-            theirs, read, hidden=() if own is None else own.state_dict(keep_vars=True).values()
-        )
+            check_apart(own)
+            check_hooks(own)
+        read: dict[str, Any] = dict(more_tensors)
+        for first in dict.fromkeys(given.first for given in self._given.values()):
+            names = self._tied_apart.get(first, [first])
+            read[first] = Variable(self._given[first].shape, tuple((held[name], None) for name in names))
+        hidden = () if own is None else own.state_dict(keep_vars=True).values()
+        reference = torch_programs.lower(theirs, read, hidden=hidden, fixed=fixed)
         check_again(reference, theirs, read)
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
@@ -149,19 +161,62 @@ class Lowered:
         return {path: leaves[path] for path in self._drawn_paths}, theirs
 
     def _aligned(self, outputs: Arrays, prefixes: tuple[str, ...]) -> Arrays:
-        """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves."""
+        """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves. Of tensors that
+        it has apart and the candidate ties, the first is compared."""
+
+        def first(name: str) -> str:
+            group = self._given[name].first
+            return self._tied_apart[group][0] if group in self._tied_apart else name
+
         own = {name: array for name, array in outputs.items() if not name.startswith(prefixes) and name != LOSS}
         shapes = [ids.shape for ids in self.problem.ids]
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             of_tensors = {
-                name: np.asarray(outputs.get(prefix + name, np.zeros(given.shape)), np.float64)
+                name: np.asarray(outputs.get(prefix + first(name), np.zeros(given.shape)), np.float64)
                 for name, given in self._given.items()
             }
             leaves = self._ported(of_tensors)
             trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
             found |= {prefix + path: leaf for path, leaf in layer_by_layer(trained).items()}
         return found
+
+    def _summed(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Sums the gradients of tensors of which the porting table makes one."""
+        found = dict(found)
+        for names in self._tied_apart.values():
+            arrived = [found.pop(GRADIENT + name) for name in names if GRADIENT + name in found]
+            if arrived:
+                found[GRADIENT + names[0]] = sum(arrived[1:], arrived[0])
+        return found
+
+    @cached_property
+    def _tied_apart(self) -> dict[str, list[str]]:
+        """Returns the names of the module's own tensors that the candidate ties, by the first."""
+        return self._groups(self._module.state_dict(keep_vars=True))
+
+    @cached_property
+    def _tied_here(self) -> dict[str, list[str]]:
+        """Returns the names of one tensor of the module that are several leaves of the candidate, by the first."""
+        return self._groups(self._tensors(self.problem.params))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Returns for which weights alone the sides are compared: those that the reference has apart, and the candidate
+        ties."""
+        apart, here = (map(" and ".join, each.values()) for each in (self._tied_apart, self._tied_here))
+        return (
+            *(f"{names} of the reference are equal, as they are one in the candidate" for names in apart),
+            *(f"the candidate's leaves for {names} are equal, as they are one in the reference" for names in here),
+        )
+
+    def _check_tied(self) -> None:
+        """Raises CannotRun if the candidate has apart what the reference ties: one gradient is a sum of several."""
+        for names in self._tied_here.values():
+            raise CannotRun(
+                f"{' and '.join(names)} are one tensor of the reference, and several leaves of the candidate: their "
+                "gradients aren't compared"
+            )
 
     def _ported(self, tensors: Arrays) -> Arrays:
         """Carries the reference's tensors, with those that its module keeps, through the porting table."""
@@ -198,9 +253,24 @@ class Lowered:
 
     @cached_property
     def _given(self) -> dict[str, _Given]:
-        """Describes these tensors."""
-        tensors, first = self._tensors(self.problem.params), dict[int, str]()
-        return {name: _Given(array.shape, first.setdefault(id(array), name)) for name, array in tensors.items()}
+        """Describes these tensors. Those of one array of the candidate are one, and those that the module ties."""
+        tensors, held = self._tensors(self.problem.params), self._module.state_dict(keep_vars=True)
+        first = {name: name for name in tensors}
+        for same in (tensors, held):
+            known: dict[int, str] = {}
+            for name in tensors:
+                other = known.setdefault(id(same[name]), name)
+                joined, added = first[other], first[name]
+                if joined != added:
+                    first = {each: joined if group == added else group for each, group in first.items()}
+        return {name: _Given(array.shape, first[name]) for name, array in tensors.items()}
+
+    def _groups(self, held: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Returns the names of tensors that are one here, and several in a state_dict, by the first; one for each."""
+        found: dict[str, dict[int, str]] = {}
+        for name, given in self._given.items():
+            found.setdefault(given.first, {}).setdefault(id(held[name]), name)
+        return {first: list(names.values()) for first, names in found.items() if len(names) > 1}
 
     @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, Watched, watch
-from jax_transformer.parity.backends.copies import check_copyable, copied
+from jax_transformer.parity.backends.copies import check_copyable, check_hooks, copied
 from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
-from jax_transformer.parity.backends.side import Arrays, CannotRun
+from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.ties import Leaf, Lies, Ties, find_ties, shared_memory
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Program, Task, UnknownOperation
+from jax_transformer.proof.jaxprs import used_inputs
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ COTANGENT = "cotangent"
 
 OF_SOFTMAX = re.compile(r"@(logits|weights)(#\d+)?$")
 """Ends the names of what a softmax inside a module reads and returns."""
+
+
+class Wanted(NamedTuple):
+    """Says what to lower beside the output."""
+
+    gradients: frozenset[str] | None
+    """The variables to differentiate by, in place of activations; None: activations."""
+    of_frozen: bool
+    """Whether a module's weight that takes no gradient counts as one with a gradient of zero."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +62,45 @@ class AnyProgram:
     def is_module(self) -> bool:
         return hasattr(self.program, "state_dict")
 
-    def lower(self, *, gradients: bool) -> Program:
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Returns the weights that a module calls its parameters; all of a function's."""
+        if not self.is_module:
+            return frozenset(self.weights)
+        module: Any = self.program
+        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        own |= {name for name, tensor in module.named_buffers(remove_duplicate=False) if tensor.requires_grad}
+        return frozenset(own & {*self.weights})
+
+    def shared_memory(self) -> dict[str, Lies]:
+        """Returns where those weights lie that share numbers. Raises UnknownOperation for two dtypes in one memory."""
+        program: Any = self.program
+        return shared_memory(program, list(self.weights)) if self.is_module else {}
+
+    def lower(self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted) -> Program:
         """Lowers it on its inputs.
+
+        Args:
+          leaves: which parts of variables its weights are.
+          shapes: the variables by name.
 
         Raises:
           UnknownOperation: an operation has no rule, or control flow depends on weights.
           CannotRun: it raises.
           ParityError: it returns something else than arrays.
         """
+        given = {leaf.variable: shapes[leaf.variable] for leaf in leaves.values()}
         with cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in float64"):
-            return self._lower_module(gradients) if self.is_module else self._lower_function(gradients)
+            return (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        """Returns which of these weights it may read; of a function, those that its output depends on."""
+        if self.is_module:
+            return {*names}
+        with in_precision("float64"):
+            closed = jax.make_jaxpr(self._called)(self._float64_weights, self._float64_inputs)
+        used = used_inputs(closed)[: len(self.weights)]  # of a dict, in the order of its keys
+        return {name for name, is_used in zip(sorted(self.weights), used, strict=True) if is_used} & {*names}
 
     @property
     def floats(self) -> dict[str, np.ndarray]:
@@ -68,29 +108,37 @@ class AnyProgram:
             INPUT + name: array.astype(np.float64) for name, array in self.inputs.items() if array.dtype.kind == "f"
         }
 
-    def _lower_function(self, gradients: bool) -> Program:
+    def _lower_function(
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
+    ) -> Program:
         from jax_transformer.proof.jax_programs import lower
 
         def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
             given = {name: jnp.asarray(array) for name, array in given.items()}
             inputs = {name: given.get(INPUT + name, jnp.asarray(array)) for name, array in self.inputs.items()}
-            weights = {name: given[name] for name in self.weights}
-            if not gradients:
-                return self._called(weights, inputs)
 
-            def product(weights: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-                found = self._called(weights, inputs)
+            def called(variables: Mapping[str, Any]) -> dict[str, Any]:
+                held = {**given, **variables}
+                return self._called({name: leaf.of(held[leaf.variable]) for name, leaf in leaves.items()}, inputs)
+
+            if wanted.gradients is None:
+                return called({})
+
+            def product(variables: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+                found = called(variables)
                 return (found[OWN] * given[COTANGENT]).sum(), found
 
-            of_weights, found = jax.grad(product, has_aux=True)(weights)
+            trained = {name: given[name] for name in shapes if name in wanted.gradients}
+            of_weights, found = jax.grad(product, has_aux=True)(trained)
             return {**found, **{GRADIENT + name: gradient for name, gradient in of_weights.items()}}
 
         more = {}
         with in_precision("float64"):
-            if gradients:
+            if wanted.gradients is not None:
                 shape = jax.eval_shape(self._called, self._float64_weights, self._float64_inputs)[OWN].shape
                 more = {COTANGENT: np.zeros(shape)}
-            return lower(outputs, {**self._float64_weights, **self.floats, **more})
+            variables = {name: np.zeros(shape) for name, shape in shapes.items()}
+            return lower(outputs, {**variables, **self.floats, **more})
 
     def _called(self, weights: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the function's trace and output by name."""
@@ -112,42 +160,54 @@ class AnyProgram:
     def _float64_inputs(self) -> dict[str, np.ndarray]:
         return {name: self.floats.get(INPUT + name, array) for name, array in self.inputs.items()}
 
-    def _lower_module(self, gradients: bool) -> Program:
+    def _lower_module(
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
+    ) -> Program:
         import torch
 
+        from jax_transformer.proof.torch_memory import Variable
         from jax_transformer.proof.torch_programs import lower
         from jax_transformer.proof.torch_reruns import check_again
 
         original: Any = self.program
         check_copyable(original)
+        if wanted.gradients is not None:
+            check_hooks(original)
         module: Any = copied(original).to(torch.float64)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
         held = module.state_dict(keep_vars=True)
         for name, tensor in held.items():
             if tensor.is_complex():
                 raise UnknownOperation("input", "", f"{name} is complex")
-        read = {name: held[name] for name in self.weights}
-        read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
-        cotangent = self._cotangent(tensors) if gradients else None
+            if not tensor.is_leaf:  # the copy of a script computes it from another tensor
+                tensor.detach_().requires_grad_()
+        variables = {name: Variable(shape, tuple(_parts(held, leaves, name))) for name, shape in shapes.items()}
+        read: dict[str, Any] = {**variables, **{name: tensors[name.removeprefix(INPUT)] for name in self.floats}}
+        cotangent = None if wanted.gradients is None else self._cotangent(tensors)
         if cotangent is not None:
             read[COTANGENT] = cotangent
 
         def outputs() -> dict[str, torch.Tensor]:
             given = {name: tensor.clone() for name, tensor in tensors.items()}  # which it may change
             with deterministic():
-                if not gradients:
-                    return _named(module, watch(module, (), given, keep_gradients=False))
-                output = module(**given)
-                trained = {name: one for name, one in held.items() if one.requires_grad}
-                total = (output * cotangent).sum()
-                of_trained = torch.autograd.grad(total, [*trained.values()], allow_unused=True) if trained else ()
-            named = zip(trained.items(), of_trained, strict=True)
-            gradients_by_name = {
-                GRADIENT + name: torch.zeros_like(weight) if one is None else one for (name, weight), one in named
-            }
-            return {OWN: output, **gradients_by_name}
+                if wanted.gradients is None:
+                    return _named(module, watch(module, (), given, enable_gradients=True))
+                module.zero_grad(set_to_none=True)
+                with torch.enable_grad():
+                    output = module(**given)
+                    total = (output * cotangent).sum()
+                if total.requires_grad:
+                    total.backward()  # with all hooks, as training runs them
+                found = {OWN: output}
+                for name in filter(wanted.gradients.__contains__, variables):
+                    trained = [part for part in variables[name].parts if part[0].requires_grad]
+                    if trained or wanted.of_frozen:
+                        found[GRADIENT + name] = _gradient(variables[name].shape, trained)
+                module.zero_grad(set_to_none=True)
+            return found
 
-        program = lower(outputs, read, hidden=original.state_dict(keep_vars=True).values())
+        hidden = original.state_dict(keep_vars=True).values()
+        program = lower(outputs, read, hidden=hidden, fixed=dict(module.named_parameters()))
         check_again(program, outputs, read)
         return program
 
@@ -156,13 +216,37 @@ class AnyProgram:
         import torch
 
         module: Any = copied(self.program).to(torch.float64)
-        with torch.no_grad(), deterministic():
+        with torch.enable_grad(), deterministic():
             output = module(**{name: tensor.clone() for name, tensor in tensors.items()})
         if not isinstance(output, torch.Tensor):
             raise ParityError(
                 f"{self.name}: expected a module that returns one tensor; received {type(output).__name__}"
             )
-        return torch.zeros_like(output)
+        return torch.zeros_like(output, requires_grad=False)
+
+
+def _parts(held: Mapping[str, Any], leaves: Mapping[str, Leaf], variable: str) -> Iterator[tuple[Any, Any]]:
+    """Yields the tensors that are parts of a variable, each once, and which."""
+    seen = set[int]()
+    for name, leaf in leaves.items():
+        if leaf.variable == variable and id(held[name]) not in seen:
+            seen.add(id(held[name]))
+            yield held[name], leaf.places
+
+
+def _gradient(shape: tuple[int, ...], trained: Iterable[tuple[torch.Tensor, Any]]) -> torch.Tensor:
+    """Returns the sum of the gradients that arrived at the tensors of a variable."""
+    import torch
+
+    total = torch.zeros(shape, dtype=torch.float64)
+    for tensor, places in trained:
+        if not tensor.is_leaf or tensor.grad is None:
+            continue
+        if places is None:
+            total = total + tensor.grad
+        else:
+            total = total.index_put((torch.from_numpy(places),), tensor.grad, accumulate=True)
+    return total
 
 
 def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
@@ -196,55 +280,97 @@ class AnyTwo:
     names: Mapping[str, str] = field(default_factory=dict)
     """The reference's names of weights → the candidate's, where they differ."""
 
+    @cached_property
+    def ties(self) -> Ties:
+        """Returns which weights are one. Raises UnknownOperation for weights that share memory in two dtypes."""
+        both = self.candidate, self.reference
+        weights = tuple({name: np.shape(array) for name, array in one.weights.items()} for one in both)
+        names = {name: self.names.get(name, name) for name in self.reference.weights}
+        return find_ties(weights, names, tuple(one.shared_memory() for one in both))  # type: ignore[arg-type]
+
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """Returns for which weights alone the programs are compared, one text for each condition."""
+        found = []
+        for apart in self.ties.apart:
+            side, other = ("candidate", "reference")[:: -1 if apart.side else 1]
+            read = (self.candidate, self.reference)[apart.side].reads(apart.names)
+            names = [name for name in apart.names if name in read]
+            if len(names) > 1:
+                found.append(f"{' and '.join(names)} of the {side} are equal, as they are one in the {other}")
+            elif len(apart.names) == 1:
+                found.append(f"elements of {apart.names[0]} of the {side} are equal, as they are one in the {other}")
+        return tuple(found)
+
     def task(self, *, gradients: bool) -> Task:
-        """Lowers both. Raises as `AnyProgram.lower` does, and CannotRun where gradients have no partners."""
-        if gradients and len({*map(self._ours, self.reference.weights)}) < len(self.reference.weights):
-            raise CannotRun(f"several weights of {self.reference.name} are one of {self.candidate.name}")
-        ours, theirs = (one.lower(gradients=gradients) for one in (self.candidate, self.reference))
-        shapes = {self._ours(name): shape for name, shape in theirs.inputs.items()} | ours.inputs
+        """Lowers both. Raises as `AnyProgram.lower` does."""
+        wanted = Wanted(self._trained if gradients else None, self.candidate.is_module and self.reference.is_module)
+        both = zip((self.candidate, self.reference), self.ties.leaves, strict=True)
+        ours, theirs = _without_zeros(*(one.lower(leaves, self.ties.shapes, wanted) for one, leaves in both))
+        shapes = {**theirs.inputs, **ours.inputs}
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
             drawn = {name: draw(shape) for name, shape in shapes.items()}
-            mapped = {name: drawn[self._ours(name)] for name in theirs.inputs}
-            return drawn, mapped
+            return drawn, drawn
 
         def align(outputs: Arrays) -> Arrays:
             return {
                 name: _shaped(array, ours.outputs[name].shape)
                 if name in ours.outputs and OF_SOFTMAX.search(name)
                 else array
-                for name, array in self._renamed(outputs).items()
+                for name, array in outputs.items()
             }
 
-        own = self.own(self.candidate), self.own(self.reference)
-        return Task(ours, theirs, draw, align, _is_masked, None if gradients else own)
+        own = self.own()
+        return Task(ours, theirs, draw, align, _is_masked, None if gradients else (own, own))
 
-    def own(self, one: AnyProgram) -> dict[str, np.ndarray]:
-        """Returns the weights and floating-point inputs that a program is given."""
-        weights = {name: np.asarray(array, np.float64) for name, array in one.weights.items()}
-        return {**weights, **one.floats}
+    @cached_property
+    def _trained(self) -> frozenset[str]:
+        """Returns the variables that programs differentiate: the parameters of modules, or all weights of functions.
+        Whether a module's buffer is trained isn't a question to a function."""
+        both = tuple(zip((self.candidate, self.reference), self.ties.leaves, strict=True))
+        chosen = [pair for pair in both if pair[0].is_module] or both
+        return frozenset(leaves[name].variable for one, leaves in chosen for name in one.parameters)
+
+    def own(self) -> dict[str, np.ndarray]:
+        """Returns the candidate's weights as variables, and floating-point inputs."""
+        found = {name: np.zeros(shape) for name, shape in self.ties.shapes.items()}
+        for name, leaf in self.ties.leaves[0].items():
+            array = np.asarray(self.candidate.weights[name], np.float64)
+            if leaf.places is None:
+                found[leaf.variable] = array
+            else:
+                found[leaf.variable][leaf.places] = array
+        return {**found, **self.candidate.floats}
 
     def carried(self, drawn: Arrays) -> tuple[Arrays, Arrays]:
-        """Returns weights and floating-point inputs, by the candidate's names, as both programs read them."""
-        theirs = {name: drawn[self._ours(name)] for name in self.own(self.reference)}
-        return drawn, theirs
+        """Returns weights and floating-point inputs as both programs read them."""
+        return drawn, drawn
 
     def written(self, drawn: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-        """Returns weights, by the candidate's names, as users load them: those of both programs, and the inputs."""
-        both = (
-            {name: array for name, array in side.items() if not name.startswith(INPUT)} for side in self.carried(drawn)
+        """Returns variables as users load them: the weights of both programs, and the inputs."""
+        ours, theirs = (
+            {name: leaf.of(drawn[leaf.variable]) for name, leaf in leaves.items()} for leaves in self.ties.leaves
         )
-        inputs = {name: drawn.get(INPUT + name, array) for name, array in self.candidate.inputs.items()}
-        return *both, inputs  # type: ignore[return-value]
+        return ours, theirs, {name: drawn.get(INPUT + name, array) for name, array in self.candidate.inputs.items()}
 
-    def _ours(self, name: str) -> str:
-        return self.names.get(name, name)
 
-    def _renamed(self, outputs: Arrays) -> Arrays:
-        return {
-            GRADIENT + self._ours(name.removeprefix(GRADIENT)) if name.startswith(GRADIENT) else name: array
-            for name, array in outputs.items()
-        }
+def _without_zeros(ours: Program, theirs: Program) -> tuple[Program, Program]:
+    """Leaves out gradients that one program alone has, and that are zero whatever the weights: such as one that is
+    stopped, of a weight that the other program doesn't train."""
+
+    def kept(program: Program, other: Program) -> Program:
+        left_out = [
+            name
+            for name, value in program.outputs.items()
+            if name.startswith(GRADIENT)
+            and name not in other.outputs
+            and value.known is not None
+            and not value.known.any()
+        ]
+        return program.restricted([name for name in program.outputs if name not in left_out]) if left_out else program
+
+    return kept(ours, theirs), kept(theirs, ours)
 
 
 def weights_of(program: Any, given: Arrays | None) -> dict[str, np.ndarray]:

@@ -29,13 +29,13 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
         found = {**activations, LOSS: loss}
         if not gradients:
             return found
-        trained = [one for one in module.parameters() if one.requires_grad]
-        of_trained = torch.autograd.grad(loss, trained, allow_unused=True)
-    by_tensor = {id(one): gradient for one, gradient in zip(trained, of_trained, strict=True)}
+        module.zero_grad(set_to_none=True)
+        if loss.requires_grad:
+            side._pass_back(loss)  # with all hooks, as training runs them
     held = module.state_dict(keep_vars=True)
-    return found | {
-        GRADIENT + name: gradient for name, one in held.items() if (gradient := by_tensor.get(id(one))) is not None
-    }
+    found |= {GRADIENT + name: one.grad for name, one in held.items() if one.is_leaf and one.grad is not None}
+    module.zero_grad(set_to_none=True)
+    return found
 
 
 def steps(

@@ -7,17 +7,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jax_transformer.parallel.mesh import described
+import numpy as np
+
+from jax_transformer.parallel.mesh import described as described_mesh
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
+from jax_transformer.parity.backends.proof_jax import GRADIENT
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import LIBRARIES, Pair
 from jax_transformer.parity.witness_weights import kinds_for_model
 from jax_transformer.parity.witnesses import Subject, find_witness
 from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
-from jax_transformer.proof.certificate import difference_of
+from jax_transformer.proof.certificate import described, difference_of
 from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.environment import environment
 
@@ -25,6 +28,8 @@ STAGES = ("forward", "loss", "gradients", "steps")
 """What can be proven of models. steps: the parameters after one and after three optimizer steps."""
 ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
 """The sentences, and the tokens of source and target, on which large models are compared."""
+MOST_NAMES = 3
+"""The most names of arrays that a reason lists."""
 LOGITS = "logits"
 """What models return."""
 OF_STAGE = {
@@ -73,15 +78,16 @@ def prove_pair(
         if after_steps:
             progress("proof: optimizer steps")
             collected.prove(after_steps, both.steps)
-    ids = {name: getattr(problem, name).tolist() for name in ("source_ids", "decoder_input_ids", "labels")}
+    ids = {name: getattr(problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
     certificate = collected.certificate(_name(pair.candidate), pair.reference.name, ids)
-    return replace(certificate, allowed=tuple(sorted(pair.allow)))
+    conditions = both.conditions if collected.tasks else ()
+    return replace(certificate, allowed=tuple(sorted(pair.allow)), conditions=conditions)
 
 
 def _name(candidate: Any) -> str:
     """Returns the name of a side, with its mesh if it has one."""
     mesh = candidate.devices.mesh if isinstance(candidate, JaxSide) else None
-    return candidate.name if mesh is None else f"{candidate.name} on {described(mesh)}"
+    return candidate.name if mesh is None else f"{candidate.name} on {described_mesh(mesh)}"
 
 
 def proof_problem(pair: Pair, seed: int) -> Problem:
@@ -165,14 +171,14 @@ class Collected:
         facts, self.witness = find_witness(task, result, self.subject, self.seed)
         return facts
 
-    def certificate(self, candidate: str, reference: str, inputs: Mapping[str, Any]) -> Certificate:
+    def certificate(self, candidate: str, reference: str, inputs: Mapping[str, np.ndarray]) -> Certificate:
         return Certificate(
             candidate,
             reference,
             tuple(self.stages),
             tuple(self.tasks),
             self.difference,
-            inputs,
+            described(inputs),
             seed=self.seed,
             environment=environment(LIBRARIES),
             witness=self.witness,
@@ -210,6 +216,13 @@ def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
         return StageProof(name, "unknown", alone=alone, reason="nothing was compared: no name is on both sides")
     if name == "forward" and output not in equal:
         return StageProof(name, "unknown", equal, alone=alone, reason="the outputs weren't compared")
+    if name == "gradients" and alone:
+        names = ", ".join(one.removeprefix(GRADIENT) for one in alone[:MOST_NAMES])
+        reason = (
+            f"one side alone has a gradient of {names}; the other doesn't train it (requires_grad=False): stop it on "
+            "both sides (jax.lax.stop_gradient), or on neither"
+        )
+        return StageProof(name, "unknown", equal, alone=alone, reason=reason)
     if result.verdict == "refuted":
         reason = "the same at one point, where another stage differs"
         return StageProof(name, "unknown", equal, alone=alone, reason=reason)
