@@ -102,9 +102,9 @@ def _forward_kernel(plan: Plan, ids: dict[str, Any], refs: SimpleNamespace) -> N
 def _inner_kernel(plan: Plan, ids: dict[str, Any], refs: SimpleNamespace) -> None:
     """Computes the inner product of a query's weights and their gradients.
 
-    That of the context and its gradient is the same number, rounded otherwise. Where one weight is nearly 1, its logit's
-    gradient is the difference between the gradient of the weight and this product, and nothing but rounding would be
-    left of it: in TensorFloat-32, keys' gradients were off by twice their size.
+    That of the context and its gradient is the same number, rounded otherwise. Where one weight is nearly 1, its
+    logit's gradient is the difference between the gradient of the weight and this product, and nothing but rounding
+    would be left of it: in TensorFloat-32, keys' gradients were off by twice their size.
     """
     query, gradient = refs.query[...], refs.gradient[...]
     largest, inverse = (refs.statistics[pl.ds(row, 1)] for row in range(2))
