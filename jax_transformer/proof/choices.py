@@ -150,7 +150,7 @@ def computed(b: Emitter, function: Callable[..., np.ndarray], inputs: Sequence[V
     ]
     found = np.asarray(function(*arrays))
     if (found == found[..., :1]).all():
-        return b.constant(np.ascontiguousarray(found[..., 0]))
+        return b.constant(np.array(found[..., 0]))
     if found.dtype.kind in "iu":
         return Value(shape, "int", None, node, None, found)
     number = weighted(b, node, found)

@@ -232,6 +232,8 @@ class Signs:
                 sign *= -1 if one.name == "negate" else 1
             elif one.name in ("broadcast", "reshape") and self.values[one.inputs[0]].size == 1:
                 waiting += one.inputs
+            elif (known := self.values[each].known) is not None and (known < 0).all():
+                sign = -sign
             elif not self.never_negative(each):
                 odd ^= {each}
         return frozenset(odd), sign

@@ -94,6 +94,10 @@ SAME: dict[str, tuple[Side, Side]] = {
         in_jax(lambda w: w["table"][jnp.argmax(-logits(w), -1)]),
         in_torch(lambda w: torch.nn.functional.embedding(logits(w).argmin(-1), w["table"])),
     ),
+    "one row of a table": (
+        in_jax(lambda w: w["table"][jnp.argmax(logits(w)[0])]),
+        in_torch(lambda w: w["table"].index_select(0, logits(w)[:1].argmax(-1))[0]),
+    ),
     "the largest and where it is": (
         in_jax(lambda w: (logits(w).max(-1), jnp.argmax(logits(w), -1) * 1.0)[0]),
         in_torch(lambda w: logits(w).max(-1)[0]),
