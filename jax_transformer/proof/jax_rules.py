@@ -231,7 +231,7 @@ def cumsum(b: Builder, x: Value, *, axis: int, reverse: bool, **params: Any) -> 
 
 @rule("reshape")
 def reshape(b: Builder, x: Value, *, new_sizes: Any, dimensions: Any = None, **params: Any) -> Value:
-    return b.reshape(x, new_sizes)
+    return b.reshape(x if dimensions is None else b.transpose(x, dimensions), new_sizes)
 
 
 @rule("squeeze")

@@ -91,7 +91,7 @@ CASES: dict[str, list[Case]] = {
     "pmax": [of(jax.vmap(lambda x: lax.pmax(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "pmin": [of(jax.vmap(lambda x: lax.pmin(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "cumsum": [of(lambda x: lax.cumsum(x, 1)), of(lambda x: lax.cumsum(x, 0))],
-    "reshape": [of(lambda x: x.reshape(3, 2))],
+    "reshape": [of(lambda x: x.reshape(3, 2)), of(lambda x: lax.reshape(x, (3, 2), dimensions=(1, 0)))],
     "squeeze": [of(lambda x: lax.squeeze(x, (1,)), (2, 1, 3))],
     "transpose": [of(lambda x: x.transpose(2, 0, 1), (2, 3, 4))],
     "broadcast_in_dim": [of(lambda x: lax.broadcast_in_dim(x, (3, 4, 2), (0, 2)), (3, 2))],
