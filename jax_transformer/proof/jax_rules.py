@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
 ROUNDED = frozenset((
     "add", "add_any", "sub", "mul", "div", "sqrt", "rsqrt", "square", "one_minus_square", "integer_pow", "pow",
     "exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos",
-    "reduce_sum", "cumsum", "dot_general",
+    "reduce_sum", "cumsum", "dot_general", "convert_element_type", "reduce_precision",
 ))  # fmt: skip
 """Primitives whose results floats round, so that a comparison of constants may depend on how they are computed."""
 LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
@@ -88,10 +87,7 @@ def integer_pow(b: Builder, x: Value, *, y: int, **params: Any) -> Value:
 
 @rule("pow")
 def power(b: Builder, x: Value, exponent: Value, **params: Any) -> Value:
-    different = None if exponent.known is None else np.unique(exponent.known)
-    if different is None or different.size != 1:
-        raise UnknownOperation("pow", b.line, "its exponent isn't one known number")
-    return b.broadcast(b.power(x, Fraction(float(different[0]))), np.broadcast_shapes(x.shape, exponent.shape))
+    return b.power_of_known(x, exponent)
 
 
 @rule("log1p")

@@ -39,6 +39,10 @@ class UnknownOperation(Exception):
         self.operation, self.line, self.reason = operation, where, reason
 
 
+class WideIntegers(Exception):
+    """Raised where a program computes integers that 32 bits don't hold, and is read as one of 32 bits."""
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """An array in a program."""
@@ -73,6 +77,15 @@ class Operation:
 
 
 @dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers that depend on no weight."""
+
+    array: np.ndarray
+    radius: np.ndarray
+    """How far the roundings of a program's types may have moved each of them."""
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """Operations in execution order, and the names of some of their values."""
 
@@ -84,11 +97,22 @@ class Program:
     """How often each of the framework's operations was lowered."""
     axioms: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
     """The axioms that lowering used → where."""
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    """The last operations that depend on no weight → what they compute."""
+    unknown: Mapping[str, UnknownOperation] = field(default_factory=dict)
+    """Outputs that no rule computes, by name → why."""
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the weights by name."""
         return {one.attributes["name"]: one.shape for one in self.operations if one.name == "input"}
+
+    @property
+    def rounds(self) -> bool:
+        """Returns whether some operation rounds to a type narrower than float64."""
+        return bool(self.narrowing) or any(
+            one.name == "rounded" and "unit" in one.attributes for one in self.operations
+        )
 
     def size(self, node: int) -> int:
         """Returns how many elements an operation computes."""
@@ -112,7 +136,8 @@ class Program:
             name: value if value.node is None else replace(value, node=numbers[value.node])
             for name, value in outputs.items()
         }
-        return replace(self, operations=operations, outputs=moved)
+        tables = {numbers[node]: table for node, table in self.tables.items() if node in numbers}
+        return replace(self, operations=operations, outputs=moved, tables=tables)
 
     def sha256(self) -> str:
         """Returns a digest of operations, constants and outputs, without source lines."""

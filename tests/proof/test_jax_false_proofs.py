@@ -191,7 +191,7 @@ UNKNOWN: dict[str, Function] = {
     "a key of random numbers": lambda w: w * jax.random.normal(jax.random.key(0), W),
     "rounding": lambda w: jnp.round(w),
     "integers of weights": lambda w: w.astype(jnp.int32) // 2,
-    "complex numbers": lambda w: jnp.real(w * (1 + 2j)),
+    "the logarithm of complex numbers": lambda w: jnp.real(jnp.log(w * (1 + 2j))),
     "the place of the largest": lambda w: jnp.argmax(w, -1) * 1.0,
     "sorting": lambda w: jnp.sort(w),
     "the top two": lambda w: jax.lax.top_k(w, 2)[0],

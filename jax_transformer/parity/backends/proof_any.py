@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,13 +17,14 @@ import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, Watched, watch
 from jax_transformer.parity.backends.copies import check_copyable, copied
-from jax_transformer.parity.backends.precision import in_precision
+from jax_transformer.parity.backends.precision import in_bits
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
 from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
+from jax_transformer.parity.backends.user_errors import RAISED, cannot_run, shapes_of
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Program, Task, UnknownOperation
+from jax_transformer.proof.programs import WideIntegers
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -59,21 +62,67 @@ class AnyProgram:
           CannotRun: it raises.
           ParityError: it returns something else than arrays.
         """
-        with cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in float64"):
-            return self._lower_module(gradients) if self.is_module else self._lower_function(gradients)
+        return self._lower_module(gradients) if self.is_module else self._lower_function(gradients)
 
     @property
     def floats(self) -> dict[str, np.ndarray]:
+        """Returns the floating-point inputs by the names that a proof gives them."""
+        return {INPUT + name: array for name, array in self.read_inputs.items() if array.dtype.kind == "f"}
+
+    @cached_property
+    def read_inputs(self) -> dict[str, np.ndarray]:
+        """Returns the inputs in the types in which the program reads them. NumPy's own floats have 64 bits: they are
+        given to programs with weights of 32 bits as such, and floats of 32 bits to programs of 64."""
+        widest = self._widest
+        if widest is None:
+            return dict(self.inputs)
+        differs = {np.dtype(np.float64): widest != np.float64, np.dtype(np.float32): widest == np.float64}
         return {
-            INPUT + name: array.astype(np.float64) for name, array in self.inputs.items() if array.dtype.kind == "f"
+            name: array.astype(widest) if differs.get(array.dtype, False) else array
+            for name, array in self.inputs.items()
         }
 
+    @property
+    def _widest(self) -> Any:
+        """Returns the widest type of the weights; None without weights."""
+        dtypes = [array.dtype for array in self.weights.values() if jnp.issubdtype(array.dtype, jnp.floating)]
+        return max(dtypes, key=lambda dtype: dtype.itemsize, default=None)
+
+    def _running(self, what: str) -> AbstractContextManager[None]:
+        return cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in {what}" if self.inputs else what)
+
     def _lower_function(self, gradients: bool) -> Program:
+        """Lowers a function in 32 or 64 bits, as JAX is set. With weights of 64 bits, its floats have 64, too, as long
+        as its integers fit into 32: those that don't are others there. What can't run in one way is tried in others."""
+        given = {array.dtype for array in (*self.weights.values(), *self.read_inputs.values())}
+        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            tried = [(64, 64), (32, 32)]
+        else:
+            fits = all(
+                np.array_equal(one, one.astype(np.int32)) for one in self.inputs.values() if one.dtype == np.int64
+            )
+            tried = [(64, 32)] if np.dtype(np.float64) in given and fits else []
+            tried += [(32, 32), (64, 64)]
+        reasons = []  # not the errors: JAX would find arrays of a trace whose frames they keep, in other types
+        for bits, whole_bits in tried:
+            try:
+                with self._running(f"{bits} bits"), in_bits(bits):
+                    return self._lower_traced(gradients, whole_bits)
+            except WideIntegers:
+                continue
+            except CannotRun as error:
+                reasons.append(str(error))
+        raise CannotRun(reasons[0])
+
+    def _lower_traced(self, gradients: bool, whole_bits: int) -> Program:
         from jax_transformer.proof.jax_programs import lower
 
         def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
             given = {name: jnp.asarray(array) for name, array in given.items()}
-            inputs = {name: given.get(INPUT + name, jnp.asarray(array)) for name, array in self.inputs.items()}
+            inputs = {
+                name: given[INPUT + name] if INPUT + name in given else jnp.asarray(array.copy())
+                for name, array in self.read_inputs.items()
+            }
             weights = {name: given[name] for name in self.weights}
             if not gradients:
                 return self._called(weights, inputs)
@@ -86,11 +135,11 @@ class AnyProgram:
             return {**found, **{GRADIENT + name: gradient for name, gradient in of_weights.items()}}
 
         more = {}
-        with in_precision("float64"):
-            if gradients:
-                shape = jax.eval_shape(self._called, self._float64_weights, self._float64_inputs)[OWN].shape
-                more = {COTANGENT: np.zeros(shape)}
-            return lower(outputs, {**self._float64_weights, **self.floats, **more})
+        if gradients:
+            own = jax.eval_shape(self._called, self.weights, self.read_inputs)[OWN]
+            is_float = jnp.issubdtype(own.dtype, jnp.floating)
+            more = {COTANGENT: np.zeros(own.shape, own.dtype if is_float else np.float32)}
+        return lower(outputs, {**self.weights, **self.floats, **more}, whole_bits=whole_bits)
 
     def _called(self, weights: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the function's trace and output by name."""
@@ -104,31 +153,50 @@ class AnyProgram:
             )
         return {**trace, OWN: output}
 
-    @property
-    def _float64_weights(self) -> dict[str, np.ndarray]:
-        return {name: np.asarray(array, np.float64) for name, array in self.weights.items()}
-
-    @property
-    def _float64_inputs(self) -> dict[str, np.ndarray]:
-        return {name: self.floats.get(INPUT + name, array) for name, array in self.inputs.items()}
-
     def _lower_module(self, gradients: bool) -> Program:
+        """Lowers a module in its own types, and checks that it computes what was read when it runs again: in float64,
+        too, where less gets lost in rounding, if it runs there and rounds to nothing narrower."""
+        from jax_transformer.proof.torch_reruns import check_again
+
+        with self._running(str(self._widest or "its types")):
+            program, again, read = self._lower_copy(gradients, is_wide=False)
+            check_again(program, again, read)
+        if self._widest is not None and self._widest != np.float64:
+            wide = None
+            with contextlib.suppress(UnknownOperation, *RAISED):
+                wide = self._lower_copy(gradients, is_wide=True)
+            if wide is not None and not wide[0].rounds:
+                with self._running("float64"):
+                    check_again(*wide)
+        return program
+
+    def _lower_copy(
+        self, gradients: bool, *, is_wide: bool
+    ) -> tuple[Program, Callable[[], Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]:
+        """Returns the program of a copy of the module, the copy, as a function of nothing, and the tensors that it
+        reads.
+
+        Args:
+          is_wide: whether the copy computes in float64.
+        """
         import torch
 
         from jax_transformer.proof.torch_programs import lower
-        from jax_transformer.proof.torch_reruns import check_again
 
         original: Any = self.program
         check_copyable(original)
-        module: Any = copied(original).to(torch.float64)
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
+        module: Any = copied(original)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in self.read_inputs.items()}
+        if is_wide:
+            module = module.to(torch.float64)
+            tensors = {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()}
         held = module.state_dict(keep_vars=True)
         for name, tensor in held.items():
             if tensor.is_complex():
                 raise UnknownOperation("input", "", f"{name} is complex")
         read = {name: held[name] for name in self.weights}
         read |= {name: tensors[name.removeprefix(INPUT)] for name in self.floats}
-        cotangent = self._cotangent(tensors) if gradients else None
+        cotangent = self._cotangent(tensors, is_wide) if gradients else None
         if cotangent is not None:
             read[COTANGENT] = cotangent
 
@@ -147,15 +215,14 @@ class AnyProgram:
             }
             return {OWN: output, **gradients_by_name}
 
-        program = lower(outputs, read, hidden=original.state_dict(keep_vars=True).values())
-        check_again(program, outputs, read)
-        return program
+        return lower(outputs, read, hidden=original.state_dict(keep_vars=True).values()), outputs, read
 
-    def _cotangent(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _cotangent(self, tensors: Mapping[str, torch.Tensor], is_wide: bool) -> torch.Tensor:
         """Returns zeros of the output's shape. A copy of its own computes that: a module may keep what it computed."""
         import torch
 
-        module: Any = copied(self.program).to(torch.float64)
+        module: Any = copied(self.program)
+        module = module.to(torch.float64) if is_wide else module
         with torch.no_grad(), deterministic():
             output = module(**{name: tensor.clone() for name, tensor in tensors.items()})
         if not isinstance(output, torch.Tensor):
@@ -217,12 +284,13 @@ class AnyTwo:
             }
 
         own = self.own(self.candidate), self.own(self.reference)
-        return Task(ours, theirs, draw, align, _is_masked, None if gradients else own)
+        unknown = {**dict(ours.unknown.items()), **self._renamed(theirs.unknown)}
+        reasons = {name: str(error) for name, error in unknown.items()}
+        return Task(ours, theirs, draw, align, _is_masked, None if gradients else own, reasons)
 
     def own(self, one: AnyProgram) -> dict[str, np.ndarray]:
         """Returns the weights and floating-point inputs that a program is given."""
-        weights = {name: np.asarray(array, np.float64) for name, array in one.weights.items()}
-        return {**weights, **one.floats}
+        return {name: np.asarray(array, np.float64) for name, array in {**one.weights, **one.floats}.items()}
 
     def carried(self, drawn: Arrays) -> tuple[Arrays, Arrays]:
         """Returns weights and floating-point inputs, by the candidate's names, as both programs read them."""
@@ -240,7 +308,7 @@ class AnyTwo:
     def _ours(self, name: str) -> str:
         return self.names.get(name, name)
 
-    def _renamed(self, outputs: Arrays) -> Arrays:
+    def _renamed(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         return {
             GRADIENT + self._ours(name.removeprefix(GRADIENT)) if name.startswith(GRADIENT) else name: array
             for name, array in outputs.items()
