@@ -72,7 +72,7 @@ FOREIGN: dict[str, set[str]] = {
     "parity.stages": {"ctranslate2", "ml_dtypes", "numpy"},
     "parity.report": {"numpy", "rich"},
     "pages": {"numpy"},
-    "proof": {"jax", "numpy", "scipy", "torch"},
+    "proof": {"jax", "ml_dtypes", "numpy", "scipy", "torch"},
     "config": {"yaml"},
     "runtime": {"jax", "jsonschema"},
     "decoding": {"jax", "numpy"},
@@ -94,7 +94,7 @@ LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece
 
 OF_TORCH = {
     f"jax_transformer.proof.torch_{name}"
-    for name in ("access", "exits", "memory", "moves", "programs", "reruns", "rules")
+    for name in ("access", "complex", "exits", "memory", "moves", "programs", "reruns", "rules")
 }
 """Modules that subclass PyTorch's classes: they import it, and are imported inside functions only."""
 

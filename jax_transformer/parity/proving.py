@@ -55,9 +55,9 @@ def prove(
 ) -> Certificate:
     """Proves that two programs are the same function for all weights, or finds the operation at which they part.
 
-    Both are read operation by operation and evaluated in prime fields, where arithmetic is exact, at random weights
-    (docs/proof.md). The proof holds for the shapes, ids and masks of the inputs, and not for rounding: `compare` judges
-    that. Each call is one of these:
+    Both are read operation by operation, in the types in which they run, and evaluated in prime fields, where
+    arithmetic is exact, at random weights (docs/proof.md). The proof holds for the shapes, ids and masks of the inputs,
+    and not for rounding: `compare` judges that. Each call is one of these:
 
     - `prove(model)`, `prove(model, module)`, `prove(module)`, `prove(function, model=model)`: as of `compare`.
     - `prove(program, program, inputs={...})`: any two PyTorch modules, JAX functions, or one of each, with the same

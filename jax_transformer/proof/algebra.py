@@ -13,6 +13,9 @@ from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import UnknownOperation, Value, key_of
 
+MOST_EXPONENTS = 8
+"""Different exponents in one array to which a value is raised."""
+
 
 class Algebra(Emitter):
     """Computes with values, and simplifies products with roots and with steps."""
@@ -219,6 +222,22 @@ class Algebra(Emitter):
         known = shadow(lambda array: array**exponent, x)
         fills = None if known is not None else masks.lost(x.fills, self.line)
         return self._emit("power", [x], x.shape, {"exponent": exponent}, known=known, fills=fills)
+
+    def power_of_known(self, x: Value, exponent: Value) -> Value:
+        """Returns x to known exponents, element by element."""
+        shape = np.broadcast_shapes(x.shape, exponent.shape)
+        if exponent.known is None:
+            raise UnknownOperation("pow", self.line, "its exponent depends on weights")
+        different = np.unique(exponent.known)
+        if different.size > MOST_EXPONENTS or not np.isfinite(different).all():
+            raise UnknownOperation("pow", self.line, "its exponents are a table")
+        known = np.broadcast_to(exponent.known, shape)
+        found = None
+        for each in different:
+            own = self.constant(np.ones(shape)) if each == 0 else self.power(x, Fraction(float(each)))
+            own = self.broadcast(own, shape)
+            found = own if found is None else self.where(self.constant(known == each), own, found)
+        return self.constant(np.zeros(shape)) if found is None else found
 
     def matmul(self, x: Value, y: Value) -> Value:
         """Returns x [B, M, K] · y [B, K, N]."""

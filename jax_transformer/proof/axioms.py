@@ -24,6 +24,11 @@ AXIOMS = {
         "a constant within one unit in the last place of a short fraction or decimal is that number. 0.1 is 1/10, and "
         "1 − 0.9 in float64 is 1/10, too."
     ),
+    "rounded constants": (
+        "constants and tables that depend on no weight, and agree within the rounding of the types that made them, are "
+        "the same: a float32 for 1e-6 and 1e-6, cosines of positions that two libraries compute. Used only where two "
+        "programs differ without it; the largest difference comes first."
+    ),
     "positive": (
         "a sum of squares, or of exponentials, isn't negative. It is positive almost everywhere if it follows from how "
         "it is computed that it isn't zero. So a test of its sign is decided."

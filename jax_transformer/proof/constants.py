@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ MOST_DIGITS = 6
 """Digits of a decimal x whose 1 − x in float64 is read as 1 − x: programs write 1 − 0.9 beside 0.9."""
 MOST_ELEMENTS, MOST_DIFFERENT = 4096, 16
 """An array of more elements, or of more different ones, is a table."""
+ROUNDED = "rounded constants"
+"""The axiom by which constants of types narrower than float64 are read as other numbers."""
 EXACT_BITS = 32
 """A float of so few significant bits is meant as it stands."""
 
@@ -44,6 +47,10 @@ class Number:
     """The axiom that reads a float as this number; "": it is the float."""
     is_fourth_root: bool = False
 
+    def __float__(self) -> float:
+        root = self.radicand ** (0.25 if self.is_fourth_root else 0.5)
+        return float(self.fraction) * root * math.pi ** (self.half_pis / 2)
+
     def __str__(self) -> str:
         parts = [str(self.fraction)] if self.fraction != 1 or (self.radicand, self.half_pis) == (1, 0) else []
         parts += [f"{'∜' if self.is_fourth_root else '√'}{self.radicand}"] if self.radicand != 1 else []
@@ -52,15 +59,80 @@ class Number:
 
 
 @lru_cache(4096)
-def read(value: float) -> Number:
-    """Returns the number that a finite float64 stands for."""
+def read(value: float, radius: float = 0.0) -> Number:
+    """Returns the number that a finite float stands for.
+
+    Args:
+      radius: how far it may be from that number, where a type narrower than float64 rounded it.
+    """
     exactly = Fraction(value)
-    if significant_bits(exactly) <= EXACT_BITS:
+    if not radius and significant_bits(exactly) <= EXACT_BITS:
         return Number(exactly)
-    for number in _candidates(abs(value)):
-        if _is_read_as(abs(value), number):
-            return replace(number, fraction=-number.fraction) if value < 0 else number
+    for number in _narrow_candidates(abs(value)) if radius else _candidates(abs(value)):
+        if _is_read_as(abs(value), number, radius):
+            named = replace(number, axiom=ROUNDED) if radius else number
+            return replace(named, fraction=-named.fraction) if value < 0 else named
     return Number(exactly)
+
+
+def unit_of(dtype: Any) -> float:
+    """Returns the unit roundoff of a type of floats, half its ε."""
+    from ml_dtypes import finfo
+
+    return float(finfo(dtype).eps) / 2
+
+
+def smallest_of(dtype: Any) -> float:
+    """Returns the smallest normal number of a type of floats."""
+    from ml_dtypes import finfo
+
+    return float(finfo(dtype).tiny)
+
+
+def half_ulp(values: Any, unit: float) -> np.ndarray:
+    """Returns half a unit in the last place of floats, in the type that has this unit roundoff."""
+    values = np.abs(np.asarray(values, np.float64))
+    _, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0))
+    return np.where((values > 0) & np.isfinite(values), np.ldexp(unit, exponents - 1), 0.0)
+
+
+def is_meant(values: Any, unit: float) -> np.ndarray:
+    """Returns which floats of a type are meant as they stand: integers, multiples of 1/64, and powers of two, unless
+    they are so large that the type leaves little else. All are where nothing rounds: a unit of 0."""
+    if not unit:
+        return np.ones(np.shape(values), bool)
+    values = np.abs(np.asarray(values, np.float64))
+    finite = np.where(np.isfinite(values), values, 0.0)
+    is_whole = (finite == np.round(finite)) & (finite <= 2**-4 / unit)
+    is_part = (finite <= 2**-16 / unit) & (np.where(finite < 2**40, finite * 64, 0.5) % 1 == 0)
+    return np.asarray((np.frexp(finite)[0] == 0.5) | is_whole | is_part | ~np.isfinite(values))
+
+
+def rounding_of(values: Any, unit: float) -> np.ndarray:
+    """Returns how far numbers may be from those that are written, which a type rounds once."""
+    return np.where(is_meant(values, unit), 0.0, half_ulp(values, unit))
+
+
+def as_read(
+    array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+) -> dict[float, Number] | None:
+    """Returns the finite numbers of a constant and what each is read as; None for a table, which is what it is.
+
+    Args:
+      unit: the unit roundoff of the type that made it, where that is narrower than float64.
+      radius: how far each element may be from the number that was computed, where it was.
+      is_rounded: whether to read numbers as those that this type rounds to them.
+    """
+    if radius is not None and array.size > 1:
+        return None
+    different = few_numbers(array)
+    if different is None:
+        return None
+    finite = different[np.isfinite(different)]
+    if not is_rounded:
+        return {float(value): read(float(value)) for value in finite}
+    radii = rounding_of(finite, unit) if radius is None else np.full(finite.shape, float(radius.reshape(())))
+    return {float(value): read(float(value), float(own)) for value, own in zip(finite, radii, strict=True)}
 
 
 def is_root(value: float, of: float) -> bool:
@@ -77,8 +149,8 @@ def radicands(program: Program) -> frozenset[int]:
     """Returns the integers whose roots a program's constants are read as; they have to be squares in a field."""
     found = set()
     for one in program.operations:
-        if one.name == "constant" and (numbers := few_numbers(one.attributes["array"])) is not None:
-            found |= {read(float(value)).radicand for value in numbers if np.isfinite(value)}
+        if one.name == "constant" and (numbers := as_read(**one.attributes)) is not None:
+            found |= {number.radicand for number in numbers.values()}
         if scale := one.attributes.get("scale"):
             found.add(root_of(scale).radicand)
     return frozenset(found - {1})
@@ -106,12 +178,7 @@ def _candidates(value: float) -> Iterator[Number]:
         ratio = Fraction(square).limit_denominator(MOST_DENOMINATOR_OF_SQUARE)
         if ratio and ratio.numerator * ratio.denominator <= MOST_RADICAND_OF_RATIO:
             yield root_of(ratio)  # Adam's √(1 − β₂ᵗ)
-        for halves in (-1, 1):  # 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh
-            without_pi = square / math.pi**halves
-            for denominator in (1, 2, 4, 8):
-                numerator = round(without_pi * denominator)
-                if 1 <= numerator <= 16:
-                    yield root_of(Fraction(numerator, denominator), halves)
+        yield from _multiples_of_roots_of_pi(square)
         fourth = square * square
         n = round(fourth if fourth >= 1 else 1 / fourth)
         if n <= MOST_RADICAND and math.isqrt(n) ** 2 != n:  # PyTorch scales queries and keys by √(1/√H) each
@@ -121,6 +188,28 @@ def _candidates(value: float) -> Iterator[Number]:
     yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if value < 1 and 1.0 - (decimal := round(1.0 - value, MOST_DIGITS)) == value:  # 1 − β₁ in float64
         yield Number(1 - Fraction(str(decimal)), axiom="fractions")
+
+
+def _narrow_candidates(value: float) -> Iterator[Number]:
+    """Yields numbers near a positive float of a narrow type that programs write."""
+    if 1 / MOST_TERM <= value <= MOST_TERM:
+        yield Number(Fraction(value).limit_denominator(MOST_TERM), axiom="fractions")
+    if value:
+        yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
+    if 1 / MOST_TERM <= value <= MOST_TERM:
+        square = Fraction(value) ** 2
+        yield root_of(square.limit_denominator(1) if square >= 1 else 1 / (1 / square).limit_denominator(1))
+        yield from _multiples_of_roots_of_pi(value * value)
+
+
+def _multiples_of_roots_of_pi(square: float) -> Iterator[Number]:
+    """Yields 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh."""
+    for halves in (-1, 1):
+        without_pi = square / math.pi**halves
+        for denominator in (1, 2, 4, 8):
+            numerator = round(without_pi * denominator)
+            if 1 <= numerator <= 16:
+                yield root_of(Fraction(numerator, denominator), halves)
 
 
 @lru_cache(4096)
@@ -134,13 +223,15 @@ def root_of(square: Fraction, half_pis: int = 0) -> Number:
     return Number(factor, radicand, half_pis, "roots")
 
 
-def _is_read_as(value: float, number: Number) -> bool:
+def _is_read_as(value: float, number: Number, radius: float) -> bool:
     """Returns whether a positive float is within one unit in its last place of a number, or is the rounded inverse of
-    such a float."""
+    such a float. In a narrow type: whether the fraction is rounded to it, or the root is within one unit."""
     if number.axiom == "fractions":
         fraction = number.fraction
         is_short = fraction.numerator <= MOST_TERM or fraction.denominator % 10 == 0
-        is_near = abs(Fraction(value) - fraction) <= Fraction(math.ulp(value))
+        is_near = abs(Fraction(value) - fraction) <= Fraction(radius or math.ulp(value))
+        if radius:
+            return fraction > 0 and is_short and is_near
         is_decimal = fraction < 1 and 10**MOST_DIGITS % fraction.denominator == 0
         is_rest = is_decimal and value == 1.0 - float(1 - fraction)
         return fraction > 0 and ((is_short and is_near) or is_rest)
@@ -148,6 +239,8 @@ def _is_read_as(value: float, number: Number) -> bool:
         return False
     degree = 4 if number.is_fourth_root else 2
     power = number.fraction**degree * number.radicand * PI**number.half_pis
+    if radius:
+        return _brackets(value, 2 * radius, power, degree)
     single = np.float32(value)
     ulps = [math.ulp(value)] + ([float(np.spacing(single))] if float(single) == value else [])
     return any(_brackets(value, ulp, power, degree) for ulp in ulps) or _brackets(

@@ -40,8 +40,9 @@ def written_out(program: Program) -> Program:
         writing.copied[node]: replace(required, of=writing.copied[required.of])
         for node, required in program.requirements.items()
     }
-    operations = tuple(writing.operations)
-    return replace(program, operations=operations, outputs=outputs, axioms=axioms, requirements=requirements)
+    tables = {writing.copied[node]: table for node, table in program.tables.items()}
+    found = replace(program, operations=tuple(writing.operations), outputs=outputs, axioms=axioms)
+    return replace(found, requirements=requirements, tables=tables)
 
 
 class _Writing:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof.constants import PI, Number, few_numbers, read
+from jax_transformer.proof.constants import PI, Number, as_read
 from jax_transformer.proof.domains import Reals
 from jax_transformer.proof.programs import Program
 
@@ -36,11 +36,14 @@ class Digits(Reals):
     def __init__(self, precision: int = PRECISION) -> None:
         self.precision = precision
 
-    def constant(self, array: np.ndarray) -> np.ndarray:
-        few = few_numbers(array)
+    def constant(
+        self, array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+    ) -> np.ndarray:
         with self._context():
-            as_read = {} if few is None else {value: _number(read(float(value))) for value in few if np.isfinite(value)}
-        convert = np.frompyfunc(lambda value: as_read.get(value, Decimal(float(value))), 1, 1)
+            numbers = {
+                value: _number(number) for value, number in (as_read(array, unit, radius, is_rounded) or {}).items()
+            }
+        convert = np.frompyfunc(lambda value: numbers.get(value, Decimal(float(value))), 1, 1)
         return np.asarray(convert(np.asarray(array, np.float64)), object)
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jax_transformer.proof.constants import Number, few_numbers, read, root_of
+from jax_transformer.proof.constants import ROUNDED, Number, as_read, few_numbers, root_of
 from jax_transformer.proof.fields import PrimeField
 
 Arrays = Mapping[str, np.ndarray]
@@ -30,7 +30,9 @@ class Domain(Protocol):
 
     dtype: type[Any]
 
-    def constant(self, array: np.ndarray) -> np.ndarray: ...
+    def constant(
+        self, array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+    ) -> np.ndarray: ...
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray: ...
 
@@ -40,7 +42,9 @@ class Reals:
 
     dtype: type[Any] = np.float64
 
-    def constant(self, array: np.ndarray) -> np.ndarray:
+    def constant(
+        self, array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+    ) -> np.ndarray:
         return np.asarray(array, np.float64)
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
@@ -92,7 +96,7 @@ class Reals:
     def agreed(self, x: np.ndarray, *others: np.ndarray, reason: str) -> np.ndarray:
         return x
 
-    def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
+    def rounded(self, x: np.ndarray, digest: str, unit: float = 0.0) -> np.ndarray:
         return x
 
     def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
@@ -171,21 +175,23 @@ class Residues:
 
     # --- constants
 
-    def constant(self, array: np.ndarray) -> np.ndarray:
-        different = few_numbers(array)
-        if different is not None:
-            read_as = np.array([self._number(float(value)) for value in different], np.int64)
+    def constant(
+        self, array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+    ) -> np.ndarray:
+        numbers, different = as_read(array, unit, radius, is_rounded), few_numbers(array)
+        if numbers is not None and different is not None:
+            read_as = np.array([self._number(float(value), numbers.get(float(value))) for value in different], np.int64)
             return read_as[np.searchsorted(different, array)].reshape(array.shape)
         return self.field.dyadic(self._finite(array)).reshape(array.shape)
 
-    def _number(self, value: float) -> int:
+    def _number(self, value: float, number: Number | None) -> int:
         if np.isnan(value):
             raise Undefined("a constant is NaN")
-        if np.isinf(value):
+        if number is None:
             return int(self._hash("infinity", np.array([value < 0], np.int64))[0])
-        number = read(value)
         if number.axiom:
-            self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}"] = None
+            by = f" by {abs(value - float(number)):.1e}" if number.axiom == ROUNDED else ""
+            self.axioms.setdefault(number.axiom, {})[f"{value!r} is {number}{by}"] = None
         return self._residue(number)
 
     def _residue(self, number: Number) -> int:
@@ -223,7 +229,7 @@ class Residues:
             raise Disagreement(f"{reason}, or an axiom is missing")
         return x
 
-    def rounded(self, x: np.ndarray, digest: str) -> np.ndarray:
+    def rounded(self, x: np.ndarray, digest: str, unit: float = 0.0) -> np.ndarray:
         return x
 
     def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:

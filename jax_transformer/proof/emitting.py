@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.proof import choices, masks, undefined
+from jax_transformer.proof.constants import half_ulp, is_meant, smallest_of, unit_of
 from jax_transformer.proof.programs import (
     Kind,
     Operation,
     Program,
     Requirement,
+    Table,
     UnknownOperation,
     Value,
     digest_of,
     key_of,
 )
+from jax_transformer.proof.roundings import WIDEST, Roundings
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
 
@@ -38,6 +41,7 @@ class Emitter:
         self._values: list[Value] = []
         self._rewritten: dict[int, Value] = {}
         self._scales = Scales(self.operations, self._values)
+        self._roundings = Roundings(self.operations, self._values)
         self._chosen: dict[int, tuple[int, Value, Value]] = {}
         """Results of `where` whose condition is a step s → s, the value where it is 1, the value where it is 0."""
         self._signs = Signs(self.operations, self._values, self._chosen)
@@ -51,14 +55,39 @@ class Emitter:
         self.joined: dict[int, tuple[tuple[Value, ...], int]] = {}
         """Concatenated integers that depend on weights → their parts, and the axis."""
 
-    def program(self, outputs: Mapping[str, Value]) -> Program:
-        """Returns the operations that these outputs need."""
+    def program(self, outputs: Mapping[str, Value | UnknownOperation]) -> Program:
+        """Returns the operations that these outputs need.
+
+        Args:
+          outputs: by name; an error for one that no rule computes.
+
+        Raises:
+          UnknownOperation: there are such outputs alone.
+        """
+        known: dict[str, Value] = {}
+        unknown: dict[str, UnknownOperation] = {}
         for name, value in outputs.items():
-            if has_nan(value):
-                raise UnknownOperation(name, "", "the output is NaN")
-        parts = tuple(self.operations), outputs, tuple(self.narrowing), dict(self.read), self.axioms
-        whole = Program(*parts, self._requirements)
-        return whole.restricted(outputs.keys())
+            if isinstance(value, UnknownOperation):
+                unknown[name] = value
+            elif has_nan(value):
+                unknown[name] = UnknownOperation(name, "", "the output is NaN")
+            else:
+                known[name] = value
+        if unknown and not known:
+            raise next(iter(unknown.values()))
+        parts = tuple(self.operations), known, tuple(self.narrowing), dict(self.read), self.axioms
+        whole = Program(*parts, self._requirements, self._tables(known.values()), unknown)
+        return whole.restricted(known.keys())
+
+    def _tables(self, outputs: Iterable[Value]) -> dict[int, Table]:
+        """Returns the last operations that depend on no weight."""
+        is_known = [
+            value.known is not None and one.name != "broadcast" and bool(np.isfinite(value.known).all())
+            for one, value in zip(self.operations, self._values, strict=True)
+        ]
+        read = {value.node for value in outputs if value.node is not None}
+        read |= {each for node, one in enumerate(self.operations) if not is_known[node] for each in one.inputs}
+        return {node: self._roundings.table(node) for node in sorted(read) if is_known[node]}
 
     # --- leaves
 
@@ -73,10 +102,29 @@ class Emitter:
             raise UnknownOperation("constant", self.line, "complex numbers")
         if array.dtype == bool or np.issubdtype(array.dtype, np.integer):
             return Value(array.shape, "bool" if array.dtype == bool else "int", array)
-        array = array.astype(np.float64)
         if array.size > 1 and (array == array.flat[0]).all():
             return self.broadcast(self.constant(array.flat[0]), array.shape)
-        return self._emit("constant", (), array.shape, {"array": array}, known=array)
+        unit, array = unit_of(array.dtype), array.astype(np.float64)
+        narrow = {"unit": unit} if unit > WIDEST and not is_meant(array, unit).all() else {}
+        return self._emit("constant", (), array.shape, {"array": array, **narrow}, known=array)
+
+    def computed(self, array: Any, radius: Any) -> Value:
+        """Returns an array that depends on no weight and that the program computed, off by up to `radius`."""
+        array = np.asarray(array)
+        if array.dtype == bool or np.issubdtype(array.dtype, np.integer):
+            return self.constant(array)
+        radius = np.broadcast_to(radius, array.shape)
+        if array.size > 1 and (array == array.flat[0]).all():
+            return self.broadcast(self.computed(array.flat[0], radius.max()), array.shape)
+        if not radius.any():
+            return self.constant(array)
+        array = array.astype(np.float64)
+        return self._emit("constant", (), array.shape, {"array": array, "radius": radius}, known=array)
+
+    def radius(self, x: Value) -> np.ndarray:
+        """Returns how far the elements of a value may be off that depends on no weight, as the program computed it: 0
+        for integers."""
+        return np.zeros(x.shape) if x.node is None else self._roundings.as_run(x.node)
 
     # --- moves
 
@@ -88,9 +136,10 @@ class Emitter:
             return choices.moved(self, x, lambda array: array.reshape(shape))
         if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
             array = x.known.reshape(shape)
-            return self._emit(
-                "constant", (), shape, {**self.operations[x.node].attributes, "array": array}, known=array
-            )
+            attributes = {**self.operations[x.node].attributes, "array": array}
+            if "radius" in attributes:
+                attributes["radius"] = attributes["radius"].reshape(shape)
+            return self._emit("constant", (), shape, attributes, known=array)
         if x.node is not None and self.operations[x.node].name == "reshape":
             x = self._as(x.kind, self.operations[x.node].inputs[0])
             if shape == x.shape:
@@ -236,11 +285,18 @@ class Emitter:
         return self.constant(x.known.astype(np.float64))
 
     def rounded(self, x: Value, known: np.ndarray) -> Value:
-        """Returns a constant whose float64 the framework computed: it may round otherwise. 0.3/0.1 is below 3."""
-        known = np.asarray(known, np.float64)
+        """Returns a constant whose floats the framework computed: it may round otherwise. 0.3/0.1 is below 3. Where
+        they overflow or underflow, they are what they are."""
         if x.node is None or x.kind != "float" or x.known is None or np.array_equal(known, x.known, equal_nan=True):
             return x
-        return self._emit("rounded", [x], x.shape, {"digest": digest_of(known)}, known=known)
+        unit, smallest, known = unit_of(known.dtype), smallest_of(known.dtype), np.asarray(known, np.float64)
+        if (
+            (np.isfinite(known) != np.isfinite(x.known))
+            | ((known == 0) & (x.known != 0) & (np.abs(x.known) < smallest))
+        ).any():
+            return self.computed(known, half_ulp(known, unit))
+        narrow = {"unit": unit} if unit > WIDEST else {}
+        return self._emit("rounded", [x], x.shape, {"digest": digest_of(known), **narrow}, known=known)
 
     def narrow(self, dtype: str) -> None:
         """Notes an operation that rounds to a narrower float type. It is left out of the function."""

@@ -47,7 +47,7 @@ def compute(one: Operation, inputs: list[np.ndarray], domain: Domain, weights: M
     if one.name == "input":
         return np.asarray(weights[attributes["name"]], domain.dtype)
     if one.name == "constant":
-        return domain.constant(attributes["array"])
+        return domain.constant(**attributes)
     if one.name in ARITHMETIC or one.name in FUNCTIONS:
         return domain.apply(one.name, inputs, attributes)
     return _move(one, inputs, domain)

@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.complex_numbers import Unread
 from jax_transformer.proof.grids import Grid, Shares, names_of
 from jax_transformer.proof.jax_collectives import COLLECTIVES
 from jax_transformer.proof.jaxprs import CALLS, called, closed_of, counts_of, slice_of, stack
@@ -55,7 +56,10 @@ class Devices:
     # --- equations
 
     def _constant(self, array: Any) -> Shares:
-        return (self.lowering.constant(array),) * self.grid.count
+        constant = self.lowering.constant(array)
+        if not isinstance(constant, Value):
+            raise UnknownOperation("constant", self.builder.line, "complex numbers on a mesh")
+        return (constant,) * self.grid.count
 
     def _communicates(self, equation: Any) -> bool:
         """Returns whether an equation, or one within it, reads what other devices hold, or which device it runs on."""
@@ -72,9 +76,18 @@ class Devices:
             read = [shares[device] for shares in inputs]
             key = tuple(map(key_of_value, read))
             if key not in found:
-                found[key] = self.lowering.lower_equation(equation, read)
+                found[key] = self._values(equation, self.lowering.lower_equation(equation, read))
             by_device.append(found[key])
         return list(zip(*by_device, strict=True))
+
+    def _values(self, equation: Any, found: Sequence[Any]) -> list[Value]:
+        """Raises UnknownOperation for what isn't known on a device, or is complex."""
+        for each in found:
+            if isinstance(each, Unread):
+                raise each.error
+            if not isinstance(each, Value):
+                raise UnknownOperation(equation.primitive.name, self.builder.line, "complex numbers on a mesh")
+        return [*found]
 
     def _together(self, equation: Any, inputs: list[Shares]) -> list[Shares]:
         """Lowers an equation in which devices communicate."""
@@ -224,6 +237,8 @@ CONTROL: dict[str, Callable[[Devices, Mapping[str, Any], list[Shares]], list[Sha
 
 def lower_shard_map(lowering: Lowering, params: Mapping[str, Any], inputs: Sequence[Value]) -> list[Value]:
     """Lowers a shard_map that is within no other."""
+    if not all(isinstance(each, Value) for each in inputs):
+        raise UnknownOperation("shard_map", lowering.builder.line, "complex numbers on a mesh")
     alone = Devices(lowering, Grid({}))
     return [found for (found,) in alone._shard_map(params, [(each,) for each in inputs])]
 

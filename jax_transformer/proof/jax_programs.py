@@ -13,9 +13,12 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
-from jax_transformer.proof import jax_choices
+from jax_transformer.proof import jax_choices, jax_convolutions, jax_rules
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.complex_numbers import Complex, Unread, by_parts, computed, constant, first_unread
+from jax_transformer.proof.emitting import has_nan
 from jax_transformer.proof.jax_choices import FINDING
+from jax_transformer.proof.jax_complex import apply_to_complex
 from jax_transformer.proof.jax_meshes import key_of_value, lower_shard_map
 from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, ROUNDED, RULES
 from jax_transformer.proof.jaxprs import (
@@ -30,10 +33,19 @@ from jax_transformer.proof.jaxprs import (
     stack,
     without_dead_code,
 )
-from jax_transformer.proof.programs import Program, UnknownOperation, Value
+from jax_transformer.proof.programs import Program, UnknownOperation, Value, WideIntegers
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
+REGISTERED = (jax_convolutions, jax_rules)
+"""The modules that hold rules."""
+PASSES = frozenset((*CALLS, "scan", "while", "cond"))
+"""Primitives that pass values on, those that aren't known among them."""
+GROWING = frozenset((
+    "add", "sub", "mul", "neg", "integer_pow", "pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "dot_general",
+    "shift_left", "convert_element_type",
+))  # fmt: skip
+"""Primitives whose results may need more bits than what they read."""
 PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
 TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
 """Packages that write texts of traced arrays for messages alone."""
@@ -41,15 +53,19 @@ RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
 
 
-def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any], *args: Any) -> Program:
+def lower(
+    program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any], *args: Any, whole_bits: int = 64
+) -> Program:
     """Lowers a function that returns named arrays.
 
     Args:
       program: called with `weights` and `args`, and traced as it stands.
       weights: arrays or shapes by name; the inputs of the program.
       args: what else it reads: ids and masks, by their values.
+      whole_bits: 32 to refuse integers that need more: a program of 32 bits has others.
 
     Raises:
+      WideIntegers: it computes such integers.
       UnknownOperation: the function needs a primitive without a rule, or its control flow depends on weights.
     """
     names, keys = list(weights), list[str]()
@@ -67,8 +83,14 @@ def lower(program: Callable[..., Mapping[str, Any]], weights: Mapping[str, Any],
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):  # it computes integers on one device
-        found = Lowering(builder).run(closed, inputs)
-    return builder.program(dict(zip(keys, found, strict=True)))
+        found = Lowering(builder, whole_bits).run(closed, inputs)
+    return builder.program(dict(zip(keys, map(_output, found), strict=True)))
+
+
+def _output(value: Any) -> Value | UnknownOperation:
+    if isinstance(value, Complex):
+        return UnknownOperation("output", "", "it is complex: return its real and imaginary parts")
+    return value.error if isinstance(value, Unread) else value
 
 
 @contextmanager
@@ -115,20 +137,21 @@ def cut(tree: Any, *, is_weight: bool) -> Any:
 class Lowering:
     """Lowers jaxprs to one builder."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
+    def __init__(self, builder: Builder, whole_bits: int = 64) -> None:
+        self.builder, self.whole_bits = builder, whole_bits
         self._line = ""
 
-    def run(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Lowers a closed jaxpr on these inputs, and returns its outputs."""
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Lowers a closed jaxpr on these inputs, and returns its outputs: values, pairs for complex numbers, and what
+        isn't known."""
         constants = [self.constant(each) for each in closed.consts]
         return self._run(closed.jaxpr, constants, inputs)
 
-    def _run(self, jaxpr: Any, constants: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
-        held: dict[Any, Value] = dict(zip(jaxpr.constvars, constants, strict=True))
+    def _run(self, jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        held: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
         held |= dict(zip(jaxpr.invars, inputs, strict=True))
 
-        def value(each: Any) -> Value:
+        def value(each: Any) -> Any:
             return self.constant(each.val) if isinstance(each, jex_core.Literal) else held[each]
 
         for equation in jaxpr.eqns:
@@ -136,18 +159,22 @@ class Lowering:
             held |= dict(zip(equation.outvars, outputs, strict=True))
         return [value(each) for each in jaxpr.outvars]
 
-    def lower_equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Lowers an equation on these inputs, and returns its outputs."""
+    def lower_equation(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        """Lowers an equation on these inputs, and returns its outputs. Those of an operation that no rule covers aren't
+        known, nor is what follows from them."""
         name = equation.primitive.name
         with self.at(equation):
-            outputs = self._apply(name, equation, inputs)
-            narrowed = self._narrowed(name, equation)
-            pairs = zip(equation.outvars, outputs, strict=True)
-            checked = [self.checked(name, output, variable.aval) for variable, output in pairs]
-            return [
-                self.builder.in_range(each, partial(np.asarray, dtype=variable.aval.dtype)) if is_narrowed else each
-                for each, variable, is_narrowed in zip(checked, equation.outvars, narrowed, strict=True)
-            ]
+            unread = None if name in PASSES else first_unread(inputs)
+            try:
+                if unread is not None:
+                    raise unread.error
+                outputs = self._apply(name, equation, inputs)
+                narrowed = self._narrowed(name, equation)
+                pairs = zip(equation.outvars, outputs, strict=True)
+                checked = [self.checked(name, output, variable.aval) for variable, output in pairs]
+                return list(map(self._in_range, checked, equation.outvars, narrowed))
+            except UnknownOperation as error:
+                return [Unread(tuple(each.aval.shape), error) for each in equation.outvars]
 
     @contextmanager
     def at(self, equation: Any) -> Iterator[None]:
@@ -158,24 +185,33 @@ class Lowering:
         yield
         self._line, self.builder.line = outer
 
-    def constant(self, array: Any) -> Value:
+    def constant(self, array: Any) -> Any:
         """Returns a constant of a jaxpr."""
-        return self.builder.constant(array_of(array))
+        array = np.float64(array) if isinstance(array, float) else array_of(array)  # JAX keeps some as they are written
+        return constant(self.builder, array) if array.dtype.kind == "c" else self.builder.constant(array)
 
-    def checked(self, name: str, found: Value, aval: Any) -> Value:
+    def checked(self, name: str, found: Any, aval: Any) -> Any:
         """Returns a result that has the shape and the kind of number that the primitive's has."""
+        if isinstance(found, Unread):
+            return found
         if found.shape != tuple(aval.shape):
             raise UnknownOperation(name, self._line, f"its rule returns {list(found.shape)} for {list(aval.shape)}")
+        if isinstance(found, Complex) or jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
+            if isinstance(found, Complex) and jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
+                return found
+            raise UnknownOperation(name, self._line, f"its rule returns another kind of number than {aval.dtype}")
         if jax.dtypes.issubdtype(aval.dtype, np.floating):
             return self.builder.as_float(found)
-        if jax.dtypes.issubdtype(aval.dtype, np.complexfloating):
-            raise UnknownOperation(name, self._line, "complex numbers")
         if found.kind == "indicator" and aval.dtype == np.bool_:
             return found
         if found.table is not None and jax.dtypes.issubdtype(aval.dtype, np.integer):
             return found
         if found.known is None or found.kind == "float":
             raise UnknownOperation(name, self._line, f"{aval.dtype} that depend on weights")
+        if self.whole_bits == 32 and name in GROWING and found.size:
+            lowest, highest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+            if aval.dtype == np.int64 and (found.known.min() < lowest or found.known.max() > highest):
+                raise WideIntegers(f"{name}: {self._line}")
         return found
 
     def _narrowed(self, name: str, equation: Any) -> list[bool]:
@@ -194,7 +230,12 @@ class Lowering:
             self.builder.narrow(str(precision))
         return narrowed
 
-    def _apply(self, name: str, equation: Any, inputs: list[Value]) -> Sequence[Value]:
+    def _in_range(self, found: Any, variable: Any, is_narrowed: bool) -> Any:
+        if not is_narrowed or not isinstance(found, Value):
+            return found
+        return self.builder.in_range(found, partial(np.asarray, dtype=variable.aval.dtype))
+
+    def _apply(self, name: str, equation: Any, inputs: list[Any]) -> Sequence[Any]:
         params = equation.params
         if name == "custom_jvp_call" and is_exp_of_negated_square(called(name, params)):
             return [self.builder.exp(self.builder.negate(self.builder.power(inputs[0], 2)))]
@@ -216,7 +257,10 @@ class Lowering:
             raise UnknownOperation(name, self._line, "nothing was written to its memory")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
+        is_complex = any(isinstance(each, Complex) for each in inputs) or _is_complex(equation)
         if any(each.table is not None for each in inputs):
+            if is_complex:
+                raise UnknownOperation(name, self._line, "complex numbers at places that depend on weights")
             self.builder.read[name] = self.builder.read.get(name, 0) + 1
             return [jax_choices.apply(self.builder, name, equation, inputs)]
         is_computed = name not in LAYOUTS  # on one device, they would look for the others
@@ -224,34 +268,48 @@ class Lowering:
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
-            return [self._move(equation, inputs)]
-        if name not in RULES and all(each.known is not None for each in inputs):
-            return self._computed(equation, inputs)  # of constants: as the program computes it
-        if name in FINDING:
-            found = FINDING[name](self.builder, *inputs, **params)
-            return found if isinstance(found, list) else [found]
-        if name not in RULES:
-            raise UnknownOperation(name, self._line)
-        found = RULES[name](self.builder, *inputs, **params)
-        if name in ROUNDED and all(each.known is not None for each in inputs):
+            return [by_parts(partial(self._move, equation), *inputs)]
+        is_known = all(each.known is not None for each in inputs)
+        if is_known and is_complex:
+            return self._computed(equation, inputs)
+        if is_complex:
+            found = apply_to_complex(self.builder, name, inputs, params)
+            return found if isinstance(found, list | tuple) else [found]
+        try:
+            found = self._ruled(name, params, inputs, is_known)
+        except UnknownOperation:
+            values = self._computed(equation, inputs) if is_known else []  # of constants: as the program computes it
+            if not values or any(map(has_nan, values)):
+                raise
+            return values
+        if name in ROUNDED and is_known:
             return [self.builder.rounded(found, self._arrays(equation, inputs)[0])]
         return found if isinstance(found, list | tuple) else [found]
 
-    def _computed(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Computes what follows from no weight."""
-        return [self.builder.constant(each) for each in self._arrays(equation, inputs)]
+    def _ruled(self, name: str, params: Mapping[str, Any], inputs: list[Any], is_known: bool) -> Any:
+        """Applies a primitive's rule."""
+        if name in FINDING and not is_known:
+            return FINDING[name](self.builder, *inputs, **params)
+        if name not in RULES:
+            raise UnknownOperation(name, self._line)
+        return RULES[name](self.builder, *inputs, **params)
 
-    def _arrays(self, equation: Any, inputs: list[Value]) -> list[np.ndarray]:
-        """Returns what an equation computes of constants, as the program does."""
-        arrays = [
-            np.asarray(each.known).astype(of.aval.dtype) for each, of in zip(inputs, equation.invars, strict=True)
-        ]
+    def _computed(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        """Computes what follows from no weight."""
+        b, found = self.builder, self._arrays(equation, inputs)
+        if all(each.kind in ("int", "bool") for each in inputs):
+            return [constant(b, each) if each.dtype.kind == "c" else b.constant(each) for each in found]
+        return computed(b, lambda parts: self._arrays(equation, parts), inputs, found)
+
+    def _arrays(self, equation: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """Returns what an equation computes of constants, or of arrays, as the program does."""
+        known = [np.asarray(each.known if isinstance(each, Value | Complex) else each) for each in inputs]
+        arrays = [each.astype(of.aval.dtype) for each, of in zip(known, equation.invars, strict=True)]
         found = equation.primitive.bind(*arrays, **on_one_device(equation.params))
         return [array_of(each) for each in (found if equation.primitive.multiple_results else [found])]
 
-    def _move(self, equation: Any, inputs: list[Value]) -> Value:
+    def _move(self, equation: Any, source: Value, *rest: Value) -> Value:
         """Lowers a move of elements: the primitive moves the places of its first operand's elements."""
-        source, *rest = inputs
         if any(each.known is None for each in rest):
             raise UnknownOperation(equation.primitive.name, self._line, "an index depends on weights")
         params = on_one_device(equation.params)
@@ -280,7 +338,7 @@ class Lowering:
         slices: list[list[Value]] = []
         order = range(count)[::-1] if params["reverse"] else range(count)
         for step in order:
-            parts = [slice_of(b, each, step) for each in stacked]
+            parts = [_of_each(partial(slice_of, b, step=step), each) for each in stacked]
             found = self.run(closed, [*constants, *carry, *parts])
             carry = found[:num_carry]
             slices.append(found[num_carry:])
@@ -289,11 +347,13 @@ class Lowering:
         avals = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
         outputs = []
         for place, aval in enumerate(avals):
-            outputs.append(stack(b, [each[place] for each in slices], aval))
+            outputs.append(_of_each(lambda *own, aval=aval: stack(b, own, aval), *(each[place] for each in slices)))
         return [*carry, *outputs]
 
     def _cond(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         index, *rest = inputs
+        if isinstance(index, Unread):
+            raise index.error
         if index.known is None:
             raise UnknownOperation("cond", self.builder.line, "control flow depends on weights")
         branches = params["branches"]
@@ -303,6 +363,8 @@ class Lowering:
 
     def _agreed(self, values: Sequence[Value]) -> Value:
         """Returns what the branches for all kinds of devices compute alike."""
+        if (unread := first_unread(values)) is not None:
+            raise unread.error
         different = list({key_of_value(value): value for value in values}.values())
         return different[0] if len(different) == 1 else self.builder.agreed(different, PLATFORMS_DISAGREE)
 
@@ -312,6 +374,8 @@ class Lowering:
         carry = inputs[of_condition + of_body :]
         while True:
             (goes_on,) = self.run(params["cond_jaxpr"], [*condition, *carry])
+            if isinstance(goes_on, Unread):
+                raise goes_on.error
             if goes_on.known is None:
                 raise UnknownOperation("while", self.builder.line, "control flow depends on weights")
             if not goes_on.known:
@@ -334,6 +398,18 @@ class Lowering:
         with jax.sharding.use_abstract_mesh(equation.outvars[0].aval.sharding.mesh):  # that of a shard_map around it
             kernel = jax.make_jaxpr(partial(pallas_call_hlo_interpret, **params))(*shapes)
         return self.run(kernel, inputs)
+
+
+def _of_each(function: Callable[..., Any], *values: Any) -> Any:
+    """Applies a move of elements to values, complex ones, or one that isn't known."""
+    unread = first_unread(values)
+    return by_parts(function, *values) if unread is None else Unread(unread.shape, unread.error)
+
+
+def _is_complex(equation: Any) -> bool:
+    return any(
+        jax.dtypes.issubdtype(getattr(each.aval, "dtype", bool), np.complexfloating) for each in equation.outvars
+    )
 
 
 def _bits(aval: Any) -> int:

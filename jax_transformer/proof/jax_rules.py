@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
 ROUNDED = frozenset((
     "add", "add_any", "sub", "mul", "div", "sqrt", "rsqrt", "square", "one_minus_square", "integer_pow", "pow",
     "exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos",
-    "reduce_sum", "cumsum", "dot_general",
+    "reduce_sum", "cumsum", "dot_general", "convert_element_type", "reduce_precision",
 ))  # fmt: skip
 """Primitives whose results floats round, so that a comparison of constants may depend on how they are computed."""
 LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
@@ -97,10 +96,7 @@ def integer_pow(b: Builder, x: Value, *, y: int, **params: Any) -> Value:
 
 @rule("pow")
 def power(b: Builder, x: Value, exponent: Value, **params: Any) -> Value:
-    different = None if exponent.known is None else np.unique(exponent.known)
-    if different is None or different.size != 1:
-        raise UnknownOperation("pow", b.line, "its exponent isn't one known number")
-    return b.broadcast(b.power(x, Fraction(float(different[0]))), np.broadcast_shapes(x.shape, exponent.shape))
+    return b.power_of_known(x, exponent)
 
 
 @rule("log1p")
@@ -241,7 +237,7 @@ def cumsum(b: Builder, x: Value, *, axis: int, reverse: bool, **params: Any) -> 
 
 @rule("reshape")
 def reshape(b: Builder, x: Value, *, new_sizes: Any, dimensions: Any = None, **params: Any) -> Value:
-    return b.reshape(x, new_sizes)
+    return b.reshape(x if dimensions is None else b.transpose(x, dimensions), new_sizes)
 
 
 @rule("squeeze")

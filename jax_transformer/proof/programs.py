@@ -43,6 +43,10 @@ class UnknownOperation(Exception):
         self.operation, self.line, self.reason = operation, where, reason
 
 
+class WideIntegers(Exception):
+    """Raised where a program computes integers that 32 bits don't hold, and is read as one of 32 bits."""
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """An array in a program."""
@@ -92,6 +96,15 @@ class Requirement:
 
 
 @dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers that depend on no weight."""
+
+    array: np.ndarray
+    radius: np.ndarray
+    """How far the roundings of a program's types may have moved each of them."""
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """Operations in execution order, and the names of some of their values."""
 
@@ -105,6 +118,10 @@ class Program:
     """The axioms that lowering used → where."""
     requirements: Mapping[int, Requirement] = field(default_factory=dict)
     """Operations that aren't defined for all numbers → what they require."""
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    """The last operations that depend on no weight → what they compute."""
+    unknown: Mapping[str, UnknownOperation] = field(default_factory=dict)
+    """Outputs that no rule computes, by name → why."""
 
     @property
     def doubtful(self) -> dict[int, Requirement]:
@@ -115,6 +132,13 @@ class Program:
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the weights by name."""
         return {one.attributes["name"]: one.shape for one in self.operations if one.name == "input"}
+
+    @property
+    def rounds(self) -> bool:
+        """Returns whether some operation rounds to a type narrower than float64."""
+        return bool(self.narrowing) or any(
+            one.name == "rounded" and "unit" in one.attributes for one in self.operations
+        )
 
     def size(self, node: int) -> int:
         """Returns how many elements an operation computes."""
@@ -129,6 +153,7 @@ class Program:
             if node not in needed:
                 needed.add(node)
                 waiting += self.operations[node].inputs
+                waiting += [self.requirements[node].of] if node in self.requirements else []
         numbers = {node: number for number, node in enumerate(sorted(needed))}
         operations = tuple(
             replace(self.operations[node], inputs=tuple(numbers[each] for each in self.operations[node].inputs))
@@ -138,7 +163,9 @@ class Program:
             name: value if value.node is None else replace(value, node=numbers[value.node])
             for name, value in outputs.items()
         }
-        return replace(self, operations=operations, outputs=moved, requirements=self._renumbered(numbers))
+        tables = {numbers[node]: table for node, table in self.tables.items() if node in numbers}
+        requirements = self._renumbered(numbers)
+        return replace(self, operations=operations, outputs=moved, requirements=requirements, tables=tables)
 
     def _renumbered(self, numbers: Mapping[int, int]) -> dict[int, Requirement]:
         kept = {node: one for node, one in self.requirements.items() if node in numbers}

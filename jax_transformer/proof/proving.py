@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jax_transformer.proof import tables
 from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.differences import AXIOM, written_out
@@ -35,6 +36,10 @@ OTHER_DOMAINS = "{} is the same wherever both are defined, but not shown to be d
 UNDEFINED = "no weights were found for which both programs are defined: {}"
 SHOWN = 1e-6
 """A relative difference in float64 above this is none of rounding."""
+TABLES = (
+    "{} differs by no more than the rounding of tables explains, and which table of one program is which of the other "
+    "isn't known"
+)
 DRAWN = 2**40
 """Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
 SECURITY = 82
@@ -60,6 +65,10 @@ class Task:
     matter."""
     own: tuple[Arrays, Arrays] | None = None
     """Weights in float64 for both programs, on which a difference is measured."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that no rule computes on one side, by the candidate's names → why."""
+    reads_rounded: bool = True
+    """Whether axiom "rounded constants" may be used."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,10 @@ class Result:
     bounds: Bounds | None = None
     axioms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Those that were used → on which constants, or at which lines."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that no rule computes → why."""
+    task: Task | None = field(default=None, repr=False, compare=False)
+    """The programs that were compared last: the given ones, or what an axiom reads them as."""
 
     @property
     def log2_error(self) -> float:
@@ -112,11 +125,17 @@ class Result:
 
 
 def decide(task: Task, *, seed: int = 0) -> Result:
-    """Compares all outputs that both programs have, at as many points as the bound needs.
+    """Compares all outputs that both programs have, at as many points as the bound needs. Outputs that no rule computes
+    are listed, and the others are compared.
 
     A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none,
     nothing is known. Nor is anything of programs that aren't shown to be defined for the same weights, and for some.
     """
+    found = _decide(task, seed)
+    return replace(found, unknown=task.unknown, task=found.task or task)
+
+
+def _decide(task: Task, seed: int) -> Result:
     named, alone = _shared(task)
     if not named:
         return Result("unknown", reason="the programs have no output in common: nothing was compared")
@@ -140,8 +159,13 @@ def decide(task: Task, *, seed: int = 0) -> Result:
                 other_domains.update(found.other_domains)
                 other = _without_differences(task) if found.different else None
                 if other is not None and not _compare_at(other, named, fills, found.seeds, {}).different:
-                    return decide(other, seed=seed)
+                    return _with_task(other, seed)
+                other = _with_tables(task) if found.different else None
+                if other is not None:
+                    return _with_task(other, seed)
                 if found.different:
+                    if _is_rounding(task, found):
+                        return Result("unknown", found.equal, (), alone, reason=TABLES.format(found.different[0]))
                     difference = _difference(task, found)
                     if _is_doubtful(task) and difference.digits is None and (difference.float64 or 0.0) < SHOWN:
                         reason = UNDEFINED.format(_doubts(task))
@@ -154,8 +178,8 @@ def decide(task: Task, *, seed: int = 0) -> Result:
             reason = str(zero)
             continue
         except Disagreement as disagreement:  # which may be one of the writing, too
-            other = _without_differences(task)
-            return decide(other, seed=seed) if other else Result("unknown", reason=str(disagreement))
+            other = _without_differences(task) or _with_tables(task)
+            return _with_task(other, seed) if other else Result("unknown", reason=str(disagreement))
         except Undefined as undefined:
             return Result("unknown", reason=str(undefined))
         if len(patterns) == 1 and other_domains:
@@ -171,6 +195,11 @@ def decide(task: Task, *, seed: int = 0) -> Result:
     return Result("unknown", reason=reason)
 
 
+def _with_task(task: Task, seed: int) -> Result:
+    found = _decide(task, seed)
+    return replace(found, task=found.task or task)
+
+
 def _without_differences(task: Task) -> Task | None:
     """Returns the task with exponentials of differences written as products; None if there are none, or no more."""
     if AXIOM in task.candidate.axioms:
@@ -179,6 +208,35 @@ def _without_differences(task: Task) -> Task | None:
     if not candidate.axioms[AXIOM] and not reference.axioms[AXIOM]:
         return None
     return replace(task, candidate=candidate, reference=reference)
+
+
+def _with_tables(task: Task) -> Task | None:
+    """Returns the task with tables for what depends on no weight, those that agree but for rounding as one; None if
+    there are none, or no more."""
+    found = tables.unified(task.candidate, task.reference) if task.reads_rounded else None
+    return None if found is None else replace(task, candidate=found[0], reference=found[1])
+
+
+def _is_rounding(task: Task, found: _Comparison) -> bool:
+    """Returns whether outputs differ by no more than the rounding of tables may change, where one program has tables of
+    which the other one has no partner."""
+    programs = task.candidate, task.reference
+    if tables.AXIOM not in task.candidate.axioms or sum(map(work, programs)) > MOST_WORK:
+        return False
+    others = [tables.moved(one, other, found.seeds[0]) for one, other in (programs, programs[::-1])]
+    if others == [None, None]:
+        return False
+    candidate, reference = (other or one for one, other in zip(programs, others, strict=True))
+    weights = _random(task, found.seeds, 0, (-1, 1))
+    try:
+        apart = _both_in(Digits(), task, found.different, weights)
+        moved = _both_in(Digits(), replace(task, candidate=candidate, reference=reference), found.different, weights)
+        return all(
+            distance(*pair, Decimal(1)) <= sum(distance(*each, Decimal(1)) for each in zip(pair, other, strict=True))
+            for pair, other in zip(apart, moved, strict=True)
+        )
+    except (ArithmeticError, ValueError):
+        return False
 
 
 def _digests(programs: Sequence[Program]) -> list[int]:
@@ -453,7 +511,7 @@ def _shared(task: Task) -> tuple[list[str], tuple[str, ...]]:
     theirs = task.align(shapes)
     ours = task.candidate.outputs
     alone = (*(name for name in ours if name not in theirs), *(name for name in theirs if name not in ours))
-    return [name for name in ours if name in theirs], alone
+    return [name for name in ours if name in theirs], tuple(name for name in alone if name not in task.unknown)
 
 
 def _log2_error(bounds: Bounds, points: Sequence[Point]) -> float:
@@ -466,4 +524,7 @@ def _merge(axioms: dict[str, dict[str, None]], more: Mapping[str, Mapping[str, N
 
 
 def _listed(axioms: Mapping[str, Mapping[str, None]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(where) for name, where in sorted(axioms.items())}
+    found = {name: tuple(where) for name, where in sorted(axioms.items())}
+    if tables.AXIOM in found:
+        found[tables.AXIOM] = tuple(sorted(found[tables.AXIOM], key=tables.size_of, reverse=True))
+    return found

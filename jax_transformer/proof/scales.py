@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jax_transformer.proof.constants import few_numbers, read
+from jax_transformer.proof.constants import as_read, few_numbers
 from jax_transformer.proof.programs import Operation, Value
 
 ONE = Fraction(1)
@@ -16,8 +16,10 @@ MOST_RADICAND_OF_SCALE = 2**96
 """√(a/b) is √a/√b for a · b up to this: Adam's 1 − β₂ᵗ has long terms."""
 LONGEST = 2**256
 """A fraction of larger terms isn't followed."""
-THROUGH = frozenset(("reshape", "broadcast", "transpose", "take", "sum", "cumulative_sum", "row_mean"))
-"""Operations that keep a factor of all elements."""
+THROUGH = frozenset(
+    ("reshape", "broadcast", "transpose", "take", "sum", "cumulative_sum", "row_mean", "negate", "rounded")
+)
+"""Operations that keep a positive factor of all elements."""
 
 COMPUTED: dict[str, Callable[..., Fraction]] = {
     "add": lambda x, y: x + y,
@@ -26,6 +28,7 @@ COMPUTED: dict[str, Callable[..., Fraction]] = {
     "negate": lambda x: -x,
     "inverse": lambda x: 1 / x,
     "power": lambda x, exponent: x**exponent,
+    "rounded": lambda x, digest, unit=0.0: x,
 }
 """Operations on constants."""
 
@@ -87,10 +90,10 @@ class Scales:
             one = self.operations[one.inputs[0]]
         if one.name != "constant":
             return None
-        numbers = few_numbers(known)
-        if few_numbers(one.attributes["array"]) is None or numbers is None or numbers.size != 1:
+        numbers, read_as = few_numbers(known), as_read(**one.attributes, is_rounded=True)
+        if read_as is None or numbers is None or numbers.size != 1:
             return None
-        found_number = read(float(numbers[0])) if numbers[0] and np.isfinite(numbers[0]) else None
+        found_number = read_as.get(float(numbers[0])) if numbers[0] else None
         is_fraction = found_number is not None and (found_number.radicand, found_number.half_pis) == (1, 0)
         return found_number.fraction if found_number is not None and is_fraction else None
 

@@ -68,9 +68,7 @@ def rsqrt(b: Builder, x: Value) -> Value:
 @rule("pow")
 def power(b: Builder, x: Any, exponent: Any) -> Value:
     if isinstance(exponent, Value):
-        if exponent.known is None or exponent.size != 1:
-            raise UnknownOperation("pow", b.line, "its exponent isn't one known number")
-        exponent = float(exponent.known.reshape(()))
+        return b.power_of_known(value_of(b, x), exponent)
     return b.power(value_of(b, x), Fraction(exponent))
 
 

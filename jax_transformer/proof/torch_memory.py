@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from ml_dtypes import bfloat16
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.complex_numbers import Complex, as_complex, conjugate
+from jax_transformer.proof.complex_numbers import constant as complex_constant
 from jax_transformer.proof.programs import UnknownOperation, Value
 
 UNWRITTEN = "memory is read that no operation known here has written"
@@ -24,6 +27,18 @@ class Variable(NamedTuple):
     @classmethod
     def of(cls, weight: torch.Tensor | Variable) -> Variable:
         return weight if isinstance(weight, Variable) else cls(tuple(weight.shape), ((weight, None),))
+
+    def written(self) -> list[tuple[torch.Tensor, np.ndarray | None]]:
+        """Returns the parts with each number in memory once: of an expanded tensor, a slice."""
+        return [_once(*part) for part in self.parts]
+
+
+def _once(tensor: torch.Tensor, places: np.ndarray | None) -> tuple[torch.Tensor, np.ndarray | None]:
+    tensor = tensor.detach()
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1 and places is not None:
+            tensor, places = tensor.narrow(axis, 0, 1), places.take([0], axis)
+    return tensor, places
 
 
 class Layout(NamedTuple):
@@ -62,7 +77,7 @@ class _Storage(NamedTuple):
     dtype: torch.dtype
     unset: np.ndarray | None = None
     """Which elements of the storage nothing was written to; None: there are none."""
-    reason: str = UNWRITTEN
+    reason: str | UnknownOperation = UNWRITTEN
     """Why these can't be read."""
 
 
@@ -77,18 +92,39 @@ class Memory:
         """Returns whether a rule has computed what a tensor's storage holds."""
         return self._held(tensor) is not None
 
-    def read(self, tensor: torch.Tensor) -> Value:
-        """Returns the value of a tensor now."""
+    def read(self, tensor: torch.Tensor) -> Any:
+        """Returns the value of a tensor now: of a complex one, a pair."""
+        if tensor.is_complex():
+            return self._read_complex(tensor)
         memory = self._held(tensor)
         if memory is None:
             return self.builder.constant(as_array(tensor, self.builder.line))
         layout = layout_of(tensor)
-        self._check_sign(tensor)
+        if memory.unset is not None and isinstance(memory.reason, UnknownOperation):
+            raise memory.reason
         if tensor.dtype != memory.dtype:
             raise UnknownOperation("view", self.builder.line, f"{memory.dtype} is read as {tensor.dtype}")
         if memory.unset is not None and memory.unset[layout.places()].any():
-            raise UnknownOperation("empty", self.builder.line, memory.reason)
-        return memory.value if layout == memory.layout else self._view(memory, layout)
+            raise UnknownOperation("empty", self.builder.line, str(memory.reason))
+        value = memory.value if layout == memory.layout else self._view(memory, layout)
+        return self.builder.negate(value) if tensor.is_neg() else value  # PyTorch reads the negatives of what is there
+
+    def _read_complex(self, tensor: torch.Tensor) -> Complex:
+        if self._held(tensor) is None:
+            return complex_constant(self.builder, as_array(tensor, self.builder.line))
+        both = self.read(parts_of(tensor))
+        real, imag = (
+            self.builder.take(both, np.arange(part, both.size, 2).reshape(tuple(tensor.shape))) for part in range(2)
+        )
+        found = Complex(real, imag)
+        return conjugate(self.builder, found) if tensor.is_conj() else found
+
+    def spoil(self, tensor: torch.Tensor, error: UnknownOperation) -> None:
+        """Notes that no rule computes what a tensor, or its memory, holds."""
+        own = parts_of(tensor) if tensor.is_complex() else tensor
+        if size := size_of(own):
+            zeros = self.builder.constant(np.zeros(size))
+            self._assign(own, zeros, Layout((size,), (1,), 0), np.ones(size, bool), error)
 
     def depends_on_weights(self, tensor: torch.Tensor) -> bool:
         return self._held(tensor) is not None and self.read(tensor).known is None
@@ -115,14 +151,30 @@ class Memory:
             zeros = self.builder.constant(np.zeros(size))
             self._assign(tensor, zeros, Layout((size,), (1,), 0), np.ones(size, bool), reason)
 
-    def write(self, tensor: torch.Tensor, value: Value) -> None:
+    def _write_complex(self, tensor: torch.Tensor, value: Complex) -> None:
+        value = conjugate(self.builder, value) if tensor.is_conj() else value
+        shape = (*tensor.shape, 1)
+        both = [
+            self.builder.broadcast(self.builder.reshape(each, (*each.shape, 1)), shape)
+            for each in (value.real, value.imag)
+        ]
+        self.write(parts_of(tensor), self.builder.concatenate(both, len(shape) - 1))
+
+    def write(self, tensor: torch.Tensor, value: Any) -> None:
         """Changes the storage's elements that are the tensor's."""
         self._check_sign(tensor)
+        if tensor.is_complex():
+            self._write_complex(tensor, as_complex(self.builder, value))
+            return
         value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
         layout, size, memory = layout_of(tensor), size_of(tensor), self._held(tensor)
         if value.node is None and memory is None:
             return  # known, as the run has it
-        if layout.dense_order() is not None and tensor.numel() == size:
+        is_whole = layout.dense_order() is not None and tensor.numel() == size
+        is_unknown = memory is not None and isinstance(memory.reason, UnknownOperation)
+        if is_unknown and not is_whole and not tensor.is_floating_point():
+            return  # what else is there stays unknown
+        if is_whole:
             if value.node is None:
                 del self._storages[storage_of(tensor)]  # as the run has it
             else:
@@ -151,9 +203,9 @@ class Memory:
             return self.builder.as_float(value)
         if tensor.dtype is torch.bool and value.kind in ("bool", "indicator"):
             return value
-        if value.table is not None and not tensor.is_complex() and tensor.dtype is not torch.bool:
+        if value.table is not None and tensor.dtype is not torch.bool:
             return value
-        if value.known is None or tensor.is_complex():
+        if value.known is None:
             raise UnknownOperation("cast", self.builder.line, f"{tensor.dtype} that depend on weights")
         return self.builder.constant(as_array(tensor, self.builder.line))
 
@@ -189,6 +241,13 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return Layout(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
 
+def parts_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a complex tensor's memory as real numbers [..., 2]."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        tensor = tensor.detach()
+        return torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunction():
         return int(tensor.untyped_storage()._cdata)
@@ -207,10 +266,20 @@ def numbers_of(tensor: torch.Tensor) -> np.ndarray:
         return np.array(flat.view(torch.uint8).numpy())
 
 
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Returns a copy of an array in its own type."""
+    if array.dtype == bfloat16:
+        return torch.from_numpy(array.astype(np.float32)).bfloat16()
+    return torch.from_numpy(np.array(array))
+
+
 def as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
-    """Returns a copy of what the run has."""
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
+    """Returns a copy of what the run has, in the tensor's own type."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
         raise UnknownOperation("constant", line, f"a tensor of {tensor.dtype}, {tensor.layout}")
     with torch._C.DisableTorchFunction():
-        tensor = tensor.detach().cpu().resolve_neg()
-        return np.array((tensor.double() if tensor.is_floating_point() else tensor).numpy())
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+        if tensor.dtype is torch.bfloat16:
+            return np.array(tensor.float().numpy()).astype(bfloat16)
+        is_wide = tensor.is_floating_point() and tensor.itemsize == 1
+        return np.array((tensor.double() if is_wide else tensor).numpy())

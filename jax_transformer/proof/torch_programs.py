@@ -13,6 +13,7 @@ import math
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,8 @@ from torch.utils._pytree import tree_map
 
 from jax_transformer.proof import torch_choices
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.complex_numbers import by_parts, computed
+from jax_transformer.proof.complex_numbers import constant as complex_constant
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
 from jax_transformer.proof.torch_access import (
     EACH,
@@ -37,6 +40,7 @@ from jax_transformer.proof.torch_access import (
     unread_by,
     written_by,
 )
+from jax_transformer.proof.torch_complex import COMPLEX_RULES, apply_to_complex
 from jax_transformer.proof.torch_exits import Exits, unwatched
 from jax_transformer.proof.torch_memory import Memory, Variable, as_array
 from jax_transformer.proof.torch_rules import MOVES, RULES
@@ -49,6 +53,28 @@ PYTHON = sysconfig.get_paths()["stdlib"]
 BACKWARD = "_engine_run_backward"
 """PyTorch's function that runs a backward pass, and hooks in it."""
 HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or an attribute of it holds that"
+
+
+@dataclass
+class _Call:
+    """Holds a call of an operation, and what it reads."""
+
+    func: Any
+    name: str
+    """The name of its rule."""
+    args: Any
+    kwargs: Any
+    inputs: Sequence[torch.Tensor]
+    written: Sequence[torch.Tensor]
+    unread: Sequence[torch.Tensor]
+    arguments: Any = None
+    """The values of its arguments, if there is a rule."""
+    depends: bool = False
+    """Whether any depends on weights."""
+    values: Sequence[Any] = ()
+    """The values of the tensors that it reads, if none depends on weights and some were computed."""
+    error: UnknownOperation | None = None
+    """Why they can't be read."""
 
 
 class Lowering(TorchDispatchMode):
@@ -67,12 +93,22 @@ class Lowering(TorchDispatchMode):
 
     def name(self, weight: torch.Tensor | Variable, name: str) -> None:
         """Declares a tensor, or the variable that several tensors are parts of, to be an input of the program."""
-        shape, parts = Variable.of(weight)
-        if not all(tensor.is_floating_point() for tensor, _ in parts):
+        variable = Variable.of(weight)
+        if not all(tensor.is_floating_point() for tensor, _ in variable.parts):
             raise UnknownOperation("input", "", f"the weight {name} holds no real numbers")
-        value = self.builder.input(name, shape)
-        for tensor, places in parts:
+        value = self.builder.input(name, variable.shape)
+        for tensor, places in variable.written():
             self.memory.write(tensor, value if places is None else self.builder.take(value, places))
+
+    def output(self, tensor: torch.Tensor) -> Value | UnknownOperation:
+        """Returns what a tensor holds, or why that isn't known."""
+        try:
+            value = self.memory.read(tensor)
+        except UnknownOperation as error:
+            return error
+        if isinstance(value, Value):
+            return value
+        return UnknownOperation("output", "", "it is complex: return its real and imaginary parts")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unwatched():
@@ -102,40 +138,51 @@ class Lowering(TorchDispatchMode):
         if name.startswith(EACH) and written:
             check_rows(name, line, [each for each in args if isinstance(each, list | tuple)])
         unread = unread_by(name, func, written, args)
-        before, depends = None, False
+        call = _Call(func, rule_name, args, kwargs, inputs, written, unread)
         if not returns_view(func):
-            before, depends = self._before(rule_name, args, kwargs, inputs, unread)
+            self._read(call)
         result = func(*args, **kwargs)
         if returns_view(func) and not are_views(result, inputs):  # a copy, where there is no such view
-            before, depends = self._before(rule_name, args, kwargs, inputs, unread)
-        self._follow(func, rule_name, written, inputs, before, depends, result)
+            self._read(call)
+        try:
+            if call.error is not None:
+                raise call.error
+            self._follow(call, result)
+        except UnknownOperation as error:
+            if _has_shape_of_data(call):
+                raise
+            self._spoil(written or _tensors_of(result), error)
         return result
+
+    def _spoil(self, tensors: Sequence[torch.Tensor], error: UnknownOperation) -> None:
+        """Notes that no rule computes these tensors."""
+        if any(each.layout is not torch.strided or each.is_quantized for each in tensors):
+            raise error
+        for each in tensors:
+            self.memory.spoil(each, error)
 
     # --- operations
 
-    def _before(
-        self, name: str, args: Any, kwargs: Any, inputs: Sequence[Any], unread: Sequence[Any]
-    ) -> tuple[Any, bool]:
-        """Returns the values of an operation's arguments if it has a rule, and whether any depends on weights."""
-        arguments = self._arguments(args, kwargs, unread) if _has_rule(name) else None
-        read = [each for each in inputs if not among(each, unread)]
-        return arguments, any(self.memory.depends_on_weights(each) for each in read)
+    def _read(self, call: _Call) -> None:
+        """Notes the values of a call's arguments if it has a rule, whether any depends on weights, and the values of
+        those that don't."""
+        try:
+            if _has_rule(call.name):
+                call.arguments = self._arguments(call.args, call.kwargs, call.unread)
+            read = [each for each in call.inputs if not among(each, call.unread)]
+            call.depends = any(self.memory.depends_on_weights(each) for each in read)
+            if not call.depends and not self._runs_alone(call.inputs) and not call.written:
+                call.values = [self.memory.read(each) for each in call.inputs]
+        except UnknownOperation as error:
+            call.error = error
 
-    def _follow(
-        self,
-        func: Any,
-        name: str,
-        written: Sequence[torch.Tensor],
-        inputs: Sequence[torch.Tensor],
-        before: Any,
-        depends: bool,
-        result: Any,
-    ) -> None:
+    def _follow(self, call: _Call, result: Any) -> None:
         """Gives the results of an operation their values."""
+        name, written, inputs = call.name, call.written, call.inputs
+        tensors = _tensors_of(result)
         strange = [each for each in flat(result, {}) if is_tensor(each) and each.layout is not torch.strided]
         if strange:
             raise UnknownOperation(name, self._line(), f"it returns a tensor of {strange[0].layout}")
-        tensors = [each for each in (result if isinstance(result, tuple | list) else [result]) if is_tensor(each)]
         if name.startswith(("empty", "new_empty")) and not written:
             for each in tensors:
                 self.memory.forget(each)
@@ -147,11 +194,11 @@ class Lowering(TorchDispatchMode):
             return  # computed from ids and masks alone
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         try:
-            values = self._values(func, name, before)
+            values = self._values(call, targets)
         except UnknownOperation:
-            if depends:
+            if call.depends:
                 raise
-            values = [self.builder.constant(as_array(each, self.builder.line)) for each in targets]  # as it ran
+            values = self._as_run(call, targets)
         if len(values) != len(targets):
             raise UnknownOperation(name, self._line(), f"its rule returns {len(values)} values for {len(targets)}")
         floats = [each.dtype for each in inputs if each.is_floating_point() and not among(each, written)]
@@ -160,11 +207,31 @@ class Lowering(TorchDispatchMode):
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
             if self._narrows(target, floats):
                 value = self.builder.in_range(value, partial(_cast, dtype=target.dtype))
-            if depends and value.known is not None:
+            if call.depends and value.known is not None:
                 _overwrite(target, value.known)
-            if not depends and target.dtype == torch.float64 and value.shape == tuple(target.shape):
+            if not call.depends and target.is_floating_point() and value.shape == tuple(target.shape):
                 value = self.builder.rounded(value, as_array(target, self.builder.line))
             self.memory.write(target, value)
+
+    def _as_run(self, call: _Call, targets: Sequence[torch.Tensor]) -> list[Any]:
+        """Returns what an operation without a rule computed of what depends on no weight."""
+        found = [as_array(each, self.builder.line) for each in targets]
+        if call.written or not call.values:
+            return [
+                complex_constant(self.builder, each) if each.dtype.kind == "c" else self.builder.constant(each)
+                for each in found
+            ]
+
+        def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+            given = {
+                id(old): torch.from_numpy(np.array(array)).to(old.dtype)
+                for old, array in zip(call.inputs, arrays, strict=True)
+            }
+            args, kwargs = tree_map(lambda each: given.get(id(each), each), (list(call.args), call.kwargs))
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+                return [as_array(each, "") for each in _tensors_of(call.func(*args, **kwargs))]
+
+        return computed(self.builder, run, call.values, found)
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether an operation reads nothing that a rule has computed."""
@@ -172,7 +239,7 @@ class Lowering(TorchDispatchMode):
 
     def _needs_no_rule(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether results can be read from the run: integers, booleans, and floats made from none."""
-        floats = any(each.is_floating_point() for each in outputs)
+        floats = any(each.is_floating_point() or each.is_complex() for each in outputs)
         return not floats or not inputs
 
     def _narrows(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> bool:
@@ -182,19 +249,27 @@ class Lowering(TorchDispatchMode):
             self.builder.narrow(str(target.dtype).removeprefix("torch."))
         return is_narrower
 
-    def _values(self, func: Any, name: str, before: Any) -> list[Value]:
-        if before is None:
+    def _values(self, call: _Call, targets: Sequence[torch.Tensor]) -> list[Any]:
+        name, is_complex = call.name, any(each.is_complex() for each in (*targets, *call.inputs))
+        if call.arguments is None:
             raise UnknownOperation(name, self._line())
-        args, kwargs = before
+        args, kwargs = call.arguments
         try:
             if any(isinstance(each, Value) and each.table is not None for each in flat(args, kwargs)):
+                if is_complex:
+                    raise UnknownOperation(name, self._line(), "complex numbers at places that depend on weights")
                 found = torch_choices.apply(self.builder, name, args, kwargs)
                 return list(found) if isinstance(found, tuple | list) else [found]
             if name.startswith(EACH):
                 return self._of_each(name, args, kwargs)
-            found = (
-                self._move(func, name, args, kwargs) if name in MOVES else RULES[name](self.builder, *args, **kwargs)
-            )
+            if name in MOVES:
+                found = by_parts(lambda source: self._move(call.func, name, [source, *args[1:]], kwargs), args[0])
+            elif is_complex:
+                found = apply_to_complex(self.builder, name, args, kwargs)
+            elif name not in RULES:
+                raise UnknownOperation(name, self._line())
+            else:
+                found = RULES[name](self.builder, *args, **kwargs)
         except TypeError as error:  # an overload with other arguments
             raise UnknownOperation(name, self._line(), f"no rule covers this overload: {error}") from None
         return list(found) if isinstance(found, tuple | list) else [found]
@@ -219,7 +294,7 @@ class Lowering(TorchDispatchMode):
         result = func(*args, **kwargs)
         tensors = [each for each in flat(args, kwargs) if is_tensor(each)]
         if any(self.memory.holds(each) for each in tensors):
-            raise UnknownOperation(str(func), self._line())
+            raise UnknownOperation(str(func), self._line())  # the shapes of its results may depend on weights
         return result
 
     def _check_known(self, name: str, args: Any) -> None:
@@ -286,8 +361,7 @@ def lower(
     for name, tensor in fixed.items():
         if lowering.memory.read(tensor).node != before[name]:
             raise UnknownOperation("weight", "", f"the program, or a hook of it, changes {name} while it runs")
-    outputs = {name: lowering.memory.read(tensor) for name, tensor in found.items()}
-    return builder.program(outputs)
+    return builder.program({name: lowering.output(tensor) for name, tensor in found.items()})
 
 
 def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
@@ -316,6 +390,17 @@ def defined() -> Any:
     return stack
 
 
+def _has_shape_of_data(call: _Call) -> bool:
+    """Returns whether the shape of an operation's results may depend on the numbers that it reads."""
+    if call.name in ("index", "index_put", "_index_put_impl", "_unsafe_index_put"):
+        return any(each.dtype in (torch.bool, torch.uint8) for each in call.inputs[1:])
+    return torch.Tag.dynamic_output_shape in call.func.tags or torch.Tag.data_dependent_output in call.func.tags
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    return [each for each in (result if isinstance(result, tuple | list) else [result]) if is_tensor(each)]
+
+
 def _decompositions() -> Any:
     from torch._decomp import core_aten_decompositions
 
@@ -323,7 +408,7 @@ def _decompositions() -> Any:
 
 
 def _has_rule(name: str) -> bool:
-    return name in MOVES or name.removeprefix(EACH) in RULES
+    return name in MOVES or name.removeprefix(EACH) in RULES or name in COMPLEX_RULES
 
 
 def _digits(dtype: torch.dtype) -> float:

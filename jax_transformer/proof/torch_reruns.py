@@ -23,11 +23,10 @@ from jax_transformer.proof.torch_access import flat, is_tensor, written_by
 from jax_transformer.proof.torch_memory import Variable, as_array, numbers_of, storage_of
 from jax_transformer.proof.torch_programs import defined, user_line
 
-MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3}
-"""The largest relative RMS of a difference, for programs that round to a narrower type."""
+MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3, "float64": 1e-6}
+"""The largest relative RMS of a difference, for programs that compute in this type, or round to it."""
 NARROWEST = 0.5
 """That for types of 8 bits."""
-MOST_IN_FLOAT64 = 1e-6
 SMALL = 1e-6
 """An output that is smaller than the middle one by this factor may be a rounding error of zero."""
 FILLED = 1e8
@@ -78,12 +77,17 @@ def _check(
     with _changed(weights, sign) as given, defined():
         with _Way(weights) as way:
             returned = program()
-        found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in returned.items()}
+        tensors = {name: tensor for name, tensor in returned.items() if name not in lowered.unknown}
+        found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in tensors.items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
     if found.keys() != read.keys():
         reason = REASON.format(f"{len(found)} outputs for {len(read)}", "branches")
         raise UnknownOperation(min(found.keys() ^ read.keys()), "", reason)
-    most = max((MOST.get(each.split(" ")[0], NARROWEST) for each in lowered.narrowing), default=MOST_IN_FLOAT64)
+    parts = [tensor for variable in weights.values() for tensor, _ in variable.parts]
+    types = {each.split(" ")[0] for each in lowered.narrowing} | {
+        str(each.dtype).removeprefix("torch.") for each in (*parts, *tensors.values()) if each.is_floating_point()
+    }
+    most = max((MOST.get(each, NARROWEST) for each in types), default=MOST["float64"])
     usual = SMALL * float(np.median([size for size in map(_rms, found.values()) if size] or [0.0]))
     for name, array in found.items():
         if array.shape != read[name].shape or _differs(array, read[name], most, usual):
@@ -188,7 +192,7 @@ def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[st
     """Makes each weight larger by some 10 % and some 0.1, multiplies it by a factor, yields what it is then, and
     restores it."""
     key = np.random.default_rng(0)
-    tensors = [tensor for variable in weights.values() for tensor, _ in variable.parts]
+    tensors = [tensor for variable in weights.values() for tensor, _ in variable.written()]
     with torch.inference_mode():
         before = [tensor.clone() for tensor in tensors]
     try:
@@ -198,7 +202,7 @@ def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[st
                 factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, variable.shape)) for _ in range(2))
                 held = _held(variable)
                 changed = held.mul_(1 + factors.to(held)).add_(terms.to(held)).mul_(factor)
-                for tensor, places in variable.parts:
+                for tensor, places in variable.written():
                     tensor.copy_(changed if places is None else changed[torch.from_numpy(places)])
                 given[name] = as_array(changed, "")
         yield given

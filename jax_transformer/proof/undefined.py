@@ -191,7 +191,9 @@ class Sets:
             self._unions[pair] = self.number(self.sets[one] | self.sets[other])
         return self._unions[pair]
 
-    def constant(self, array: np.ndarray) -> np.ndarray:
+    def constant(
+        self, array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
+    ) -> np.ndarray:
         return np.zeros(array.shape, np.int64)
 
     def apply(self, name: str, inputs: list[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:

@@ -93,7 +93,7 @@ def test_a_branch_on_weights_is_unknown_and_named() -> None:
 
 
 def test_a_fault_is_located_and_shown_in_digits() -> None:
-    module = Block().eval()
+    module = Block().double().eval()
     module.norm.eps = 1e-5 * (1 + 2**-50)
     certificate = prove(block, module, inputs=INPUTS, stages=["forward"])
     assert certificate.verdict == "refuted"

@@ -217,7 +217,6 @@ def _cross(w: torch.Tensor) -> torch.Tensor:
 
 
 UNKNOWN: dict[str, Function] = {
-    "a view of negatives": lambda w: torch._neg_view(w) * 1,
     "a list that holds a tensor twice": lambda w: changed(w, lambda x: torch._foreach_mul_([x, x], 2.0)),
     "lists in another order": _cross,
     "a product written onto a factor": lambda w: changed(w[:, :3], lambda x: x.addmm_(x, x)),
@@ -248,7 +247,7 @@ UNKNOWN: dict[str, Function] = {
     "weights copied to integers": lambda w: torch.zeros(W, dtype=torch.long).copy_(w).double(),
     "small integers": lambda w: (w > 0).to(torch.uint8) * 200 * w,
     "bits read as another type": lambda w: w.view(torch.int64).double(),
-    "complex numbers": lambda w: torch.view_as_real(torch.view_as_complex(w.view(3, 2, 2)) * 1j),
+    "the logarithm of complex numbers": lambda w: torch.view_as_real(torch.view_as_complex(w.view(3, 2, 2)).log()),
     "memory that nothing wrote": lambda w: w + torch.empty_like(w),
     "memory that is written in part": lambda w: changed(torch.empty_like(w), lambda x: x[:, :2].copy_(w[:, :2])),
     "two writes to one place": lambda w: torch.zeros(4).double().index_put((torch.tensor([1, 1]),), w[0, :2]),

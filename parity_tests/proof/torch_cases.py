@@ -40,6 +40,17 @@ def _as_floats(found: Any) -> list[Any]:
     return [each.double() for each in found]
 
 
+def _gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the gradients of all arguments."""
+
+    def gradients(*arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [each.detach().requires_grad_() for each in arrays]
+        found = function(*leaves)
+        return torch.autograd.grad((found * torch.arange(1.0, 1 + found.numel()).view(found.shape)).sum(), leaves)
+
+    return gradients
+
+
 UNARY: dict[str, Callable[..., Any]] = {
     "neg": torch.neg, "reciprocal": torch.reciprocal, "exp": torch.exp, "erf": torch.erf,
     "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos, "sign": torch.sign, "sgn": torch.sgn,
@@ -67,7 +78,12 @@ CASES: dict[str, list[Case]] = {
     "add": [of(lambda x, y: torch.add(x, y, alpha=3), *BOTH), of(lambda x: x + 2.5)],
     "sub": [of(lambda x, y: torch.sub(x, y, alpha=3), *BOTH), of(lambda x: x - 2.5)],
     "rsub": [of(lambda x, y: aten.rsub(x, y, alpha=3), *BOTH)],
-    "pow": [of(lambda x: x**3), of(lambda x: x**-2), of(lambda x: x**0.5, positive=True)],
+    "pow": [
+        of(lambda x: x**3),
+        of(lambda x: x**-2),
+        of(lambda x: x**0.5, positive=True),
+        of(lambda x: x ** torch.tensor([0.0, 2.0, -1.0])),
+    ],
     "addcmul": [of(lambda x, y, z: torch.addcmul(x, y, z, value=2), *BOTH, (2, 3))],
     "addcdiv": [of(lambda x, y, z: torch.addcdiv(x, y, z, value=2), *BOTH, (2, 3))],
     "lerp": [of(lambda x, y: torch.lerp(x, y, 0.25), *BOTH)],
@@ -77,6 +93,15 @@ CASES: dict[str, list[Case]] = {
     "dot": [of(torch.dot, (3,), (3,))],
     "addmm": [of(lambda b, x, y: torch.addmm(b, x, y, beta=2, alpha=3), (4,), (2, 3), (3, 4))],
     "baddbmm": [of(lambda b, x, y: torch.baddbmm(b, x, y, beta=2, alpha=3), (2, 2, 2), (2, 2, 3), (2, 3, 2))],
+    "convolution": [
+        of(lambda x, w, b: functional.conv1d(x, w, b, stride=2, padding=1, groups=2), (2, 4, 7), (6, 2, 3), (6,)),
+        of(lambda x, w: functional.conv2d(x, w, padding=(1, 0), dilation=(1, 2)), (1, 2, 4, 5), (3, 2, 2, 3)),
+        of(lambda x, w: functional.conv_transpose1d(x, w, None, 2, 1, 1, groups=2), (2, 4, 5), (4, 3, 3)),
+    ],
+    "convolution_backward": [
+        of(_gradients(lambda x, w, b: functional.conv1d(x, w, b, 2, 1, 2, 2)), (2, 4, 7), (6, 2, 3), (6,)),
+        of(_gradients(lambda x, w, b: functional.conv_transpose2d(x, w, b, 2)), (1, 4, 2, 3), (4, 3, 2, 3), (3,)),
+    ],
     "sum": [of(lambda x: x.sum(1)), of(lambda x: x.sum((0, 2), keepdim=True), (2, 3, 2)), of(lambda x: x.sum())],
     "mean": [of(lambda x: x.mean(1)), of(lambda x: x.mean((0, 2), keepdim=True), (2, 3, 2))],
     "var": [of(lambda x: x.var(1)), of(lambda x: x.var((0, 1), correction=0, keepdim=True))],

@@ -68,7 +68,11 @@ CASES: dict[str, list[Case]] = {
     "is_finite": [of(lambda x: lax.is_finite(jnp.where(np.array([True, False, False]), -jnp.inf, x)))],
     "add_any": [of(jax.grad(lambda x: jnp.sum(x * x + jnp.sin(x) * 2)))],
     "integer_pow": [of(lambda x: x**3), of(lambda x: x**-2)],
-    "pow": [of(lambda x: lax.pow(x, 1.5), positive=True), of(lambda x: lax.pow(x, -0.5), positive=True)],
+    "pow": [
+        of(lambda x: lax.pow(x, 1.5), positive=True),
+        of(lambda x: lax.pow(x, -0.5), positive=True),
+        of(lambda x: lax.pow(x, np.array([[0.0, 1.0, 2.0], [-1.0, 3.0, 1.0]]))),
+    ],
     "clamp": [of(lambda x, y: lax.clamp(-1.0, x * y, 2.0), *BOTH)],
     "not": [of(lambda x: ~(x > 0))],
     "and": [of(lambda x, y: (x > 0) & (y > 0), (12,), (12,))],
@@ -84,6 +88,21 @@ CASES: dict[str, list[Case]] = {
         of(lambda x, y: jnp.einsum("ibj,kjb->bki", x, y), (2, 2, 3), (4, 3, 2)),
         of(jnp.dot, (3,), (3,)),
     ],
+    "conv_general_dilated": [
+        of(lambda x, y: lax.conv(x, y, (2,), "SAME"), (2, 3, 7), (4, 3, 3)),
+        of(
+            lambda x, y: lax.conv_general_dilated(
+                x, y, (1, 2), ((0, 1), (2, -1)), (1, 2), (2, 1), ("NHWC", "HWIO", "NHWC"), feature_group_count=2
+            ),
+            (2, 4, 5, 2),
+            (2, 2, 1, 4),
+        ),
+        of(
+            jax.grad(lambda y, x: jnp.sum(lax.conv_general_dilated(x, y, (2,), "VALID", feature_group_count=2) ** 2)),
+            (4, 2, 2),
+            (1, 4, 5),
+        ),
+    ],
     "reduce_sum": [of(lambda x: x.sum(1)), of(lambda x: x.sum((0, 2)), (2, 3, 2))],
     "reduce_max": [of(lambda x: x.max(1)), of(lambda x: x.max((0, 2)), (2, 3, 2))],
     "reduce_min": [of(lambda x: x.min(0)), of(lambda x: x.min((0, 2)), (2, 3, 2))],
@@ -95,7 +114,7 @@ CASES: dict[str, list[Case]] = {
         of(lambda x: lax.cumsum(x, 0)),
         of(lambda x: lax.cumsum(x, 1, reverse=True)),
     ],
-    "reshape": [of(lambda x: x.reshape(3, 2))],
+    "reshape": [of(lambda x: x.reshape(3, 2)), of(lambda x: lax.reshape(x, (3, 2), dimensions=(1, 0)))],
     "squeeze": [of(lambda x: lax.squeeze(x, (1,)), (2, 1, 3))],
     "transpose": [of(lambda x: x.transpose(2, 0, 1), (2, 3, 4))],
     "broadcast_in_dim": [of(lambda x: lax.broadcast_in_dim(x, (3, 4, 2), (0, 2)), (3, 2))],

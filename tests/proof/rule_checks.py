@@ -92,7 +92,7 @@ PRIME = 562949953421231
 """2⁴⁹ − 81, a prime."""
 
 
-UNUSED = frozenset(("method", "name", "dimensions", "dtype", "rounding_mode"))
+UNUSED = frozenset(("method", "name", "dtype", "rounding_mode"))
 """Parameters that change nothing."""
 
 

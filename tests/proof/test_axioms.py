@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -68,6 +69,13 @@ def times(number: float, compute: Compute) -> Compute:
     return lambda b, u, v: b.multiply(compute(b, u, v), b.constant(number))
 
 
+SEVENTHS = np.arange(1, 7).reshape(SHAPE) / 7
+
+
+def times_constant(number: Any) -> Compute:
+    return lambda b, u, v: b.multiply(u, b.constant(number))
+
+
 NEEDED: dict[str, tuple[Compute, Compute, Compute]] = {
     "softmax": (lambda b, u, v: b.softmax(u, 1), naive_softmax, over_columns),
     "masks": (masked(-1e9), masked(-np.inf), masked(-50.0)),
@@ -96,6 +104,31 @@ NEEDED: dict[str, tuple[Compute, Compute, Compute]] = {
         lambda b, u, v: b.divide(u, b.constant(3.0)),
         lambda b, u, v: b.multiply(u, b.constant(1 / 3)),
         lambda b, u, v: b.multiply(u, b.constant(1 / 3 + 2**-50)),
+    ),
+    "rounded constants": (
+        times_constant(np.float32(1e-6)),
+        times_constant(1e-6),
+        times_constant(1.0000001e-6),
+    ),
+    "rounded constants: of many digits": (
+        times_constant(np.float32(0.123456789)),
+        times_constant(0.123456789),
+        times_constant(np.nextafter(np.float32(0.123456789), np.float32(1))),
+    ),
+    "rounded constants: a table": (
+        times_constant(SEVENTHS.astype(np.float32)),
+        times_constant(SEVENTHS),
+        times_constant(SEVENTHS * (1 + 1e-6)),
+    ),
+    "rounded constants: a table in another order": (
+        times_constant(np.sin(SEVENTHS).astype(np.float32)),
+        lambda b, u, v: b.transpose(b.multiply(b.transpose(u, (1, 0)), b.constant(np.sin(SEVENTHS).T)), (1, 0)),
+        times_constant(np.sin(SEVENTHS).astype(np.float32)[:, ::-1]),
+    ),
+    "rounded constants: what is computed of a table": (
+        times_constant(np.cos(SEVENTHS).astype(np.float32)),
+        lambda b, u, v: b.multiply(u, b.cos(b.constant(SEVENTHS))),
+        lambda b, u, v: b.multiply(u, b.cos(b.constant(SEVENTHS * (1 + 1e-6)))),
     ),
     "activations": (
         lambda b, u, v: b.add(b.erf(u), b.erf(b.negate(u))),
@@ -171,12 +204,50 @@ def test_differences_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared(one, same).verdict == "unknown"
 
 
+def as_they_stand(array: np.ndarray, *rest: Any) -> dict[float, constants.Number]:
+    return {float(value): constants.Number(Fraction(float(value))) for value in array.flat}
+
+
 @pytest.mark.parametrize("name", ["fractions", "roots: a constant"])
 def test_reading_constants_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, same, _ = NEEDED[name]
     assert name.partition(":")[0] in compared(one, same).axioms
-    monkeypatch.setattr(domains, "read", lambda value: constants.Number(Fraction(value)))
+    monkeypatch.setattr(domains, "as_read", as_they_stand)
+    monkeypatch.setattr(proving, "_with_tables", lambda task: None)  # it proves these pairs, too
     assert compared(one, same).verdict == "unknown"
+
+
+@pytest.mark.parametrize("name", [name for name in NEEDED if name.startswith("rounded constants")])
+def test_rounding_is_needed_and_listed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, same, _ = NEEDED[name]
+    first = compared(one, same).axioms["rounded constants"][0]
+    assert " by " in first
+    monkeypatch.setattr(proving, "_with_tables", lambda task: None)
+    assert compared(one, same).verdict == "refuted"
+
+
+def test_what_is_written_in_float64_is_not_rounded() -> None:
+    for factor in (1 + 2**-50, 1 + 1e-15):
+        assert compared(times_constant(1e-6), times_constant(1e-6 * factor)).verdict == "refuted"
+        assert compared(times_constant(SEVENTHS), times_constant(SEVENTHS * factor)).verdict == "refuted"
+
+
+def test_a_model_in_float64_is_read_without_rounding() -> None:
+    one, same, _ = NEEDED["rounded constants: a table"]
+    task = Task(program(one), program(same), lambda draw: (drawn := {"u": draw(SHAPE), "v": draw(SHAPE)}, drawn))
+    assert decide(task).verdict == "proven"
+    assert decide(dataclasses.replace(task, reads_rounded=False)).verdict == "refuted"
+
+
+def test_tables_without_a_partner_are_unknown_within_their_rounding() -> None:
+    def apart(number: float) -> Compute:
+        return lambda b, u, v: b.multiply(b.multiply(u, b.constant(np.cos(SEVENTHS).astype("f"))), b.constant(number))
+
+    together = times_constant((np.float32(0.7) * np.cos(SEVENTHS).astype("f")).astype("f"))
+    found = compared(together, apart(0.7))
+    assert found.verdict == "unknown"
+    assert "rounding of tables" in found.reason
+    assert compared(together, apart(0.7001)).verdict == "refuted"
 
 
 def test_positive_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

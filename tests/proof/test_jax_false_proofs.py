@@ -191,7 +191,7 @@ UNKNOWN: dict[str, Function] = {
     "a key of random numbers": lambda w: w * jax.random.normal(jax.random.key(0), W),
     "rounding": lambda w: jnp.round(w),
     "integers of weights": lambda w: w.astype(jnp.int32) // 2,
-    "complex numbers": lambda w: jnp.real(w * (1 + 2j)),
+    "the logarithm of complex numbers": lambda w: jnp.real(jnp.log(w * (1 + 2j))),
     "the place of the largest of many zeros": lambda w: jnp.argmax(relu(w), -1) * 1.0,
     "sorting what is masked": lambda w: jnp.sort(where(MASK, -INF, w)),
     "a branch on weights": lambda w: jax.lax.cond(w[0, 0] > 0, lambda x: x, lambda x: 2 * x, w),

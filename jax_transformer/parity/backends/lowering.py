@@ -140,14 +140,19 @@ class Lowered:
         hidden = () if own is None else own.state_dict(keep_vars=True).values()
         reference = torch_programs.lower(theirs, read, hidden=hidden, fixed=fixed)
         check_again(reference, theirs, read)
+        for error in (*candidate.unknown.values(), *reference.unknown.values()):
+            raise error
 
         def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
             shared = {name: draw(np.shape(array)) for name, array in more.items()}
             left, right = self._draw(draw)
             return {**left, **shared}, {**right, **shared}
 
+        def align(outputs: Arrays) -> Arrays:
+            return self._aligned(outputs, prefixes)
+
         weights = self.carried(self._own_leaves)
-        return Task(candidate, reference, draw, lambda outputs: self._aligned(outputs, prefixes), is_masked, weights)
+        return Task(candidate, reference, draw, align, is_masked, weights, reads_rounded=False)  # all is in float64
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
         """Draws the reference's tensors, tied ones once, and carries them through the porting table.

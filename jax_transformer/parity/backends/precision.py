@@ -18,7 +18,14 @@ from jax_transformer.runtime.trees import flatten, unflatten
 @contextlib.contextmanager
 def in_precision(dtype: Dtype) -> Iterator[None]:
     """Computes matrix products as exactly as the dtype allows, and enables float64 for it."""
-    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+    with in_bits(64 if dtype == "float64" else 32):
+        yield
+
+
+@contextlib.contextmanager
+def in_bits(bits: int) -> Iterator[None]:
+    """Computes in types of up to so many bits, 32 or 64, and matrix products as exactly as these allow."""
+    with jax.enable_x64(bits == 64), jax.default_matmul_precision("highest"):
         yield
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -15,20 +17,23 @@ import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, Watched, watch
 from jax_transformer.parity.backends.copies import check_copyable, check_hooks, copied
-from jax_transformer.parity.backends.precision import in_precision
+from jax_transformer.parity.backends.precision import in_bits
 from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
-from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.ties import Leaf, Lies, Ties, find_ties, shared_memory
 from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
+from jax_transformer.parity.backends.user_errors import RAISED, cannot_run, shapes_of
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.proof.jaxprs import used_inputs
+from jax_transformer.proof.programs import WideIntegers
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from jax_transformer.proof.torch_memory import Variable
 
 INPUT = "input "
 """Precedes the names of floating-point inputs, for all of which a proof holds."""
@@ -90,36 +95,94 @@ class AnyProgram:
           ParityError: it returns something else than arrays.
         """
         given = {leaf.variable: shapes[leaf.variable] for leaf in leaves.values()}
-        with cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in float64"):
-            return (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
+        return (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
 
     def reads(self, names: Collection[str]) -> set[str]:
-        """Returns which of these weights it may read; of a function, those that its output depends on."""
+        """Returns which of these weights it may read; of a function, those that its output depends on in any of the
+        types in which it may be read."""
         if self.is_module:
             return {*names}
-        with in_precision("float64"):
-            closed = jax.make_jaxpr(self._called)(self._float64_weights, self._float64_inputs)
-        used = used_inputs(closed)[: len(self.weights)]  # of a dict, in the order of its keys
-        return {name for name, is_used in zip(sorted(self.weights), used, strict=True) if is_used} & {*names}
+        found = set[str]()
+        for bits in {bits for bits, _ in self._tried_bits}:
+            with contextlib.suppress(*RAISED), in_bits(bits):
+                closed = jax.make_jaxpr(self._called)(dict(self.weights), self.read_inputs)
+                used = used_inputs(closed)[: len(self.weights)]  # of a dict, in the order of its keys
+                found |= {name for name, is_used in zip(sorted(self.weights), used, strict=True) if is_used}
+        return found & {*names}
 
     @property
     def floats(self) -> dict[str, np.ndarray]:
+        """Returns the floating-point inputs by the names that a proof gives them."""
+        return {INPUT + name: array for name, array in self.read_inputs.items() if _is_float(array)}
+
+    @cached_property
+    def read_inputs(self) -> dict[str, np.ndarray]:
+        """Returns the inputs in the types in which the program reads them. NumPy's own floats have 64 bits: they are
+        given to programs with weights of 32 bits as such, and floats of 32 bits to programs of 64."""
+        widest = self._widest
+        if widest is None:
+            return dict(self.inputs)
+        differs = {np.dtype(np.float64): widest != np.float64, np.dtype(np.float32): widest == np.float64}
         return {
-            INPUT + name: array.astype(np.float64) for name, array in self.inputs.items() if array.dtype.kind == "f"
+            name: array.astype(widest) if differs.get(array.dtype, False) else array
+            for name, array in self.inputs.items()
         }
+
+    @property
+    def _widest(self) -> Any:
+        """Returns the widest type of the weights; None without weights."""
+        dtypes = [array.dtype for array in self.weights.values() if jnp.issubdtype(array.dtype, jnp.floating)]
+        return max(dtypes, key=lambda dtype: dtype.itemsize, default=None)
+
+    def _running(self, what: str) -> AbstractContextManager[None]:
+        return cannot_run(f"{self.name}:", f"{shapes_of(self.inputs)} in {what}" if self.inputs else what)
+
+    @property
+    def _tried_bits(self) -> list[tuple[int, int]]:
+        """Returns how many bits numbers and integers may have in a function, the likeliest first: as JAX is set. With
+        weights of 64 bits, its floats have 64, too, as long as its integers fit into 32: those that don't are others
+        there."""
+        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            return [(64, 64), (32, 32)]
+        given = {array.dtype for array in (*self.weights.values(), *self.read_inputs.values())}
+        wholes = [one for one in self.inputs.values() if one.dtype == np.int64]
+        fits = all(np.array_equal(one, one.astype(np.int32)) for one in wholes)
+        return [*([(64, 32)] if np.dtype(np.float64) in given and fits else []), (32, 32), (64, 64)]
 
     def _lower_function(
         self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
+    ) -> Program:
+        """Lowers a function in 32 or 64 bits. What can't run in one way is tried in others."""
+        reasons = []  # not the errors: JAX would find arrays of a trace whose frames they keep, in other types
+        for bits, whole_bits in self._tried_bits:
+            try:
+                with self._running(f"{bits} bits"), in_bits(bits):
+                    return self._lower_traced(leaves, shapes, wanted, whole_bits)
+            except WideIntegers:
+                continue
+            except CannotRun as error:
+                reasons.append(str(error))
+        raise CannotRun(reasons[0])
+
+    def _lower_traced(
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted, whole_bits: int
     ) -> Program:
         from jax_transformer.proof.jax_programs import lower
 
         def outputs(given: Mapping[str, Any]) -> dict[str, Any]:
             given = {name: jnp.asarray(array) for name, array in given.items()}
-            inputs = {name: given.get(INPUT + name, jnp.asarray(array)) for name, array in self.inputs.items()}
+            inputs = {
+                name: given[INPUT + name] if INPUT + name in given else jnp.asarray(array.copy())
+                for name, array in self.read_inputs.items()
+            }
 
             def called(variables: Mapping[str, Any]) -> dict[str, Any]:
                 held = {**given, **variables}
-                return self._called({name: leaf.of(held[leaf.variable]) for name, leaf in leaves.items()}, inputs)
+                weights = {
+                    name: leaf.of(held[leaf.variable]).astype(jax.dtypes.canonicalize_dtype(self.weights[name].dtype))
+                    for name, leaf in leaves.items()
+                }
+                return self._called(weights, inputs)
 
             if wanted.gradients is None:
                 return called({})
@@ -133,12 +196,18 @@ class AnyProgram:
             return {**found, **{GRADIENT + name: gradient for name, gradient in of_weights.items()}}
 
         more = {}
-        with in_precision("float64"):
-            if wanted.gradients is not None:
-                shape = jax.eval_shape(self._called, self._float64_weights, self._float64_inputs)[OWN].shape
-                more = {COTANGENT: np.zeros(shape)}
-            variables = {name: np.zeros(shape) for name, shape in shapes.items()}
-            return lower(outputs, {**variables, **self.floats, **more})
+        own = {name: np.zeros(shape, self._dtype_of(name, leaves)) for name, shape in shapes.items()}
+        if wanted.gradients is not None:
+            output = jax.eval_shape(self._called, dict(self.weights), self.read_inputs)[OWN]
+            is_float = jnp.issubdtype(output.dtype, jnp.floating)
+            more = {COTANGENT: np.zeros(output.shape, output.dtype if is_float else np.float32)}
+        return lower(outputs, {**own, **self.floats, **more}, whole_bits=whole_bits)
+
+    def _dtype_of(self, variable: str, leaves: Mapping[str, Leaf]) -> Any:
+        """Returns a type that holds the weights that a variable is."""
+        return reduce(
+            jnp.promote_types, [self.weights[name].dtype for name, leaf in leaves.items() if leaf.variable == variable]
+        )
 
     def _called(self, weights: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the function's trace and output by name."""
@@ -152,29 +221,48 @@ class AnyProgram:
             )
         return {**trace, OWN: output}
 
-    @property
-    def _float64_weights(self) -> dict[str, np.ndarray]:
-        return {name: np.asarray(array, np.float64) for name, array in self.weights.items()}
-
-    @property
-    def _float64_inputs(self) -> dict[str, np.ndarray]:
-        return {name: self.floats.get(INPUT + name, array) for name, array in self.inputs.items()}
-
     def _lower_module(
         self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
     ) -> Program:
+        """Lowers a module in its own types, and checks that it computes what was read when it runs again: in float64,
+        too, where less gets lost in rounding, if it runs there and rounds to nothing narrower."""
+        from jax_transformer.proof.torch_reruns import check_again
+
+        with self._running(str(self._widest or "its types")):
+            program, again, read = self._lower_copy(leaves, shapes, wanted, is_wide=False)
+            check_again(program, again, read)
+        if self._widest is not None and self._widest != np.float64:
+            wide = None
+            with contextlib.suppress(UnknownOperation, *RAISED):
+                wide = self._lower_copy(leaves, shapes, wanted, is_wide=True)
+            if wide is not None and not wide[0].rounds:
+                with self._running("float64"):
+                    check_again(*wide)
+        return program
+
+    def _lower_copy(
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted, *, is_wide: bool
+    ) -> tuple[Program, Callable[[], Mapping[str, torch.Tensor]], dict[str, torch.Tensor | Variable]]:
+        """Returns the program of a copy of the module, the copy, as a function of nothing, and the tensors that it
+        reads.
+
+        Args:
+          is_wide: whether the copy computes in float64.
+        """
         import torch
 
-        from jax_transformer.proof.torch_memory import Variable
+        from jax_transformer.proof.torch_memory import Variable, as_tensor
         from jax_transformer.proof.torch_programs import lower
-        from jax_transformer.proof.torch_reruns import check_again
 
         original: Any = self.program
         check_copyable(original)
         if wanted.gradients is not None:
             check_hooks(original)
-        module: Any = copied(original).to(torch.float64)
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in self._float64_inputs.items()}
+        module: Any = copied(original)
+        tensors = {name: as_tensor(array) for name, array in self.read_inputs.items()}
+        if is_wide:
+            module = module.to(torch.float64)
+            tensors = {name: one.double() if one.is_floating_point() else one for name, one in tensors.items()}
         held = module.state_dict(keep_vars=True)
         for name, tensor in held.items():
             if tensor.is_complex():
@@ -183,7 +271,7 @@ class AnyProgram:
                 tensor.detach_().requires_grad_()
         variables = {name: Variable(shape, tuple(_parts(held, leaves, name))) for name, shape in shapes.items()}
         read: dict[str, Any] = {**variables, **{name: tensors[name.removeprefix(INPUT)] for name in self.floats}}
-        cotangent = None if wanted.gradients is None else self._cotangent(tensors)
+        cotangent = None if wanted.gradients is None else self._cotangent(tensors, is_wide)
         if cotangent is not None:
             read[COTANGENT] = cotangent
 
@@ -207,15 +295,14 @@ class AnyProgram:
             return found
 
         hidden = original.state_dict(keep_vars=True).values()
-        program = lower(outputs, read, hidden=hidden, fixed=dict(module.named_parameters()))
-        check_again(program, outputs, read)
-        return program
+        return lower(outputs, read, hidden=hidden, fixed=dict(module.named_parameters())), outputs, read
 
-    def _cotangent(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _cotangent(self, tensors: Mapping[str, torch.Tensor], is_wide: bool) -> torch.Tensor:
         """Returns zeros of the output's shape. A copy of its own computes that: a module may keep what it computed."""
         import torch
 
-        module: Any = copied(self.program).to(torch.float64)
+        module: Any = copied(self.program)
+        module = module.to(torch.float64) if is_wide else module
         with torch.enable_grad(), deterministic():
             output = module(**{name: tensor.clone() for name, tensor in tensors.items()})
         if not isinstance(output, torch.Tensor):
@@ -245,7 +332,7 @@ def _gradient(shape: tuple[int, ...], trained: Iterable[tuple[torch.Tensor, Any]
         if places is None:
             total = total + tensor.grad
         else:
-            total = total.index_put((torch.from_numpy(places),), tensor.grad, accumulate=True)
+            total = total.index_put((torch.from_numpy(places),), tensor.grad.double(), accumulate=True)
     return total
 
 
@@ -258,6 +345,10 @@ def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
     if hasattr(watched.output, "shape"):
         named[OWN] = watched.output  # which may have changed since a part returned it
     return named
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -322,7 +413,8 @@ class AnyTwo:
             }
 
         own = self.own()
-        return Task(ours, theirs, draw, align, _is_masked, None if gradients else (own, own))
+        reasons = {name: str(error) for name, error in {**ours.unknown, **theirs.unknown}.items()}
+        return Task(ours, theirs, draw, align, _is_masked, None if gradients else (own, own), reasons)
 
     @cached_property
     def _trained(self) -> frozenset[str]:
@@ -341,7 +433,7 @@ class AnyTwo:
                 found[leaf.variable] = array
             else:
                 found[leaf.variable][leaf.places] = array
-        return {**found, **self.candidate.floats}
+        return {**found, **{name: array.astype(np.float64) for name, array in self.candidate.floats.items()}}
 
     def carried(self, drawn: Arrays) -> tuple[Arrays, Arrays]:
         """Returns weights and floating-point inputs as both programs read them."""

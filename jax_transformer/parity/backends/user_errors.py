@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.proof.programs import UnknownOperation
+from jax_transformer.proof.programs import UnknownOperation, WideIntegers
 from jax_transformer.storage.tensors import PortingError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def cannot_run(
     """
     try:
         yield
-    except (CannotRun, ParityError, PortingError, UnknownOperation):
+    except (CannotRun, ParityError, PortingError, UnknownOperation, WideIntegers):
         raise
     except RAISED as error:
         raised = f"raised {in_short(error)}" if module is None else told(module, error, again)

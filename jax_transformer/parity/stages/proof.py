@@ -157,7 +157,7 @@ class Collected:
             result = decide(task, seed=self.seed)
         is_first_refuted = result.verdict == "refuted" and all(stage.verdict != "refuted" for stage in self.stages)
         if result.difference is not None and (self.difference is None or is_first_refuted):
-            facts = self._search(task, result) if is_first_refuted else None
+            facts = self._search(result.task or task, result) if is_first_refuted else None
             self.difference = difference_of(result.difference, facts)
         found = [_stage_proof(name, result, self.output) for name in names]
         told = _told_of(inside)
@@ -208,10 +208,14 @@ def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
     """Returns what is known of a stage. Without what a program returns, its activations prove nothing of it."""
     found = (_of_stage(names, name) for names in (result.equal, result.different, result.alone))
     equal, different, alone = found
+    unknown = _of_stage(tuple(result.unknown), name)
     if result.verdict == "unknown":
         return StageProof(name, "unknown", alone=alone, reason=result.reason)
     if different:
         return StageProof(name, "refuted", equal, different, alone)
+    if unknown:
+        first = next((one for one in unknown if one == output), unknown[0])
+        return StageProof(name, "unknown", equal, alone=alone, reason=result.unknown[first])
     if not equal:
         return StageProof(name, "unknown", alone=alone, reason="nothing was compared: no name is on both sides")
     if name == "forward" and output not in equal:
