@@ -6,8 +6,9 @@ Takes some ten minutes of one core. Most pairs are written by rules (`adversary_
 the others by hand (`adversary_written.py`). A verdict is false if different functions are proven, equal ones refuted,
 or anything is said of programs that are defined for no weights. Exit code 1 if there is one.
 
-The truth is that of the programs as they run, where both are defined: float32, without `jax_enable_x64` unless a pair
-says so, with constants that are meant to be equal if they are equal up to their rounding.
+The truth is that of the programs as they run: float32, without `jax_enable_x64` unless a pair
+says so, with constants that are meant to be equal if they are equal up to their rounding. Programs that are equal where
+both are defined, and not defined for the same weights, mustn't be proven.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ SECONDS_PER_PAIR = 20
 """Of a processor. A pair that takes longer is unknown."""
 FRAMEWORKS = (("jax", "jax"), ("torch", "torch"), ("jax", "torch"), ("torch", "jax"))
 TITLES = {"jax": "JAX", "torch": "PyTorch"}
-SAME, DIFFERENT, NOWHERE, NEITHER = "same", "different", "defined nowhere", "not judged"
+SAME, DIFFERENT, OTHER, NOWHERE, NEITHER = "same", "different", "same, other domains", "defined nowhere", "not judged"
+"""OTHER: equal where both are defined, but one is defined for more weights. It may be refuted, and isn't proven."""
+FALSE: Mapping[str, frozenset[str]] = {
+    SAME: frozenset({"refuted"}),
+    DIFFERENT: frozenset({"proven"}),
+    OTHER: frozenset({"proven"}),
+    NOWHERE: frozenset({"proven", "refuted"}),
+    NEITHER: frozenset(),
+}
 HEADER = """import jax, jax.numpy as jnp, numpy as np, torch, math
 from jax import lax
 from torch import nn
@@ -102,8 +111,7 @@ class Outcome:
 
     @property
     def is_false(self) -> bool:
-        wrong = {SAME: {"refuted"}, DIFFERENT: {"proven"}, NOWHERE: {"proven", "refuted"}, NEITHER: set()}
-        return self.verdict in wrong[self.truth]
+        return self.verdict in FALSE[self.truth]
 
 
 def jax_program(body: str, names: Sequence[str], inputs: Sequence[str] = ()) -> Program:
@@ -142,10 +150,10 @@ def pairs_of_rules(seed: int) -> Iterator[Pair]:
             )
         nowhere = made.truth.defined == "nowhere"
         forward, gradients = (
-            NOWHERE if nowhere else SAME if is_same else DIFFERENT
+            NOWHERE if nowhere else DIFFERENT if not is_same else SAME if made.truth.same_domain else OTHER
             for is_same in (made.truth.same, made.truth.same_gradients)
         )
-        truth = {"forward": forward, "gradients": gradients}
+        truth = {"forward": forward, "gradients": NEITHER if made.has_traps else gradients}
         yield Pair(made.area, f"{made.name} ({number})", *sides, truth, made.truth.defined, shapes)
 
 
@@ -201,7 +209,7 @@ def outcomes_of(pair: Pair) -> list[Outcome]:
             }
             stages = ("forward",) if "step" in pair.truth else asked
             certificate = prove(*sides, inputs=inputs, weights=given, stages=stages)
-        found = {stage.name: (stage.verdict, stage.reason) for stage in certificate.stages}
+        found = {stage.name: _judged(stage) for stage in certificate.stages}
         axioms = {axiom for task in certificate.tasks for axiom in task.axioms}
     except _OutOfTime:
         reason = f"more than {SECONDS_PER_PAIR} seconds"
@@ -232,7 +240,16 @@ def outcomes_of(pair: Pair) -> list[Outcome]:
     return outcomes
 
 
-COUNTED = ("proven", "refuted", "unknown")
+def _judged(stage: Any) -> tuple[str, str]:
+    """Returns a stage's verdict on the outputs and their gradients; activations inside may differ."""
+    if stage.verdict == "refuted" and all("@" in name for name in stage.different):
+        return INSIDE, f"{', '.join(stage.different)}: inside alone"
+    return stage.verdict, stage.reason
+
+
+INSIDE = "inside"
+"""Activations are refuted, and the outputs aren't."""
+COUNTED = ("proven", "refuted", INSIDE, "unknown")
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -243,8 +260,8 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
         defined = NOWHERE if outcome.truth == NOWHERE else f"defined {outcome.defined}"
         counter = kinds.setdefault((f"{truth}, {defined}", outcome.frameworks, outcome.stage), Counter())
         counter.update([outcome.verdict, *(["false"] if outcome.is_false else [])])
-    yield "| truth | in | of | proven | refuted | unknown | **false** |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| truth | in | of | proven | refuted | refuted inside | unknown | **false** |"
+    yield "|---|---|---|---|---|---|---|---|"
     for kind in sorted(kinds, reverse=True):
         counts = [str(kinds[kind][verdict]) for verdict in (*COUNTED, "false")]
         yield f"| {' | '.join((*kind, *counts))} |"

@@ -368,6 +368,8 @@ class Truth:
     same: bool
     """Whether they are equal wherever both are defined."""
     same_gradients: bool
+    same_domain: bool
+    """Whether both are defined for the same weights, entry by entry."""
     defined: str
     """"everywhere", "partly" or "nowhere"."""
 
@@ -382,7 +384,7 @@ def truth_of(one: Expr, two: Expr, seed: int = 0) -> Truth:
 
 
 def _truth_of(one: Expr, two: Expr, seed: int) -> Truth:
-    same = same_gradients = True
+    same = same_gradients = same_domain = True
     counts = {True: 0, False: 0}
     directions = next(points(seed + 1))
     for index, weights in enumerate(points(seed)):
@@ -393,6 +395,7 @@ def _truth_of(one: Expr, two: Expr, seed: int) -> Truth:
         usable = [pair for pair in pairs if None not in pair]
         for is_defined in (None not in pair for pair in pairs):
             counts[is_defined] += 1
+        same_domain &= all((one is None) == (two is None) for one, two in pairs)
         same &= all(_is_near(*pair, mp.mpf(10) ** -30) for pair in usable)
         if len(usable) == len(pairs) and index < 20:
             moved = {
@@ -411,7 +414,7 @@ def _truth_of(one: Expr, two: Expr, seed: int) -> Truth:
             slopes = [((c - a) / STEP, (d - b) / STEP) for (a, b), (c, d) in zip(pairs, there, strict=True)]
             same_gradients &= all(_is_near(*pair, mp.mpf(10) ** -15) for pair in slopes)
     defined = "everywhere" if not counts[False] else "partly" if counts[True] else "nowhere"
-    return Truth(same, same and same_gradients, defined)
+    return Truth(same, same and same_gradients, same_domain, defined)
 
 
 def _pairs(one: Expr, two: Expr, weights: Mapping[str, Rows]) -> list[tuple[Any, Any]]:

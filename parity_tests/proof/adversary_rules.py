@@ -21,6 +21,8 @@ class Rule:
     equal: tuple[X, ...] = ()
     different: tuple[X, ...] = ()
     """Functions of x, y (2 × 4) and the matrix m."""
+    has_traps: bool = False
+    """Whether gradients are NaN where the function isn't, through a branch that isn't taken."""
 
 
 def _one_plus_square(x: Expr) -> Expr:
@@ -441,6 +443,7 @@ RULES = (
             lambda x, y, m: x.where_gt(1, x.abs().sqrt(), y),
             lambda x, y, m: x.relu().sqrt(),
         ),
+        has_traps=True,
     ),
     Rule(
         "choices",
@@ -748,6 +751,7 @@ class Made:
     candidate: Expr
     reference: Expr
     truth: Truth
+    has_traps: bool
 
 
 W, V, M = (Expr("weight", value=name) for name in ("w", "v", "m"))
@@ -790,7 +794,7 @@ def made_pairs(seed: int) -> Iterator[Made]:
                 if rng.random() < 0.5:
                     one, two = two, one
                 sort = "same" if is_equal else "other"
-                yield Made(rule.area, f"{rule.area} {sort} {number} of {shown}, {context}", one, two, truth)
+                yield Made(rule.area, f"{rule.area} {sort} {number} of {shown}, {context}", one, two, truth, rule.has_traps)
 
 
 def _full(expr: Expr) -> Expr:

@@ -19,6 +19,7 @@ from proof.adversary import (
     DIFFERENT,
     NEITHER,
     NOWHERE,
+    OTHER,
     SAME,
     Pair,
     Program,
@@ -118,7 +119,7 @@ for root in ("sqrt", "log"):
     add(NAN, SAME, *four(unequal, alike("np.where(w >= 0, w, v)")))
 square = alike("np.nan_to_num(np.sqrt(w)) ** 2")
 add(NAN, DIFFERENT, *four(square, SELF), defined=PARTLY)
-add(NAN, SAME, *four(square, RELU), defined=PARTLY)
+add(NAN, SAME, *four(square, RELU), gradients=OTHER, defined=PARTLY)
 positive = alike("np.where(np.exp(np.log(w)) > 0, w, 0.0)")
 add(NAN, DIFFERENT, *four(positive, SELF))
 add(NAN, SAME, *four(positive, RELU))
@@ -136,11 +137,11 @@ add(NAN, DIFFERENT, "jnp.where(jnp.isinf(jnp.log(jax.nn.relu(w))), 0.0, w)", "w 
 add(NAN, SAME, "jnp.where(jnp.isneginf(jnp.log(jax.nn.relu(w))), 0.0, w)", RELU[0],
     "torch.where(torch.isneginf(torch.log(torch.relu(w))), 0.0, w)", RELU[1])  # fmt: skip
 add(NAN, SAME, "jnp.nansum(jnp.sqrt(w)) + v", "jnp.where(w > 0, jnp.sqrt(jnp.abs(w)), 0.0).sum() + v",
-    "torch.nansum(torch.sqrt(w)) + v", "torch.where(w > 0, torch.sqrt(w.abs()), 0.0).sum() + v", defined=PARTLY)  # fmt: skip
+    "torch.nansum(torch.sqrt(w)) + v", "torch.where(w > 0, torch.sqrt(w.abs()), 0.0).sum() + v", gradients=OTHER, defined=PARTLY)  # fmt: skip
 add(NAN, DIFFERENT, "jnp.nanmean(jnp.sqrt(w)) + v", "jnp.where(w > 0, jnp.sqrt(jnp.abs(w)), 0.0).mean() + v",
     "torch.nanmean(torch.sqrt(w)) + v", "torch.where(w > 0, torch.sqrt(w.abs()), 0.0).mean() + v", defined=PARTLY)  # fmt: skip
 add(NAN, SAME, "jnp.fmax(jnp.sqrt(w), -1.0)", "jnp.where(w >= 0, jnp.sqrt(jnp.abs(w)), -1.0)",
-    "torch.fmax(torch.sqrt(w), torch.tensor(-1.0))", "torch.where(w >= 0, torch.sqrt(w.abs()), -1.0)", defined=PARTLY)  # fmt: skip
+    "torch.fmax(torch.sqrt(w), torch.tensor(-1.0))", "torch.where(w >= 0, torch.sqrt(w.abs()), -1.0)", gradients=OTHER, defined=PARTLY)  # fmt: skip
 add(NAN, DIFFERENT, "jnp.fmax(jnp.sqrt(w), -1.0)", "jnp.sqrt(jnp.abs(w))",
     "torch.fmax(torch.sqrt(w), torch.tensor(-1.0))", "torch.sqrt(w.abs())", defined=PARTLY)  # fmt: skip
 add(NAN, SAME, *four(alike("np.where(~(np.sqrt(w) < 0), v, 0.0) + 0 * w"), alike("v + 0 * w")))
@@ -172,7 +173,7 @@ add(NAN, SAME, "jnp.where(w * w > -1, v, jnp.sqrt(-1 - w * w))", "v + 0 * w",
 add(NAN, SAME, "jnp.sqrt(0 * w) + v", "v + 0 * w", "torch.sqrt(0 * w) + v", "v + 0 * w", gradients=NOWHERE)
 add(NAN, SAME, "jnp.stack([w, w]).std(0) + v", "v + 0 * w", "torch.stack([w, w]).std(0, correction=0) + v", "v + 0 * w", gradients=NOWHERE)
 add(NAN, SAME, "jnp.where(w > 0, jnp.sqrt(w), 0.0)", "jnp.where(w > 0, jnp.sqrt(jnp.where(w > 0, w, 1.0)), 0.0)",
-    "torch.where(w > 0, torch.sqrt(w), 0.0)", "torch.where(w > 0, torch.sqrt(torch.where(w > 0, w, 1.0)), 0.0)")  # fmt: skip
+    "torch.where(w > 0, torch.sqrt(w), 0.0)", "torch.where(w > 0, torch.sqrt(torch.where(w > 0, w, 1.0)), 0.0)", gradients=OTHER)  # fmt: skip
 add(NAN, DIFFERENT, "jnp.where(w > 0, jnp.sqrt(w), 0.0)", "jnp.sqrt(jnp.abs(w))",
     "torch.where(w > 0, torch.sqrt(w), 0.0)", "torch.sqrt(torch.abs(w))")  # fmt: skip
 add(NAN, DIFFERENT, "jnp.where(jnp.isnan((w - 1) ** 0.5), v, w)", "w + 0 * v",
