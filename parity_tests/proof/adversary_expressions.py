@@ -172,9 +172,7 @@ OPERATIONS: dict[str, Operation] = {
     "sigmoid": U("jax.nn.sigmoid({0})", "torch.sigmoid({0})", _sigmoid),
     "log_sigmoid": U("jax.nn.log_sigmoid({0})", "F.logsigmoid({0})", lambda x: mp.log(_sigmoid(x))),
     "silu": U("jax.nn.silu({0})", "F.silu({0})", lambda x: x * _sigmoid(x)),
-    "gelu": U(
-        "jax.nn.gelu({0}, approximate=False)", "F.gelu({0})", lambda x: x / 2 * (1 + mp.erf(x / mp.sqrt(2)))
-    ),
+    "gelu": U("jax.nn.gelu({0}, approximate=False)", "F.gelu({0})", lambda x: x / 2 * (1 + mp.erf(x / mp.sqrt(2)))),
     "gelu_tanh": U("jax.nn.gelu({0}, approximate=True)", 'F.gelu({0}, approximate="tanh")', _gelu_tanh),
     "softplus": U("jnp.logaddexp({0}, 0.0)", "torch.logaddexp({0}, torch.zeros(()))", lambda x: mp.log(1 + _exp(x))),
     "logaddexp": U("jnp.logaddexp({0}, {1})", "torch.logaddexp({0}, {1})", lambda x, y: _logsumexp([x, y])),

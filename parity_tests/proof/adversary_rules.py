@@ -794,7 +794,9 @@ def made_pairs(seed: int) -> Iterator[Made]:
                 if rng.random() < 0.5:
                     one, two = two, one
                 sort = "same" if is_equal else "other"
-                yield Made(rule.area, f"{rule.area} {sort} {number} of {shown}, {context}", one, two, truth, rule.has_traps)
+                yield Made(
+                    rule.area, f"{rule.area} {sort} {number} of {shown}, {context}", one, two, truth, rule.has_traps
+                )
 
 
 def _full(expr: Expr) -> Expr:

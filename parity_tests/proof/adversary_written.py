@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import torch
 
-from proof.adversary import (
+from proof.adversary_pairs import (
     DIFFERENT,
     NEITHER,
     NOWHERE,
@@ -56,7 +56,9 @@ def add(
         if one is None or two is None or ((first, second) == ("torch", "jax") and jax_one is not None):
             continue
         used = {
-            name: shape for name, shape in weights.items() if re.search(rf"\b{name}\b", one) or re.search(rf"\b{name}\b", two)
+            name: shape
+            for name, shape in weights.items()
+            if re.search(rf"\b{name}\b", one) or re.search(rf"\b{name}\b", two)
         }
         sides = []
         for framework, text in ((first, one), (second, two)):
@@ -149,7 +151,11 @@ add(NAN, DIFFERENT, *four(alike("np.where(np.sqrt(w) >= 0, v, 0.0) + 0 * w"), al
 add(NAN, SAME, *four(alike("np.where(np.sqrt(w) >= 0, v, 0.0) + 0 * w"), alike("np.where(w >= 0, v, 0.0) + 0 * w")))
 add(NAN, DIFFERENT, *four(alike("np.where(np.isnan(np.log(w)).any(), 0.0, v) + 0 * w"), alike("v + 0 * w")))
 add(NAN, DIFFERENT, *four(alike("np.where(np.isnan(np.log(w)), 0.0, 1.0).sum() * v"), alike("4 * v + 0 * w")))
-add(NAN, SAME, *four(alike("np.where(np.isnan(np.log(w)), 0.0, 1.0).sum() * v"), alike("np.where(w >= 0, 1.0, 0.0).sum() * v")))
+add(
+    NAN,
+    SAME,
+    *four(alike("np.where(np.isnan(np.log(w)), 0.0, 1.0).sum() * v"), alike("np.where(w >= 0, 1.0, 0.0).sum() * v")),
+)
 add(NAN, DIFFERENT, *four(alike("v[np.argmax(np.log(w))] + 0 * w"), alike("v[np.argmax(w)] + 0 * w")))
 add(NAN, SAME, *four(alike("v[np.argmax(np.exp(w))] + 0 * w"), alike("v[np.argmax(w)] + 0 * w")))
 add(NAN, SAME, *four(alike("np.maximum(np.sqrt(w), v)"), alike("np.where(np.sqrt(w) > v, np.sqrt(w), v) + 0 * np.sqrt(w)")), defined=PARTLY)  # fmt: skip
@@ -165,13 +171,29 @@ add(NAN, NOWHERE, "w[:0].mean() + v", "v + 0 * w", "w[:0].mean() + v", "v + 0 * 
 add(NAN, SAME, "w[:0].sum() + v", "v + 0 * w", "w[:0].sum() + v", "v + 0 * w")
 add(NAN, SAME, "w[:0].prod() * v", "v + 0 * w", "w[:0].prod() * v", "v + 0 * w")
 add(NAN, DIFFERENT, "w[:0].prod() * v", "0 * v + 0 * w", "w[:0].prod() * v", "0 * v + 0 * w")
-add(NAN, SAME, "jnp.nan_to_num(w * jnp.nan) + v", "v + 0 * w", "torch.nan_to_num(w * math.nan) + v", "v + 0 * w", gradients=NEITHER)
+add(
+    NAN,
+    SAME,
+    "jnp.nan_to_num(w * jnp.nan) + v",
+    "v + 0 * w",
+    "torch.nan_to_num(w * math.nan) + v",
+    "v + 0 * w",
+    gradients=NEITHER,
+)
 add(NAN, DIFFERENT, "jnp.nan_to_num(1 / jax.nn.relu(w), posinf=0.0)", "1 / w",
     "torch.nan_to_num(1 / torch.relu(w), posinf=0.0)", "1 / w", gradients=DIFFERENT)  # fmt: skip
 add(NAN, SAME, "jnp.where(w * w > -1, v, jnp.sqrt(-1 - w * w))", "v + 0 * w",
     "torch.where(w * w > -1, v, torch.sqrt(-1 - w * w))", "v + 0 * w", gradients=NOWHERE)  # fmt: skip
 add(NAN, SAME, "jnp.sqrt(0 * w) + v", "v + 0 * w", "torch.sqrt(0 * w) + v", "v + 0 * w", gradients=NOWHERE)
-add(NAN, SAME, "jnp.stack([w, w]).std(0) + v", "v + 0 * w", "torch.stack([w, w]).std(0, correction=0) + v", "v + 0 * w", gradients=NOWHERE)
+add(
+    NAN,
+    SAME,
+    "jnp.stack([w, w]).std(0) + v",
+    "v + 0 * w",
+    "torch.stack([w, w]).std(0, correction=0) + v",
+    "v + 0 * w",
+    gradients=NOWHERE,
+)
 add(NAN, SAME, "jnp.where(w > 0, jnp.sqrt(w), 0.0)", "jnp.where(w > 0, jnp.sqrt(jnp.where(w > 0, w, 1.0)), 0.0)",
     "torch.where(w > 0, torch.sqrt(w), 0.0)", "torch.where(w > 0, torch.sqrt(torch.where(w > 0, w, 1.0)), 0.0)", gradients=OTHER)  # fmt: skip
 add(NAN, DIFFERENT, "jnp.where(w > 0, jnp.sqrt(w), 0.0)", "jnp.sqrt(jnp.abs(w))",
@@ -188,9 +210,30 @@ add(NAN, DIFFERENT, "jnp.clip(jnp.where(jnp.isnan(jnp.sqrt(w)), -9.0, w), -1.0, 
     "torch.clamp(torch.where(torch.isnan(torch.sqrt(w)), -9.0, w), -1.0, 1.0)", "torch.clamp(w * 1.0, -1.0, 1.0)")  # fmt: skip
 add(NAN, SAME, "jax.lax.cond(jnp.isnan(jnp.log(w[0])), lambda: v, lambda: w)", "jnp.where(w[0] >= 0, w, v)")
 add(NAN, DIFFERENT, "jax.lax.cond(jnp.isnan(jnp.log(w[0])), lambda: v, lambda: w)", "w + 0 * v")
-add(NAN, DIFFERENT, "jnp.where(jnp.log(w) < 100.0, v, w)", "v + 0 * w", "torch.where(torch.log(w) < 100.0, v, w)", "v + 0 * w")
-add(NAN, DIFFERENT, "jnp.where(jnp.sqrt(w) > -1, v, w)", "v + 0 * w", "torch.where(torch.sqrt(w) > -1, v, w)", "v + 0 * w")
-add(NAN, DIFFERENT, "jnp.where(jnp.logical_not(jnp.sqrt(w) > -1), w, v)", "v + 0 * w", "torch.where(~(torch.sqrt(w) > -1), w, v)", "v + 0 * w")
+add(
+    NAN,
+    DIFFERENT,
+    "jnp.where(jnp.log(w) < 100.0, v, w)",
+    "v + 0 * w",
+    "torch.where(torch.log(w) < 100.0, v, w)",
+    "v + 0 * w",
+)
+add(
+    NAN,
+    DIFFERENT,
+    "jnp.where(jnp.sqrt(w) > -1, v, w)",
+    "v + 0 * w",
+    "torch.where(torch.sqrt(w) > -1, v, w)",
+    "v + 0 * w",
+)
+add(
+    NAN,
+    DIFFERENT,
+    "jnp.where(jnp.logical_not(jnp.sqrt(w) > -1), w, v)",
+    "v + 0 * w",
+    "torch.where(~(torch.sqrt(w) > -1), w, v)",
+    "v + 0 * w",
+)
 add(NAN, DIFFERENT, "jnp.sign(jnp.nan_to_num(jnp.sqrt(w), nan=-1.0)) * v", "v + 0 * w",
     "torch.sign(torch.nan_to_num(torch.sqrt(w), nan=-1.0)) * v", "v + 0 * w")  # fmt: skip
 
@@ -211,7 +254,14 @@ for one, two in zip(list(FILLS), [*FILLS][1:] + [*FILLS][:1], strict=True):
     add(MASK, SAME, masked(one, "jax"), masked(two, "jax"), masked(FILLS[one], "torch"), masked(FILLS[two], "torch"))
 add(MASK, DIFFERENT, masked("-1e3", "jax"), masked("-1e9", "jax"), masked("-1e3", "torch"), masked("-1e9", "torch"))
 add(MASK, DIFFERENT, masked("-10.0", "jax"), masked("-1e9", "jax"), masked("-10.0", "torch"), masked("-1e9", "torch"))
-add(MASK, DIFFERENT, masked("0.0", "jax"), masked("-jnp.inf", "jax"), masked("0.0", "torch"), masked("-math.inf", "torch"))
+add(
+    MASK,
+    DIFFERENT,
+    masked("0.0", "jax"),
+    masked("-jnp.inf", "jax"),
+    masked("0.0", "torch"),
+    masked("-math.inf", "torch"),
+)
 add(MASK, DIFFERENT, masked("1e-9", "jax"), masked("-1e9", "jax"), masked("1e-9", "torch"), masked("-1e9", "torch"))
 add(MASK, DIFFERENT, masked("-1e9", "jax").replace("tril", "triu"), masked("-1e9", "jax"),
     masked("-1e9", "torch").replace("tril", "triu"), masked("-1e9", "torch"))  # fmt: skip
@@ -316,32 +366,106 @@ for one, two, truth in (
 ):  # fmt: skip
     texts = f"w * w + ({one})", f"w * w + ({two})"
     add(CONSTANT, truth, *texts, *texts, gradients=SAME if truth == SAME else NEITHER)
-add(CONSTANT, SAME, "w * w + jnp.finfo(w.dtype).eps", "w * w + 2**-23", "w * w + torch.finfo(w.dtype).eps", "w * w + 2**-23")
-add(CONSTANT, DIFFERENT, "w * w + jnp.finfo(w.dtype).eps", "w * w + 2**-52", "w * w + torch.finfo(w.dtype).eps", "w * w + 2**-52", gradients=NEITHER)
-add(CONSTANT, DIFFERENT, "w * w + jnp.finfo(w.dtype).eps", "w * w + 2**-23", "w * w + torch.finfo(w.dtype).eps", "w * w + 2**-23", gradients=NEITHER, wide=True)
-add(CONSTANT, SAME, "w * w + jnp.finfo(w.dtype).eps", "w * w + 2**-52", "w * w + torch.finfo(w.dtype).eps", "w * w + 2**-52", gradients=NEITHER, wide=True)
-for one, two in (("1e-5", "1e-5 * (1 + 2**-50)"), ("math.pi", "3.1415927"), ("math.sqrt(2)", "1.4142135"), ("1 / 3", "0.33333334")):
+add(
+    CONSTANT,
+    SAME,
+    "w * w + jnp.finfo(w.dtype).eps",
+    "w * w + 2**-23",
+    "w * w + torch.finfo(w.dtype).eps",
+    "w * w + 2**-23",
+)
+add(
+    CONSTANT,
+    DIFFERENT,
+    "w * w + jnp.finfo(w.dtype).eps",
+    "w * w + 2**-52",
+    "w * w + torch.finfo(w.dtype).eps",
+    "w * w + 2**-52",
+    gradients=NEITHER,
+)
+add(
+    CONSTANT,
+    DIFFERENT,
+    "w * w + jnp.finfo(w.dtype).eps",
+    "w * w + 2**-23",
+    "w * w + torch.finfo(w.dtype).eps",
+    "w * w + 2**-23",
+    gradients=NEITHER,
+    wide=True,
+)
+add(
+    CONSTANT,
+    SAME,
+    "w * w + jnp.finfo(w.dtype).eps",
+    "w * w + 2**-52",
+    "w * w + torch.finfo(w.dtype).eps",
+    "w * w + 2**-52",
+    gradients=NEITHER,
+    wide=True,
+)
+for one, two in (
+    ("1e-5", "1e-5 * (1 + 2**-50)"),
+    ("math.pi", "3.1415927"),
+    ("math.sqrt(2)", "1.4142135"),
+    ("1 / 3", "0.33333334"),
+):
     add(CONSTANT, DIFFERENT, f"w * ({one})", f"w * ({two})", f"w * ({one})", f"w * ({two})", wide=True)
 RMS = "w * jax.lax.rsqrt((w**2).mean(-1, keepdims=True) + {})"
 RMS_T = "F.rms_norm(w, (4,))"
 add(CONSTANT, SAME, None, RMS.format("2**-23"), RMS_T, "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-23)")
 add(CONSTANT, DIFFERENT, None, RMS.format("2**-52"), RMS_T, "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-52)")
-add(CONSTANT, SAME, None, RMS.format("2**-52"), RMS_T, "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-52)", wide=True)
-add(CONSTANT, DIFFERENT, None, RMS.format("2**-23"), RMS_T, "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-23)", wide=True)
+add(
+    CONSTANT,
+    SAME,
+    None,
+    RMS.format("2**-52"),
+    RMS_T,
+    "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-52)",
+    wide=True,
+)
+add(
+    CONSTANT,
+    DIFFERENT,
+    None,
+    RMS.format("2**-23"),
+    RMS_T,
+    "w * torch.rsqrt((w**2).mean(-1, keepdim=True) + 2**-23)",
+    wide=True,
+)
 add(CONSTANT, DIFFERENT, "w * jnp.asarray([0.1, 0.2, 0.3, 0.7], jnp.bfloat16).astype(jnp.float32)", "w * jnp.asarray([0.1, 0.2, 0.3, 0.7])",
     "w * torch.tensor([0.1, 0.2, 0.3, 0.7], dtype=torch.bfloat16).float()", "w * torch.tensor([0.1, 0.2, 0.3, 0.7])")  # fmt: skip
 add(CONSTANT, DIFFERENT, "w * jnp.asarray([0.1, 0.2, 0.3, 0.7], jnp.float16).astype(jnp.float32)", "w * jnp.asarray([0.1, 0.2, 0.3, 0.7])",
     "w * torch.tensor([0.1, 0.2, 0.3, 0.7], dtype=torch.float16).float()", "w * torch.tensor([0.1, 0.2, 0.3, 0.7])")  # fmt: skip
 add(CONSTANT, SAME, "w * (1_000_000 ** (jnp.arange(4, dtype=jnp.float32) / 4))", "w * jnp.asarray(np.float32(1e6) ** (np.arange(4, dtype=np.float32) / 4))",
     "w * (1_000_000 ** (torch.arange(4, dtype=torch.float32) / 4))", "w * torch.tensor(np.float32(1e6) ** (np.arange(4, dtype=np.float32) / 4))")  # fmt: skip
-add(CONSTANT, SAME, "w * jnp.linspace(0.0, 1.0, 4)", "w * (jnp.arange(4) / 3)", "w * torch.linspace(0.0, 1.0, 4)", "w * (torch.arange(4) / 3)")
-add(CONSTANT, DIFFERENT, "w * jnp.linspace(0.0, 1.0, 4)", "w * (jnp.arange(4) / 4)", "w * torch.linspace(0.0, 1.0, 4)", "w * (torch.arange(4) / 4)")
+add(
+    CONSTANT,
+    SAME,
+    "w * jnp.linspace(0.0, 1.0, 4)",
+    "w * (jnp.arange(4) / 3)",
+    "w * torch.linspace(0.0, 1.0, 4)",
+    "w * (torch.arange(4) / 3)",
+)
+add(
+    CONSTANT,
+    DIFFERENT,
+    "w * jnp.linspace(0.0, 1.0, 4)",
+    "w * (jnp.arange(4) / 4)",
+    "w * torch.linspace(0.0, 1.0, 4)",
+    "w * (torch.arange(4) / 4)",
+)
 SINUS = {"jax": "angles = jnp.arange(4)[:, None] * {f}\nreturn m + jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)",
          "torch": "angles = torch.arange(4)[:, None] * {f}\nreturn m + torch.cat([torch.sin(angles), torch.cos(angles)], -1)"}  # fmt: skip
 RATES = {"power": ("1 / ({b} ** (jnp.arange(2) / 2))", "1 / ({b} ** (torch.arange(2) / 2))"),
          "exp": ("jnp.exp(jnp.arange(0, 4, 2) * -(math.log({b}) / 4))", "torch.exp(torch.arange(0, 4, 2) * -(math.log({b}) / 4))"),
          "numpy": ("jnp.asarray(1 / {b} ** (np.arange(2) / 2), jnp.float32)", "torch.tensor(1 / {b} ** (np.arange(2) / 2), dtype=torch.float32)")}  # fmt: skip
-for one, two, base, truth in (("power", "exp", "10000.0", SAME), ("power", "numpy", "10000.0", SAME), ("exp", "exp", "10010.0", DIFFERENT), ("power", "exp", "10001.0", DIFFERENT), ("power", "exp", "500000.0", DIFFERENT)):
+for one, two, base, truth in (
+    ("power", "exp", "10000.0", SAME),
+    ("power", "numpy", "10000.0", SAME),
+    ("exp", "exp", "10010.0", DIFFERENT),
+    ("power", "exp", "10001.0", DIFFERENT),
+    ("power", "exp", "500000.0", DIFFERENT),
+):
     a, b = RATES[one], RATES[two]
     add("tables", truth, SINUS["jax"].format(f=a[0].format(b="10000.0")), SINUS["jax"].format(f=b[0].format(b=base)),
         SINUS["torch"].format(f=a[1].format(b="10000.0")), SINUS["torch"].format(f=b[1].format(b=base)), gradients=NEITHER)  # fmt: skip
@@ -356,8 +480,20 @@ ROTARY = {
 }  # fmt: skip
 WORDS = {"jax": {"np": "jnp", "cat": "jnp.concatenate", "complex": "m[:, 0::2] + 1j * m[:, 1::2]", "polar": "jnp.exp(1j * angles)"},
          "torch": {"np": "torch", "cat": "torch.cat", "complex": "torch.view_as_complex(m.reshape(4, 2, 2))", "polar": "torch.polar(torch.ones_like(angles), angles)"}}  # fmt: skip
-for one, two, truth in (("halves", "doubled", SAME), ("pairs", "complex", SAME), ("complex", "pairs", SAME), ("halves", "pairs", DIFFERENT), ("halves", "complex", DIFFERENT), ("halves", "wrong", DIFFERENT), ("doubled", "shifted", DIFFERENT)):
-    add("rotary", truth, *(ROTARY[each].format(**WORDS[framework]) for framework in ("jax", "torch") for each in (one, two)))
+for one, two, truth in (
+    ("halves", "doubled", SAME),
+    ("pairs", "complex", SAME),
+    ("complex", "pairs", SAME),
+    ("halves", "pairs", DIFFERENT),
+    ("halves", "complex", DIFFERENT),
+    ("halves", "wrong", DIFFERENT),
+    ("doubled", "shifted", DIFFERENT),
+):
+    add(
+        "rotary",
+        truth,
+        *(ROTARY[each].format(**WORDS[framework]) for framework in ("jax", "torch") for each in (one, two)),
+    )
 
 # --- integers and casts
 
@@ -367,8 +503,24 @@ add(INTEGER, DIFFERENT, "w * jnp.sign(ids * 30000)", "w * 1.0", inputs=BIG)
 add(INTEGER, SAME, None, None, "w * torch.sign(ids * 30000)", "w * 1.0", inputs=BIG)
 add(INTEGER, DIFFERENT, "w * jnp.sign(ids * 30000)", None, None, "w * torch.sign(ids * 30000)", inputs=BIG)
 add(INTEGER, SAME, "w * jnp.sign(ids * 30000)", None, None, "w * torch.sign((ids * 30000).to(torch.int32))", inputs=BIG)
-add(INTEGER, DIFFERENT, "table[(ids * 50021) % 7]", None, None, "table[(ids * 50021) % 7]", inputs={"ids": np.arange(4) + 100_000})
-add(INTEGER, SAME, "table[(ids * 51) % 7]", "table[(ids * 2) % 7]", "table[(ids * 51) % 7]", "table[(ids * 2) % 7]", inputs=BIG)
+add(
+    INTEGER,
+    DIFFERENT,
+    "table[(ids * 50021) % 7]",
+    None,
+    None,
+    "table[(ids * 50021) % 7]",
+    inputs={"ids": np.arange(4) + 100_000},
+)
+add(
+    INTEGER,
+    SAME,
+    "table[(ids * 51) % 7]",
+    "table[(ids * 2) % 7]",
+    "table[(ids * 51) % 7]",
+    "table[(ids * 2) % 7]",
+    inputs=BIG,
+)
 add(INTEGER, SAME, "w * jnp.sign(ids * 30000)", "w * 1.0", inputs=BIG, wide=True)
 SMALL = {"ids": np.array([-7, -2, 5, 250])}
 for one_j, two_j, one_t, two_t, truth in (
@@ -393,14 +545,38 @@ for one_j, two_j, one_t, two_t, truth in (
 ):  # fmt: skip
     add(INTEGER, truth, one_j, two_j, one_t, two_t, inputs=SMALL)
 add(INTEGER, DIFFERENT, "w.astype(jnp.int32) * v", "jnp.floor(w) * v", "w.to(torch.int32) * v", "torch.floor(w) * v")
-add(INTEGER, SAME, "w.astype(jnp.int32) * v", "jnp.trunc(w) * v", "w.to(torch.int32) * v", "torch.trunc(w) * v", gradients=NEITHER)
+add(
+    INTEGER,
+    SAME,
+    "w.astype(jnp.int32) * v",
+    "jnp.trunc(w) * v",
+    "w.to(torch.int32) * v",
+    "torch.trunc(w) * v",
+    gradients=NEITHER,
+)
 add(INTEGER, DIFFERENT, "w.astype(jnp.int32) * v", "w * v", "w.to(torch.int32) * v", "w * v")
 add(INTEGER, SAME, "w.astype(bool) * v", "v + 0 * w", "w.to(torch.bool) * v", "v + 0 * w")
 add(INTEGER, SAME, "w + jnp.int32(1) / 2", "w + 0.5", "w + torch.tensor(1, dtype=torch.int32) / 2", "w + 0.5")
 add(INTEGER, DIFFERENT, "w * (jnp.uint32(1) - jnp.uint32(2)).astype(jnp.float32)", "w * -1.0")
-add(INTEGER, DIFFERENT, "w * (jnp.int32(2**31 - 1) + jnp.int32(1))", "w * 2.0**31", "w * (torch.tensor([2**31 - 1], dtype=torch.int32) + 1)", "w * 2.0**31")
-add(INTEGER, SAME, "w * (jnp.int32(2**31 - 1) + jnp.int32(1))", "w * -(2.0**31)", "w * (torch.tensor([2**31 - 1], dtype=torch.int32) + 1)", "w * -(2.0**31)")
-add(INTEGER, NEITHER, "w.astype(jnp.bfloat16).astype(jnp.float32)", "w * 1.0", "w.to(torch.bfloat16).float()", "w * 1.0")
+add(
+    INTEGER,
+    DIFFERENT,
+    "w * (jnp.int32(2**31 - 1) + jnp.int32(1))",
+    "w * 2.0**31",
+    "w * (torch.tensor([2**31 - 1], dtype=torch.int32) + 1)",
+    "w * 2.0**31",
+)
+add(
+    INTEGER,
+    SAME,
+    "w * (jnp.int32(2**31 - 1) + jnp.int32(1))",
+    "w * -(2.0**31)",
+    "w * (torch.tensor([2**31 - 1], dtype=torch.int32) + 1)",
+    "w * -(2.0**31)",
+)
+add(
+    INTEGER, NEITHER, "w.astype(jnp.bfloat16).astype(jnp.float32)", "w * 1.0", "w.to(torch.bfloat16).float()", "w * 1.0"
+)
 
 # --- gradients
 
@@ -444,9 +620,24 @@ class Program(nn.Module):
         return Tanh.apply(self.w)
 program = Program().eval()
 """
-for back, truth in (("g * (1 - np.tanh(x) ** 2)", SAME), ("g", DIFFERENT), ("2 * g * (1 - np.tanh(x) ** 2)", DIFFERENT), ("g * (1 - np.tanh(x))", DIFFERENT), ("g * (1 - np.tanh(x) ** 2) * (x < 50)", DIFFERENT), ("np.clip(g * (1 - np.tanh(x) ** 2), -100, 100)", DIFFERENT)):
+for back, truth in (
+    ("g * (1 - np.tanh(x) ** 2)", SAME),
+    ("g", DIFFERENT),
+    ("2 * g * (1 - np.tanh(x) ** 2)", DIFFERENT),
+    ("g * (1 - np.tanh(x))", DIFFERENT),
+    ("g * (1 - np.tanh(x) ** 2) * (x < 50)", DIFFERENT),
+    ("np.clip(g * (1 - np.tanh(x) ** 2), -100, 100)", DIFFERENT),
+):
     back_j, back_t = alike(back)
-    add("custom backward", SAME, CUSTOM.format(back=back_j), "jnp.tanh(w)", CUSTOM_T.format(back=back_t), "torch.tanh(w)", gradients=truth)
+    add(
+        "custom backward",
+        SAME,
+        CUSTOM.format(back=back_j),
+        "jnp.tanh(w)",
+        CUSTOM_T.format(back=back_t),
+        "torch.tanh(w)",
+        gradients=truth,
+    )
 PLAIN = module("return torch.tanh(self.w)")
 HOOKED = "self.w.register_hook(lambda g: {})"
 for name, text, forward, gradients in (
@@ -510,10 +701,34 @@ for kind in RIGHT:
 AUTO_T = "with torch.enable_grad():\n    x = w.detach().requires_grad_()\n    (g,) = torch.autograd.grad((torch.tanh(F.linear(x[None], m)) ** 2).sum(), x)\n"
 add(STEP, SAME, None, None, AUTO_T + RIGHT["sgd"], BY_HAND_T + RIGHT["sgd"], step=True)
 add(STEP, DIFFERENT, None, None, AUTO_T + RIGHT["sgd"], BY_HAND_T + WRONG["sgd"], step=True)
-add(STEP, SAME, "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.sgd(0.1)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)", BY_HAND + RIGHT["sgd"], step=True)
-add(STEP, SAME, "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adam(0.1)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)", BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)", step=True)
-add(STEP, DIFFERENT, "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adam(0.1, eps=1e-6)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)", BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)", step=True)
-add(STEP, DIFFERENT, "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adamw(0.1, weight_decay=0.01)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)", BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)", step=True)
+add(
+    STEP,
+    SAME,
+    "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.sgd(0.1)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)",
+    BY_HAND + RIGHT["sgd"],
+    step=True,
+)
+add(
+    STEP,
+    SAME,
+    "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adam(0.1)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)",
+    BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)",
+    step=True,
+)
+add(
+    STEP,
+    DIFFERENT,
+    "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adam(0.1, eps=1e-6)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)",
+    BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)",
+    step=True,
+)
+add(
+    STEP,
+    DIFFERENT,
+    "import optax\ng = jax.grad(lambda x: (jnp.tanh(m @ x) ** 2).sum())(w)\no = optax.adamw(0.1, weight_decay=0.01)\nu, _ = o.update(g, o.init(w), w)\nreturn optax.apply_updates(w, u)",
+    BY_HAND + "return w - 0.1 * g / (jnp.abs(g) + 1e-8)",
+    step=True,
+)
 
 # --- convolutions
 
@@ -524,19 +739,100 @@ CONV_T = "F.conv1d(x.transpose(1, 2), k.permute(2, 1, 0){more}).transpose(1, 2)"
 UNFOLD_J = 'jnp.stack([jnp.einsum("bwi,wio->bo", x[:, t : t + 3], k) for t in range(3)], 1)'
 UNFOLD_T = 'torch.stack([torch.einsum("bwi,wio->bo", x[:, t : t + 3], k) for t in range(3)], 1)'
 add(CONV, SAME, CONV_J.format(s=1, pad='"VALID"', more=""), UNFOLD_J, CONV_T.format(more=""), UNFOLD_T, inputs=NINE)
-add(CONV, DIFFERENT, CONV_J.format(s=1, pad='"VALID"', more="").replace(" k,", " k[::-1],"), UNFOLD_J, CONV_T.format(more="").replace("k.permute(2, 1, 0)", "k.permute(2, 1, 0).flip(-1)"), UNFOLD_T, inputs=NINE)
-add(CONV, SAME, CONV_J.format(s=1, pad='"SAME"', more=""), CONV_J.format(s=1, pad="((1, 1),)", more=""), CONV_T.format(more=", padding=1"), CONV_T.format(more=", padding='same'"), inputs=NINE)
-add(CONV, DIFFERENT, CONV_J.format(s=1, pad="((2, 0),)", more=""), CONV_J.format(s=1, pad="((1, 1),)", more=""), "F.conv1d(F.pad(x.transpose(1, 2), (2, 0)), k.permute(2, 1, 0)).transpose(1, 2)", CONV_T.format(more=", padding=1"), inputs=NINE)
-add(CONV, SAME, CONV_J.format(s=2, pad='"VALID"', more=""), UNFOLD_J + "[:, ::2]", CONV_T.format(more=", stride=2"), UNFOLD_T + "[:, ::2]", inputs=NINE)
-add(CONV, DIFFERENT, CONV_J.format(s=1, pad='"VALID"', more="") + "[:, :2]", UNFOLD_J + "[:, ::2]", CONV_T.format(more="") + "[:, :2]", UNFOLD_T + "[:, ::2]", inputs=NINE)
-add(CONV, SAME, CONV_J.format(s=1, pad='"VALID"', more=", rhs_dilation=(2,)"), 'jnp.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]', CONV_T.format(more=", dilation=2"), 'torch.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]', inputs=NINE)
-add(CONV, DIFFERENT, CONV_J.format(s=1, pad='"VALID"', more="") + "[:, :1]", 'jnp.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]', CONV_T.format(more="") + "[:, :1]", 'torch.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]', inputs=NINE)
+add(
+    CONV,
+    DIFFERENT,
+    CONV_J.format(s=1, pad='"VALID"', more="").replace(" k,", " k[::-1],"),
+    UNFOLD_J,
+    CONV_T.format(more="").replace("k.permute(2, 1, 0)", "k.permute(2, 1, 0).flip(-1)"),
+    UNFOLD_T,
+    inputs=NINE,
+)
+add(
+    CONV,
+    SAME,
+    CONV_J.format(s=1, pad='"SAME"', more=""),
+    CONV_J.format(s=1, pad="((1, 1),)", more=""),
+    CONV_T.format(more=", padding=1"),
+    CONV_T.format(more=", padding='same'"),
+    inputs=NINE,
+)
+add(
+    CONV,
+    DIFFERENT,
+    CONV_J.format(s=1, pad="((2, 0),)", more=""),
+    CONV_J.format(s=1, pad="((1, 1),)", more=""),
+    "F.conv1d(F.pad(x.transpose(1, 2), (2, 0)), k.permute(2, 1, 0)).transpose(1, 2)",
+    CONV_T.format(more=", padding=1"),
+    inputs=NINE,
+)
+add(
+    CONV,
+    SAME,
+    CONV_J.format(s=2, pad='"VALID"', more=""),
+    UNFOLD_J + "[:, ::2]",
+    CONV_T.format(more=", stride=2"),
+    UNFOLD_T + "[:, ::2]",
+    inputs=NINE,
+)
+add(
+    CONV,
+    DIFFERENT,
+    CONV_J.format(s=1, pad='"VALID"', more="") + "[:, :2]",
+    UNFOLD_J + "[:, ::2]",
+    CONV_T.format(more="") + "[:, :2]",
+    UNFOLD_T + "[:, ::2]",
+    inputs=NINE,
+)
+add(
+    CONV,
+    SAME,
+    CONV_J.format(s=1, pad='"VALID"', more=", rhs_dilation=(2,)"),
+    'jnp.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]',
+    CONV_T.format(more=", dilation=2"),
+    'torch.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]',
+    inputs=NINE,
+)
+add(
+    CONV,
+    DIFFERENT,
+    CONV_J.format(s=1, pad='"VALID"', more="") + "[:, :1]",
+    'jnp.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]',
+    CONV_T.format(more="") + "[:, :1]",
+    'torch.einsum("bwi,wio->bo", x[:, ::2], k)[:, None]',
+    inputs=NINE,
+)
 PICTURE = {"x": np.ones((1, 1, 4, 4))}
-add(CONV, DIFFERENT, 'lax.conv_general_dilated(x, m[None, None, :3, :3], (1, 1), "VALID")', 'lax.conv_general_dilated(x, m.T[None, None, :3, :3], (1, 1), "VALID")', "F.conv2d(x, m[None, None, :3, :3])", "F.conv2d(x, m.T[None, None, :3, :3])", inputs=PICTURE)
-add(CONV, SAME, 'lax.conv_general_dilated(x, m[None, None, :3, :3], (1, 1), "VALID")', 'lax.conv_general_dilated(x.swapaxes(2, 3), m.T[None, None, :3, :3], (1, 1), "VALID").swapaxes(2, 3)', "F.conv2d(x, m[None, None, :3, :3])", "F.conv2d(x.mT, m.T[None, None, :3, :3]).mT", inputs=PICTURE)
+add(
+    CONV,
+    DIFFERENT,
+    'lax.conv_general_dilated(x, m[None, None, :3, :3], (1, 1), "VALID")',
+    'lax.conv_general_dilated(x, m.T[None, None, :3, :3], (1, 1), "VALID")',
+    "F.conv2d(x, m[None, None, :3, :3])",
+    "F.conv2d(x, m.T[None, None, :3, :3])",
+    inputs=PICTURE,
+)
+add(
+    CONV,
+    SAME,
+    'lax.conv_general_dilated(x, m[None, None, :3, :3], (1, 1), "VALID")',
+    'lax.conv_general_dilated(x.swapaxes(2, 3), m.T[None, None, :3, :3], (1, 1), "VALID").swapaxes(2, 3)',
+    "F.conv2d(x, m[None, None, :3, :3])",
+    "F.conv2d(x.mT, m.T[None, None, :3, :3]).mT",
+    inputs=PICTURE,
+)
 add(CONV, SAME, None, None, "F.avg_pool1d(w[None, None] * 1.0, 2)[0, 0] + v[:2]", "(w[0::2] + w[1::2]) / 2 + v[:2]")
-add(CONV, DIFFERENT, None, None, "F.max_pool1d(w[None, None] * 1.0, 2)[0, 0] + v[:2]", "(w[0::2] + w[1::2]) / 2 + v[:2]")
-add(CONV, SAME, None, None, "F.max_pool1d(w[None, None] * 1.0, 2)[0, 0] + v[:2]", "torch.maximum(w[0::2], w[1::2]) + v[:2]")
+add(
+    CONV, DIFFERENT, None, None, "F.max_pool1d(w[None, None] * 1.0, 2)[0, 0] + v[:2]", "(w[0::2] + w[1::2]) / 2 + v[:2]"
+)
+add(
+    CONV,
+    SAME,
+    None,
+    None,
+    "F.max_pool1d(w[None, None] * 1.0, 2)[0, 0] + v[:2]",
+    "torch.maximum(w[0::2], w[1::2]) + v[:2]",
+)
 add(CONV, SAME, "jnp.convolve(w, v)", "jnp.convolve(v, w)")
 add(CONV, DIFFERENT, "jnp.convolve(w, v)", "jnp.convolve(w, v[::-1])")
 
@@ -570,7 +866,9 @@ for one_j, two_j, one_t, two_t, truth in (
     ("t, j = jax.lax.top_k(w, 2)\nreturn jax.nn.softmax(t) @ v[j] + 0 * w", "t, j = jax.lax.top_k(w, 2)\nreturn jax.nn.softmax(w)[j] @ v[j] + 0 * w", "t, j = torch.topk(w, 2)\nreturn (torch.softmax(t, -1) * v[j]).sum() + 0 * w", "t, j = torch.topk(w, 2)\nreturn (torch.softmax(w, -1)[j] * v[j]).sum() + 0 * w", DIFFERENT),
 ):  # fmt: skip
     add(CHOICE, truth, one_j, two_j, one_t, two_t)
-ALL[:] = [pair for pair in ALL if not (pair.area == CHOICE and pair.frameworks == "JAX–PyTorch" and "median" in pair.name)]
+ALL[:] = [
+    pair for pair in ALL if not (pair.area == CHOICE and pair.frameworks == "JAX–PyTorch" and "median" in pair.name)
+]
 
 # --- loops
 
@@ -594,12 +892,31 @@ for one, two, truth in (
     ("jax.vmap(lambda x, y: x * y, (None, 0))(w, v).sum(1)", "w * v.sum()", DIFFERENT),
 ):  # fmt: skip
     add(LOOP, truth, one, two)
-add(LOOP, SAME, "jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * w + v), (0, w))[1]", "((w * w + v) * w + v) * w + v", gradients=NEITHER)
-add(LOOP, DIFFERENT, "jax.lax.while_loop(lambda s: s[0] <= 3, lambda s: (s[0] + 1, s[1] * w + v), (0, w))[1]", "((w * w + v) * w + v) * w + v", gradients=NEITHER)
+add(
+    LOOP,
+    SAME,
+    "jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * w + v), (0, w))[1]",
+    "((w * w + v) * w + v) * w + v",
+    gradients=NEITHER,
+)
+add(
+    LOOP,
+    DIFFERENT,
+    "jax.lax.while_loop(lambda s: s[0] <= 3, lambda s: (s[0] + 1, s[1] * w + v), (0, w))[1]",
+    "((w * w + v) * w + v) * w + v",
+    gradients=NEITHER,
+)
 add(LOOP, DIFFERENT, "jax.lax.while_loop(lambda s: s[0] > 100.0, lambda s: s / 2, w)", "w * 1.0", gradients=NEITHER)
 add(LOOP, DIFFERENT, None, None, "y = w * 1\nif w.sum() > 100:\n    y = y + 1\nreturn y", "w * 1.0", gradients=NEITHER)
 add(LOOP, DIFFERENT, None, None, "y = w * 1\nwhile (y > 1000).any():\n    y = y / 2\nreturn y", "w * 1.0")
-add(LOOP, SAME, None, "c = v\nfor t in range(4):\n    c = jnp.tanh(m @ c + w[t])\nreturn c", "c = v\nfor t in range(4):\n    c = torch.tanh(F.linear(c[None], m)[0] + w[t])\nreturn c", "c = v\nfor x in w:\n    c = torch.tanh((m * c).sum(-1) + x)\nreturn c")
+add(
+    LOOP,
+    SAME,
+    None,
+    "c = v\nfor t in range(4):\n    c = jnp.tanh(m @ c + w[t])\nreturn c",
+    "c = v\nfor t in range(4):\n    c = torch.tanh(F.linear(c[None], m)[0] + w[t])\nreturn c",
+    "c = v\nfor x in w:\n    c = torch.tanh((m * c).sum(-1) + x)\nreturn c",
+)
 
 # --- gathers and scatters
 
@@ -630,8 +947,22 @@ add(GATHER, SAME, "w.at[jnp.array([9])].add(v[:1]) + 0 * v", "w + 0 * v")
 add(GATHER, DIFFERENT, "w.at[jnp.array([9])].add(v[:1]) + 0 * v", "w.at[3].add(v[0]) + 0 * v")
 add(GATHER, SAME, "w.at[jnp.array([-1])].add(v[:1]) + 0 * v", "w.at[3].add(v[0]) + 0 * v")
 add(GATHER, SAME, "lax.dynamic_slice(w, (9,), (2,)) + v[:2]", "w[2:] + v[:2]")
-add(GATHER, SAME, "v[(w[0] > 0).astype(int)] + 0 * w", "jnp.where(w[0] > 0, v[1], v[0]) + 0 * w", "v[(w[0] > 0).long()] + 0 * w", "torch.where(w[0] > 0, v[1], v[0]) + 0 * w")
-add(GATHER, DIFFERENT, "v[(w[0] > 0).astype(int)] + 0 * w", "v[0] + 0 * w", "v[(w[0] > 0).long()] + 0 * w", "v[0] + 0 * w")
+add(
+    GATHER,
+    SAME,
+    "v[(w[0] > 0).astype(int)] + 0 * w",
+    "jnp.where(w[0] > 0, v[1], v[0]) + 0 * w",
+    "v[(w[0] > 0).long()] + 0 * w",
+    "torch.where(w[0] > 0, v[1], v[0]) + 0 * w",
+)
+add(
+    GATHER,
+    DIFFERENT,
+    "v[(w[0] > 0).astype(int)] + 0 * w",
+    "v[0] + 0 * w",
+    "v[(w[0] > 0).long()] + 0 * w",
+    "v[0] + 0 * w",
+)
 add(GATHER, DIFFERENT, "v[jnp.clip(jnp.floor(w[0] / 100), 0, 3).astype(int)] + 0 * w", "v[0] + 0 * w")
 
 # --- shapes
@@ -653,7 +984,11 @@ for one, two, truth in (
     ("np.einsum('ij,kj->ik', m, m) + w", "np.einsum('ij,kj->ki', m, m) + w", SAME),
     ("np.einsum('ii->i', m) + w", "m[np.arange(4), np.arange(4)] + w", SAME),
     ("m.reshape(2, 2, 4).swapaxes(0, 1).reshape(4, 4) + w", "m + w", DIFFERENT),
-    ("m.reshape(2, 2, 2, 2).swapaxes(1, 2).reshape(4, 4) + w", "m.reshape(2, 2, 2, 2).swapaxes(0, 3).reshape(4, 4) + w", DIFFERENT),
+    (
+        "m.reshape(2, 2, 2, 2).swapaxes(1, 2).reshape(4, 4) + w",
+        "m.reshape(2, 2, 2, 2).swapaxes(0, 3).reshape(4, 4) + w",
+        DIFFERENT,
+    ),
     ("np.tile(w, (3,)).reshape(3, 4) + v", "np.stack([w, w, w]) + v", SAME),
     ("(m @ m.T).T + w", "m @ m.T + w", SAME),
     ("(m @ m).T + w", "m.T @ m.T + w", SAME),
@@ -743,19 +1078,117 @@ for one, two, truth in (
 ):  # fmt: skip
     add(STATE, truth, None, None, one, two)
 COUNTER = module("self.count += 1\nreturn self.w * self.count", init='self.register_buffer("count", torch.zeros(()))')
-add(STATE, DIFFERENT, None, None, module("self.n += 1\nreturn self.w * (1.0 if self.n < 3 else 2.0)", init="self.n = 0"), module("return self.w * 1.0"))
-add(STATE, DIFFERENT, None, None, module("self.n += 1\nreturn self.w * self.n", init="self.n = 0"), module("return self.w * 1.0"))
-add(STATE, DIFFERENT, None, None, module("with torch.no_grad():\n    self.w.add_(1)\nreturn self.w * 1.0"), module("return self.w * 1.0"))
-add(STATE, SAME, None, None, module("return self.w * self.b", init='self.register_buffer("b", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)'), module("return self.w * torch.tensor([1.0, 2.0, 3.0, 4.0])"))
-add(STATE, DIFFERENT, None, None, module("return self.w * self.b", init='self.register_buffer("b", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)'), module("return self.w * torch.tensor([1.0, 2.0, 3.0, 4.5])"))
-add(STATE, SAME, None, None, module("return torch.relu(self.norm(self.w[None])[0])", init="self.norm = nn.BatchNorm1d(4)"), module("n = self.norm\nreturn torch.relu((self.w - n.running_mean) / torch.sqrt(n.running_var + 1e-5) * n.weight + n.bias)", init="self.norm = nn.BatchNorm1d(4)"), gradients=NEITHER)
-add(STATE, DIFFERENT, None, None, module("return torch.relu(self.norm(self.w[None])[0])", init="self.norm = nn.BatchNorm1d(4)"), module("n = self.norm\nreturn torch.relu((self.w - n.running_mean) / torch.sqrt(n.running_var + 1e-3) * n.weight + n.bias)", init="self.norm = nn.BatchNorm1d(4)"), gradients=NEITHER)
-TIED = module("return torch.tanh(x @ self.a.weight.T) @ self.b.weight.T", init="self.a = nn.Linear(4, 4, bias=False)\nself.b = nn.Linear(4, 4, bias=False)\n{tie}", weights=(), signature="self, x")
+add(
+    STATE,
+    DIFFERENT,
+    None,
+    None,
+    module("self.n += 1\nreturn self.w * (1.0 if self.n < 3 else 2.0)", init="self.n = 0"),
+    module("return self.w * 1.0"),
+)
+add(
+    STATE,
+    DIFFERENT,
+    None,
+    None,
+    module("self.n += 1\nreturn self.w * self.n", init="self.n = 0"),
+    module("return self.w * 1.0"),
+)
+add(
+    STATE,
+    DIFFERENT,
+    None,
+    None,
+    module("with torch.no_grad():\n    self.w.add_(1)\nreturn self.w * 1.0"),
+    module("return self.w * 1.0"),
+)
+add(
+    STATE,
+    SAME,
+    None,
+    None,
+    module(
+        "return self.w * self.b", init='self.register_buffer("b", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)'
+    ),
+    module("return self.w * torch.tensor([1.0, 2.0, 3.0, 4.0])"),
+)
+add(
+    STATE,
+    DIFFERENT,
+    None,
+    None,
+    module(
+        "return self.w * self.b", init='self.register_buffer("b", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)'
+    ),
+    module("return self.w * torch.tensor([1.0, 2.0, 3.0, 4.5])"),
+)
+add(
+    STATE,
+    SAME,
+    None,
+    None,
+    module("return torch.relu(self.norm(self.w[None])[0])", init="self.norm = nn.BatchNorm1d(4)"),
+    module(
+        "n = self.norm\nreturn torch.relu((self.w - n.running_mean) / torch.sqrt(n.running_var + 1e-5) * n.weight + n.bias)",
+        init="self.norm = nn.BatchNorm1d(4)",
+    ),
+    gradients=NEITHER,
+)
+add(
+    STATE,
+    DIFFERENT,
+    None,
+    None,
+    module("return torch.relu(self.norm(self.w[None])[0])", init="self.norm = nn.BatchNorm1d(4)"),
+    module(
+        "n = self.norm\nreturn torch.relu((self.w - n.running_mean) / torch.sqrt(n.running_var + 1e-3) * n.weight + n.bias)",
+        init="self.norm = nn.BatchNorm1d(4)",
+    ),
+    gradients=NEITHER,
+)
+TIED = module(
+    "return torch.tanh(x @ self.a.weight.T) @ self.b.weight.T",
+    init="self.a = nn.Linear(4, 4, bias=False)\nself.b = nn.Linear(4, 4, bias=False)\n{tie}",
+    weights=(),
+    signature="self, x",
+)
 TWO = {"x": np.ones((2, 4))}
-add("tied weights", SAME, None, 'def program(p, i):\n    k = p["a.weight"]\n    return jnp.tanh(i["x"] @ k.T) @ k.T', TIED.format(tie="self.b.weight = self.a.weight"), TIED.format(tie="self.a.weight = self.b.weight"), inputs=TWO)
-add("tied weights", DIFFERENT, None, 'def program(p, i):\n    k = p["a.weight"]\n    return jnp.tanh(i["x"] @ k.T) @ k', TIED.format(tie="self.b.weight = self.a.weight"), None, inputs=TWO)
-add("tied weights", DIFFERENT, None, None, TIED.format(tie="pass"), TIED.format(tie="self.b.weight = self.a.weight").replace("self.b.weight.T", "self.a.weight.T"), inputs=TWO)
-add("tied weights", DIFFERENT, None, None, TIED.format(tie="self.b.weight = self.a.weight"), TIED.format(tie="self.b.weight = self.a.weight").replace("self.b.weight.T", "self.b.weight"), inputs=TWO)
+add(
+    "tied weights",
+    SAME,
+    None,
+    'def program(p, i):\n    k = p["a.weight"]\n    return jnp.tanh(i["x"] @ k.T) @ k.T',
+    TIED.format(tie="self.b.weight = self.a.weight"),
+    TIED.format(tie="self.a.weight = self.b.weight"),
+    inputs=TWO,
+)
+add(
+    "tied weights",
+    DIFFERENT,
+    None,
+    'def program(p, i):\n    k = p["a.weight"]\n    return jnp.tanh(i["x"] @ k.T) @ k',
+    TIED.format(tie="self.b.weight = self.a.weight"),
+    None,
+    inputs=TWO,
+)
+add(
+    "tied weights",
+    DIFFERENT,
+    None,
+    None,
+    TIED.format(tie="pass"),
+    TIED.format(tie="self.b.weight = self.a.weight").replace("self.b.weight.T", "self.a.weight.T"),
+    inputs=TWO,
+)
+add(
+    "tied weights",
+    DIFFERENT,
+    None,
+    None,
+    TIED.format(tie="self.b.weight = self.a.weight"),
+    TIED.format(tie="self.b.weight = self.a.weight").replace("self.b.weight.T", "self.b.weight"),
+    inputs=TWO,
+)
 LEAK = "numbers that leave unseen"
 HUGE = "return self.w * (2.0 if ({}) > 50 else 1.0)"
 for read in (
@@ -789,7 +1222,9 @@ for read in (
     "sorted(self.w)[0]",
 ):  # fmt: skip
     add(LEAK, DIFFERENT, None, None, module(HUGE.format(read)), module("return self.w * 1.0"), title=read)
-CALL = "jax.pure_callback(lambda a: np.where(a > 50, 2 * a, a).astype(a.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype), w)"
+CALL = (
+    "jax.pure_callback(lambda a: np.where(a > 50, 2 * a, a).astype(a.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype), w)"
+)
 add(LEAK, DIFFERENT, CALL, "w * 1.0")
 add(LEAK, SAME, "jax.debug.callback(lambda a: None, w)\nreturn w * 1.0", "w * 1.0")
 RANDOM = "randomness"
@@ -801,8 +1236,18 @@ add(RANDOM, DIFFERENT, None, None, "import random\nreturn w * random.random()", 
 add(RANDOM, DIFFERENT, None, None, "import time\nreturn w * (1 + 1e-9 * time.perf_counter_ns())", "w * 1.0")
 add(RANDOM, DIFFERENT, None, None, "w * float(np.random.default_rng().random())", "w * 1.0")
 add(RANDOM, DIFFERENT, "w * jax.random.bernoulli(jax.random.key(0), 0.5, (4,))", "w * 1.0")
-add(RANDOM, DIFFERENT, "w * jax.random.normal(jax.random.key(0), (4,))", "w * jax.random.normal(jax.random.key(1), (4,))")
-add(RANDOM, SAME, "w * jax.random.normal(jax.random.key(0), (4,))", "w * jax.random.normal(jax.random.key(0), (4,)) * 1.0")
+add(
+    RANDOM,
+    DIFFERENT,
+    "w * jax.random.normal(jax.random.key(0), (4,))",
+    "w * jax.random.normal(jax.random.key(1), (4,))",
+)
+add(
+    RANDOM,
+    SAME,
+    "w * jax.random.normal(jax.random.key(0), (4,))",
+    "w * jax.random.normal(jax.random.key(0), (4,)) * 1.0",
+)
 add(RANDOM, DIFFERENT, "w * np.random.default_rng().random()", "w * 1.0")
 
 
@@ -836,7 +1281,9 @@ def numbers_of(pair: Pair, draws: int = 12) -> tuple[float, float, int]:
     return (max(found), min(found), len(found)) if found else (0.0, 0.0, 0)
 
 
-def _numbers(side: Any, drawn: dict[str, np.ndarray], pair: Pair, inputs: Mapping[str, Any], rng: Any, scale: float, dtype: Any) -> Any:
+def _numbers(
+    side: Any, drawn: dict[str, np.ndarray], pair: Pair, inputs: Mapping[str, Any], rng: Any, scale: float, dtype: Any
+) -> Any:
     is_module = isinstance(side, torch.nn.Module)
     shapes = dict(pair.weights)
     if is_module:
@@ -846,7 +1293,10 @@ def _numbers(side: Any, drawn: dict[str, np.ndarray], pair: Pair, inputs: Mappin
         if name not in drawn:
             drawn[name] = (scale * rng.normal(size=shape)).astype(dtype)
     if not is_module:
-        return side({name: jax.numpy.asarray(each) for name, each in drawn.items()}, {name: jax.numpy.asarray(each) for name, each in inputs.items()})
+        return side(
+            {name: jax.numpy.asarray(each) for name, each in drawn.items()},
+            {name: jax.numpy.asarray(each) for name, each in inputs.items()},
+        )
     with torch.no_grad():
         for name, parameter in side.named_parameters():
             parameter.copy_(torch.tensor(drawn[name]))
