@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a program is one line)
 """Pairs by hand, for what rules don't write: undefined values, masks, rounded constants, integers, choices, gradients
 that are changed, state, randomness, numbers that leave a program unseen.
 
