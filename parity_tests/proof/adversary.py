@@ -210,23 +210,33 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     )
 
 
+def _known(path: Path | None) -> list[Outcome]:
+    """Reads the verdicts of a run that ended early."""
+    if path is None or not path.exists():
+        return []
+    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Outcome(**record | {"axioms": tuple(record["axioms"])}) for record in records]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="*", default=[""], help="parts of the names of pairs; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs that rules write")
-    parser.add_argument("--json", type=Path, help="the file that lists every verdict")
+    parser.add_argument("--json", type=Path, help="lists every verdict; pairs that it has aren't asked for again")
     parser.add_argument("--write", type=Path, help="the page whose table is made anew")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    outcomes: list[Outcome] = []
+    outcomes = _known(options.json)
+    known = {outcome.name for outcome in outcomes}
     for pair in all_pairs(options.seed):
-        if not any(part in pair.name for part in options.names):
+        if pair.name in known or not any(part in pair.name for part in options.names):
             continue
-        for outcome in outcomes_of(pair):
-            outcomes.append(outcome)
-            if options.json:
-                with options.json.open("a", encoding="utf-8") as file:
-                    print(json.dumps(asdict(outcome) | {"false": outcome.is_false}), file=file)
+        found = outcomes_of(pair)
+        outcomes += found
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{json.dumps(asdict(outcome))}\n" for outcome in found))
+        for outcome in found:
             if outcome.is_false:
                 print(f"FALSE {outcome.verdict}, {outcome.truth}: {outcome.stage} of {outcome.name}", flush=True)
                 print(textwrap.indent(f"{outcome.candidate}\n{outcome.reference}", "    "), flush=True)
