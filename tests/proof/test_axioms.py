@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Result, Task, constants, decide, domains, proving
+from jax_transformer.proof import Result, Task, constants, decide, differences, domains, proving, tables
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, Value
 
@@ -248,6 +248,40 @@ def test_tables_without_a_partner_are_unknown_within_their_rounding() -> None:
     assert found.verdict == "unknown"
     assert "rounding of tables" in found.reason
     assert compared(together, apart(0.7001)).verdict == "refuted"
+
+
+def test_written_out_programs_keep_their_tables() -> None:
+    def of_table(b: Builder, u: Value, v: Value) -> Value:
+        return b.multiply(b.exp(b.subtract(u, v)), b.constant(np.cos(SEVENTHS).astype("f")))
+
+    written = differences.written_out(program(of_table))
+    assert written.axioms["differences"]
+    (node,) = written.tables
+    assert np.array_equal(written.operations[node].attributes["array"], np.cos(SEVENTHS).astype("f"))
+
+
+@pytest.mark.parametrize("least", [1e-6, -1e-6])
+def test_programs_with_tables_of_the_other_keep_their_domains(least: float) -> None:
+    """√(u + v) isn't √((u + v) · [u + v > ± 1e-6]): where u + v is below 0, one of them is defined alone."""
+
+    def root_of(dtype: str, chosen: bool) -> Compute:
+        def compute(b: Builder, u: Value, v: Value) -> Value:
+            total = b.multiply(b.add(u, v), b.constant(np.float32(0.7) if dtype == "f" else 0.7))
+            table = b.constant(np.cos(SEVENTHS).astype(dtype))
+            if chosen:
+                total = b.where(b.greater(total, b.constant(least)), total, b.constant(1.0))
+            return b.multiply(b.root(total), table)
+
+        return compute
+
+    assert compared(root_of("f", False), root_of("d", False)).verdict == "proven"
+    found = compared(root_of("f", False), root_of("d", True))
+    assert found.verdict != "proven"
+    both = tables.unified(program(root_of("f", False)), program(root_of("d", False)))
+    assert both is not None
+    for one in both:
+        (required,) = one.doubtful.values()
+        assert one.operations[required.of].shape == SHAPE
 
 
 def test_positive_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
