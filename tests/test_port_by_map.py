@@ -32,6 +32,8 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "map:      46 entries",
         "file:     model.safetensors, 215 tensors, named module.…",
         "ignored:  module.steps, criterion.weight, module.enc.0.mask, module.enc.1.mask (kept for export)",
+        "note:     positions differ from the sinusoids of the formula: the encoder's by up to 3.2e+00, in row 2; the "
+        "decoder's by up to 3.2e+00, in row 2; kept as the checkpoint has them",
         "model:    model, 2,010 parameters, without vocabularies",
     ]
     model = load_model("model")

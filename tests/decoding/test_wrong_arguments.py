@@ -121,14 +121,12 @@ def test_arrays_of_jax_are_ids_too(model: jt.Model) -> None:
             jt.generate(model, wrong)
 
 
-def test_a_start_or_an_end_outside_of_the_vocabulary_is_named(model: jt.Model) -> None:
-    for start_id, eos_id in ((9, 3), (2, 9)):
-        generation = jt.GenerationConfig(decoder_start_id=start_id, eos_id=eos_id)
-        outside = jt.Model(model.config, model.params, None, None, generation)
-        with pytest.raises(ValueError, match="must be below target_vocab_size=9; received 9"):
-            jt.generate(outside, [[4]])
-        with pytest.raises(ValueError, match="must be below target_vocab_size=9; received 9"):
-            jt.score(outside, [[4]], [[4]])
+def test_a_start_outside_of_the_vocabulary_is_named(model: jt.Model) -> None:
+    generation = jt.GenerationConfig(decoder_start_id=9, eos_id=3)
+    outside = jt.Model(model.config, model.params, None, None, generation)
+    for decode in (lambda: jt.generate(outside, [[4]]), lambda: jt.score(outside, [[4]], [[4]])):
+        with pytest.raises(ValueError, match="decoder_start_id must be below target_vocab_size=9; received 9"):
+            decode()
 
 
 def test_options_in_a_dict_are_named(model: jt.Model) -> None:

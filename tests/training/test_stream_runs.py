@@ -238,6 +238,7 @@ def test_pairs_longer_than_any_of_the_first_shard_are_trained_on(tmp_path: Path)
     assert lines[1:] == [
         "train: 1 pairs with an empty side dropped",
         "train: 1 pairs with a side over max_length=8 tokens dropped",
+        "train: 6 pairs with a side of mostly unknown tokens kept",
     ]
 
 

@@ -68,7 +68,11 @@ class Runner:
     """Runs lines around a copy of a module, quietly: no gradients, evaluation mode, nothing printed, no warnings."""
 
     def __init__(self, module: nn.Module, seconds: float = 10.0) -> None:
-        self.module = copied(module).eval()
+        try:
+            self.module = copied(module)
+        except Exception:  # some modules hold what can't be copied
+            self.module = module
+        self.module.eval()
         self.trials, self.printed = 0, False  # ways to call it that were tried; whether it prints
         self._end = time.process_time() + seconds
 
