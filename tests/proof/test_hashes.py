@@ -22,7 +22,6 @@ OPTIONS = {
     "row_exp": {"axis": 0},
     "places": {"ranks": (0,)},
     "cut": {"is_weight": False},
-    "places": {"ranks": (0,)},
 }
 
 
