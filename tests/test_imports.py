@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
         "storage",
         "training",
     },
-    "discover": {"config", "model", "parity", "porting", "storage"},
+    "discover": {"config", "model", "parity", "porting", "runtime.memory", "storage"},
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
