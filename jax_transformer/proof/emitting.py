@@ -294,6 +294,8 @@ class Emitter:
             (np.isfinite(known) != np.isfinite(x.known))
             | ((known == 0) & (x.known != 0) & (np.abs(x.known) < smallest))
         ).any():
+            if (np.isinf(known) & np.isfinite(x.known)).any():
+                self.axioms.setdefault("masks", {})[self.line] = None
             return self.computed(known, half_ulp(known, unit))
         narrow = {"unit": unit} if unit > WIDEST else {}
         return self._emit("rounded", [x], x.shape, {"digest": digest_of(known), **narrow}, known=known)

@@ -102,6 +102,8 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
         return choices.joined(b, inputs, params["dimension"])
     if name == "gather" and inputs[0].table is None:
         return _gathered(b, equation, params, *inputs)
+    if name == "dynamic_slice" and inputs[0].table is None:
+        return _sliced(b, equation, params, *inputs)
     if name in ("scatter", "scatter-add", "scatter_add") and inputs[0].table is None and inputs[2].table is None:
         return _scattered(b, name, params, *inputs)
     if name == "dynamic_slice" and inputs[0].table is None:
@@ -173,6 +175,22 @@ def _gathered(b: Builder, equation: Any, params: Any, source: Value, indices: Va
     rank = len(equation.outvars[0].aval.shape)
     axes = [axis for axis in range(rank) if axis not in params["dimension_numbers"].offset_dims]
     return choices.looked_up(b, source, index, places_of, axes)
+
+
+def _sliced(b: Builder, equation: Any, params: Any, source: Value, *starts: Value) -> Value:
+    varying = [axis for axis, start in enumerate(starts) if start.table is not None]
+    if len(varying) != 1 or any(start.known is None for start in starts if start.table is None):
+        raise UnknownOperation("dynamic_slice", b.line, choices.DEPENDS)
+    flat = np.arange(source.size, dtype=np.int64).reshape(source.shape)
+    dtypes = [each.aval.dtype for each in equation.invars[1:]]
+
+    def places_of(known: np.ndarray) -> np.ndarray:
+        found = [known if axis in varying else start.known for axis, start in enumerate(starts)]
+        with jax.enable_x64(True):
+            at = [np.asarray(each).astype(dtype) for each, dtype in zip(found, dtypes, strict=True)]
+            return np.asarray(equation.primitive.bind(flat, *at, **params))
+
+    return choices.looked_up(b, source, starts[varying[0]], places_of, ())
 
 
 def _scattered(b: Builder, name: str, params: Any, x: Value, indices: Value, updates: Value) -> Value:
