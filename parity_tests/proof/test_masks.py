@@ -141,14 +141,14 @@ MASKED: dict[str, tuple[Side, Side]] = {
         of_jax(lambda w: softmax(filled(-1e9)(w).astype(jnp.float16)).astype(float)),
         of_torch(lambda w: filled_in_torch(-torch.inf)(w).softmax(-1)),
     ),
-}
-"""Pairs that are one function by the axiom."""
-
-EXACT: dict[str, tuple[Side, Side]] = {
     "a constant fill that is −∞ in float32": (
         of_jax(lambda w: softmax(w + jnp.asarray(LOWEST * ROW).astype(jnp.float32).astype(float))),
         of_torch(lambda w: filled_in_torch(-torch.inf)(w).softmax(-1)),
     ),
+}
+"""Pairs that are one function by the axiom."""
+
+EXACT: dict[str, tuple[Side, Side]] = {
     "one fill, twice": (of_jax(filled(-2e4)), of_torch(filled_in_torch(-2e4))),
     "a largest entry, twice": (
         of_jax(lambda w: filled(-2e4)(w).max(-1)),
