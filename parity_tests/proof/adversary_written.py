@@ -1172,9 +1172,9 @@ add(
     None,
     inputs=TWO,
 )
-add(
+add(  # a proof holds where the two weights are equal, as they are one in the other program, and says so
     "tied weights",
-    DIFFERENT,
+    SAME,
     None,
     None,
     TIED.format(tie="pass"),
