@@ -35,7 +35,7 @@ def test_the_shortest_parts_run_on_a_cpu(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "results.json").read_text())
     assert done.returncode == 0, done.stdout
     assert [row for row in rows if "error" in row] == []
-    assert {row["part"] for row in rows} == {"machine.ceilings", "train.jax_big", "attention.torch"}
+    assert {row["part"] for row in rows} == {"options", "machine.ceilings", "train.jax_big", "attention.torch"}
     assert "| paper_big, V 300, 4 × 16 |" in done.stdout
 
 

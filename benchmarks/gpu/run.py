@@ -1,6 +1,6 @@
 """Measure everything on a GPU within minutes: training, decoding, attention, parity, resuming, quality.
 
-    python benchmarks/gpu/run.py --out gpu               # on a machine with an H100 or H200: about nine minutes
+    python benchmarks/gpu/run.py --out gpu               # on a machine with an H100 or H200; stops after nine minutes
     python benchmarks/gpu/run.py --out gpu --only train attention
     python benchmarks/gpu/run.py --out gpu --small       # tiny models, on any machine: whether everything runs
     python benchmarks/gpu/run.py --out gpu --table       # print the table of results that are there
@@ -34,7 +34,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-from parts import BY_NAME, PARTS, STAGES, Context, Part, run_part  # noqa: E402
+from parts import BY_NAME, STAGES, Context, Part, run_part  # noqa: E402
 from tables import tables  # noqa: E402
 
 RESULTS = "results.jsonl"
@@ -149,7 +149,7 @@ class Run:
         for process in self.active():
             self.end(process, "stopped: no time was left")
         for part in self.waiting:
-            self.write(part, {"error": "not begun: no time was left"})
+            self.write(part.name, {"error": "not begun: no time was left"})
 
     def close(self) -> None:
         for process in self.processes:
@@ -196,14 +196,14 @@ class Run:
             process.state = "preparing"
             self.let_others_go_on()
         elif kind == "row":
-            self.write(process.part, message)
+            self.write(process.part.name, message)
         elif process.state != "ended":
             code = message["code"]
             self.end(process, "" if code == 0 else f"exit code {code}: {process.log_tail()}")
 
     def end(self, process: Process, error: str) -> None:
         if error:
-            self.write(process.part, {"error": error})
+            self.write(process.part.name, {"error": error})
         process.state = "ended"
         process.kill()
         self.say(f"{process.part.name}: ended after {process.ran:.0f} s of its own {error}")
@@ -214,10 +214,11 @@ class Run:
             for other in self.active():
                 other.stop(False)
 
-    def write(self, part: Part, row: dict[str, Any]) -> None:
+    def write(self, part: str, row: dict[str, Any]) -> None:
+        """Writes a row of a part's results, or of the options of this run."""
         at = round(time.monotonic() - self.began, 1)
-        self.say(f"{part.name}: {row.get('what', '')} {row.get('name', '')} {row.get('error', '')}")
-        self.file.write(json.dumps({"run": self.number, "part": part.name, "at": at, **row}) + "\n")
+        self.say(f"{part}: {row.get('what', '')} {row.get('name', '')} {row.get('error', '')}")
+        self.file.write(json.dumps({"run": self.number, "part": part, "at": at, **row}) + "\n")
         self.file.flush()
 
     def say(self, text: str) -> None:
@@ -278,7 +279,7 @@ def main() -> int:
     if not options.table:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         run = Run(options, chosen(options))
-        run.write(PARTS[0], {"what": "options", "quick_compile": options.quick_compile})
+        run.write("options", {"what": "options", "quick_compile": options.quick_compile})
         try:
             run.run()
         finally:

@@ -256,8 +256,8 @@ def resuming(rows: Rows) -> list[str]:
     for row in of(rows, "resume") + of(rows, "two runs of one seed"):
         flags = row["flags"] or "XLA's defaults"
         what = f"killed at step {row['killed_at']} and resumed" if "killed_at" in row else row["what"]
-        lines.append([what, flags, "the same bits" if row["same_bits"] else "other bits"])
-    return table(("runs of the demo's model with dropout", "flags", f"after {60} steps"), lines)
+        lines.append([what, flags, f"{'the same' if row['same_bits'] else 'other'} bits after {row['steps']} steps"])
+    return table(("runs of the demo's model with dropout", "flags", "at the end"), lines)
 
 
 def quality(rows: Rows) -> list[str]:
@@ -279,7 +279,6 @@ def longest(rows: Rows) -> list[str]:
 
 
 def failures(rows: Rows) -> list[str]:
-    lines = [
-        [row["part"], row.get("what", ""), row["error"].replace("\n", " ")[:160]] for row in rows if "error" in row
-    ]
+    reasons = [(row, row.get("error") or row.get("reason")) for row in rows]
+    lines = [[row["part"], row.get("what", ""), reason.replace("\n", " ")[:160]] for row, reason in reasons if reason]
     return table(("part", "what", "reason"), lines)

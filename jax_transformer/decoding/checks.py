@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -72,11 +73,8 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
             f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: "
             "port it with its vocabularies, or give them by name"
         )
-    outside = [
-        problem
-        for problem in model.generation.ids_outside(model.config.target_vocab_size)
-        if not problem.startswith("eos_id")  # a model in memory may have one that no sentence reaches
-    ]
+    reached = dataclasses.replace(model.generation, eos_id=None)  # a model in memory may end with what none reaches
+    outside = reached.ids_outside(model.config.target_vocab_size)
     if outside:
         raise DecodingError(f"generation: {'; '.join(outside)}")
     return start_id, eos_id

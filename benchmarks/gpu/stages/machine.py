@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from parts import Context
 from timing import seconds_per_call
+
+from jax_transformer.runtime.environment import environment
 
 PACKAGES = (
     "jax",
@@ -48,7 +49,7 @@ def ceilings(context: Context) -> None:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _installed(name))},
+        "versions": {name: found for name, found in environment(PACKAGES).items() if name in PACKAGES},
     }
     context.row(what="machine", **facts)
     with context.alone():
@@ -75,13 +76,6 @@ def _measure(context: Context, products: Any, size: int, words: Any, negate: Any
 
     timed = seconds_per_call(copy, context.small)
     context.row(what="copy", terabytes_per_second=2 * words.nbytes / timed["seconds"] / 1e12, **timed)
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:
