@@ -106,24 +106,7 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
         return _sliced(b, equation, params, *inputs)
     if name in ("scatter", "scatter-add", "scatter_add") and inputs[0].table is None and inputs[2].table is None:
         return _scattered(b, name, params, *inputs)
-    if name == "dynamic_slice" and inputs[0].table is None:
-        return _sliced(b, equation, params, *inputs)
     raise UnknownOperation(name, b.line, choices.DEPENDS)
-
-
-def _sliced(b: Builder, equation: Any, params: Any, source: Value, *starts: Value) -> Value:
-    """Looks up a slice of which one start depends on weights."""
-    chosen = [place for place, each in enumerate(starts) if each.table is not None]
-    if len(chosen) != 1 or any(each.known is None for place, each in enumerate(starts) if place not in chosen):
-        raise UnknownOperation("dynamic_slice", b.line, choices.DEPENDS)
-    flat = np.arange(source.size, dtype=np.int64).reshape(source.shape)
-
-    def places_of(known: np.ndarray) -> np.ndarray:
-        given = [known if place in chosen else np.asarray(each.known) for place, each in enumerate(starts)]
-        with jax.enable_x64(True):
-            return np.asarray(equation.primitive.bind(flat, *given, **params))
-
-    return choices.looked_up(b, source, starts[chosen[0]], places_of, ())
 
 
 def _converted(b: Builder, x: Value, dtype: Any) -> Value:
