@@ -136,7 +136,8 @@ class Run:
         self.messages: queue.Queue[Any] = queue.Queue()
         self.began, self.number = time.monotonic(), int(time.time())
         self.file = (options.out / RESULTS).open("a")
-        self.at_once = options.at_once or max(1, len(os.sched_getaffinity(0)) // CORES_OF_A_PART)
+        cores = len(os.sched_getaffinity(0))
+        self.at_once = options.at_once or max(1, cores if options.small else cores // CORES_OF_A_PART)
 
     def run(self) -> None:
         while (self.waiting or self.active()) and self.left() > GRACE:
