@@ -69,7 +69,7 @@ def discover(arguments: Sequence[str]) -> int:
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
     from jax_transformer.discover import CallError, CannotRun, Differs, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
-    from jax_transformer.discover.calling import as_module
+    from jax_transformer.programs.calling import as_module
 
     built = load_factory(options.module, "MODULE")
     try:

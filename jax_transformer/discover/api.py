@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.discover.calling import Call, as_module, find_call
-from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.checking import (
     Candidate,
     Check,
@@ -20,22 +18,24 @@ from jax_transformer.discover.checking import (
     without_gradient,
 )
 from jax_transformer.discover.config import make_config
-from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, TooLarge
 from jax_transformer.discover.reach import reach, told
-from jax_transformer.discover.recorder import record
 from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
-from jax_transformer.discover.trace import Recording
 from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.programs.calling import Call, as_module, find_call
+from jax_transformer.programs.calling.limits import LONGEST
+from jax_transformer.programs.exact import exact_constants, tables_among
+from jax_transformer.programs.recorder import RecordingTooLarge, record
+from jax_transformer.programs.trace import Recording
 from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.model_directory import Model
 
@@ -282,7 +282,9 @@ def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
 
     try:
         return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
-    except (TooLarge, MemoryError):
+    except RecordingTooLarge as error:
+        raise TooLarge(str(error)) from error
+    except MemoryError:
         raise
     except Exception as error:  # the user's own code may raise anything
         raise failure(adapter, batch, error) from error
@@ -359,14 +361,14 @@ def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None
 
 def _kept_wide(call: Call, places: str) -> Call:
     """Returns the call within `wide`, with a note of the places where the module computes in lower precision."""
-    lines = ("from jax_transformer.discover.modes import wide", "", "with wide(self.module):")
+    lines = ("from jax_transformer.programs.modes import wide", "", "with wide(self.module):")
     note = f"in float64, it stays so at {places}"
     return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
 
 
 def _exactly(call: Call, constants: Mapping[str, torch.Tensor]) -> Call:
     """Returns the call within `exact`, with a note of the constants."""
-    lines = ("from jax_transformer.discover.exact import exact", "", "with exact(self.module, self.constants):")
+    lines = ("from jax_transformer.programs.exact import exact", "", "with exact(self.module, self.constants):")
     names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in constants))
     note = "what it computes in a lower precision than float64 is compared in float64"
     return replace(

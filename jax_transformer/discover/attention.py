@@ -17,7 +17,7 @@ import numpy as np
 from jax_transformer.discover.graph import CLOSE, Graph, Linear, Product, close, distance
 from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.problems import Unknown
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,8 @@ import jax
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.discover.calling import Call
-from jax_transformer.discover.calling.trials import first_line, place
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, long_checks
-from jax_transformer.discover.modes import wide
 from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.copies import copied
@@ -27,6 +24,9 @@ from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
 from jax_transformer.porting.by_map import export_by_map, import_by_map
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.programs.calling import Call
+from jax_transformer.programs.calling.trials import first_line, place
+from jax_transformer.programs.modes import wide
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensor_mappings import as_arrays

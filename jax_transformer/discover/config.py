@@ -12,7 +12,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.embeddings import GROWING
 from jax_transformer.discover.findings import Structure
 from jax_transformer.discover.problems import Unknown
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 SIZES = ("num_heads", "num_kv_heads", "head_dim", "value_dim")
 PER_STACK: dict[str, Any] = {

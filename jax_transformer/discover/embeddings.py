@@ -14,8 +14,8 @@ from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
+from jax_transformer.programs.trace import Value
 
 if TYPE_CHECKING:
     from jax_transformer.discover.findings import Structure

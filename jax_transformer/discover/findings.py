@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import DiscoverError, Unknown
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 Leaves = dict[str, np.ndarray]
 """Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from jax_transformer.discover.labels import NONE, Labeller, Stream, pairs_behind
-from jax_transformer.discover.trace import Recording, Value
+from jax_transformer.programs.trace import Recording, Value
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 CLOSE = 1e-12

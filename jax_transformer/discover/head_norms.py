@@ -8,7 +8,7 @@ from jax_transformer.discover.attention import Projection
 from jax_transformer.discover.graph import Graph
 from jax_transformer.discover.labels import Stream
 from jax_transformer.discover.norms import Norm, best_fit, epsilons
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 
 def read_head_norm(graph: Graph, projection: Projection) -> tuple[Norm, np.ndarray] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_transformer.discover.calling import Call
+    from jax_transformer.programs.calling import Call
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
 FAR = 331, 307

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.discover.trace import Recording, Value
+from jax_transformer.programs.trace import Recording, Value
 
 NONE, MIXED = -1, -2
 TARGET = 1 << 20

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.labels import Stream
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 REDUCTIONS = frozenset(
     ["mean", "var", "std", "var_mean", "std_mean", "sum", "linalg_vector_norm", "norm", "pow", "square"]

@@ -10,8 +10,8 @@ import numpy as np
 from jax_transformer.discover.attention import Attention
 from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.problems import Unknown
-from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
+from jax_transformer.programs.trace import Value
 
 LONGEST_DISTANCE = 1024
 """The largest relative_max_distance that is tried."""

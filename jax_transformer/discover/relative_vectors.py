@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_transformer.discover.attention import Attention, fit_scale
 from jax_transformer.discover.graph import CLOSE, Graph, distance
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 
 def key_vectors(graph: Graph, attention: Attention) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sublayers import Sublayer
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 EXACT = 1e-12
 """How far a factor may be from a number that it counts as."""

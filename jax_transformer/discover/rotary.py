@@ -12,8 +12,8 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.attention import Projection
 from jax_transformer.discover.graph import CLOSE, Graph, close, distance
 from jax_transformer.discover.problems import Unknown
-from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
+from jax_transformer.programs.trace import Value
 
 ROUNDED = 1e-5
 """How far angles may be from float64's, as those computed in float32 are."""

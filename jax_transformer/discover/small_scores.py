@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.discover.graph import Graph
 from jax_transformer.discover.problems import DiscoverError
-from jax_transformer.discover.trace import Recording, Value
+from jax_transformer.programs.trace import Recording, Value
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,7 +16,7 @@ from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.residuals import EXACT, Residuals, Step
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 
 def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int | None) -> Structure:

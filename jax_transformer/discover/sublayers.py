@@ -15,7 +15,7 @@ from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.relative_vectors import value_vectors
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Value, replayed
+from jax_transformer.programs.trace import Value, replayed
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.discover.graph import Graph
 from jax_transformer.discover.norms import Norm
-from jax_transformer.discover.trace import Value
+from jax_transformer.programs.trace import Value
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import yaml
 
 from jax_transformer.config.files import dump_config
 from jax_transformer.discover.architecture import architecture
-from jax_transformer.discover.calling import adapter_text
+from jax_transformer.programs.calling import adapter_text
 from jax_transformer.storage.model_directory import save_model, temporary_directory_beside
 
 if TYPE_CHECKING:

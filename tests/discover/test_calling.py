@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jax_transformer.discover.calling import Call, CallError, adapter_text, find_call
+from jax_transformer.programs.calling import Call, CallError, adapter_text, find_call
 from tests.discover.cores import (
     LONGEST,
     NO_SOURCE,

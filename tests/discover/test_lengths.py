@@ -11,9 +11,9 @@ from torch import Tensor
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, discover
-from jax_transformer.discover.calling import Call
 from jax_transformer.discover.checking import Check
 from jax_transformer.discover.reach import Reach, reach, told
+from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import VARIABLE
 from tests.discover import programs
 from tests.discover.tiny import PAD, Tiny, earlier

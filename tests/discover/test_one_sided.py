@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jax_transformer.cli import main
-from jax_transformer.discover.calling import CallError, find_call
+from jax_transformer.programs.calling import CallError, find_call
 from tests.discover.tiny import PAD, TARGET, WIDTH, Tiny, earlier
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jax_transformer.discover.calling import CallError, adapter_text, find_call
-from jax_transformer.discover.calling.limits import sizes
-from jax_transformer.discover.calling.records import Item, Record, record
-from jax_transformer.discover.modes import outputs_of, softmax_inputs
+from jax_transformer.programs.calling import CallError, adapter_text, find_call
+from jax_transformer.programs.calling.limits import sizes
+from jax_transformer.programs.calling.records import Item, Record, record
+from jax_transformer.programs.modes import outputs_of, softmax_inputs
 from tests.discover.cores import (
     LONGEST,
     NO_SOURCE,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling.options import Option, definitions, imports
-from jax_transformer.discover.calling.records import passed_on
-from jax_transformer.discover.calling.roles import Parameter, parameters, words
+from jax_transformer.programs.calling.options import Option, definitions, imports
+from jax_transformer.programs.calling.records import passed_on
+from jax_transformer.programs.calling.roles import Parameter, parameters, words
 
 if TYPE_CHECKING:
     from torch import nn

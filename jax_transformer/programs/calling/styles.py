@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax_transformer.discover.calling.forms import Assignment, Form
-from jax_transformer.discover.calling.options import OMIT, Option
-from jax_transformer.discover.calling.roles import Parameter
+from jax_transformer.programs.calling.forms import Assignment, Form
+from jax_transformer.programs.calling.options import OMIT, Option
+from jax_transformer.programs.calling.roles import Parameter
 
 Slot = tuple[int, str]
 """(stage, parameter)"""

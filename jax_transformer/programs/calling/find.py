@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling import adapters
-from jax_transformer.discover.calling.behaviour import Ids, Probe, same
-from jax_transformer.discover.calling.failures import FAULTS, CallError, draft, reason
-from jax_transformer.discover.calling.forms import Form, forms, header
-from jax_transformer.discover.calling.limits import (
+from jax_transformer.programs.calling import adapters
+from jax_transformer.programs.calling.behaviour import Ids, Probe, same
+from jax_transformer.programs.calling.failures import FAULTS, CallError, draft, reason
+from jax_transformer.programs.calling.forms import Form, forms, header
+from jax_transformer.programs.calling.limits import (
     MOST_ELEMENTS,
     MOST_ROWS,
     accepts_id,
@@ -28,9 +28,9 @@ from jax_transformer.discover.calling.limits import (
     source_pads,
     vocab_size,
 )
-from jax_transformer.discover.calling.one_sided import obstacle
-from jax_transformer.discover.calling.search import Candidate, Search, start_id, tables
-from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
+from jax_transformer.programs.calling.one_sided import obstacle
+from jax_transformer.programs.calling.search import Candidate, Search, start_id, tables
+from jax_transformer.programs.calling.trials import Lookup, Runner, first_line, place
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ class Call:
     container: str = ""
     """What holds the modules as `self.module`, if there are several."""
     constants: Mapping[str, torch.Tensor] | None = field(default=None, compare=False)
-    """What `lines` call `self.constants`, if they do; see `discover.exact`."""
+    """What `lines` call `self.constants`, if they do; see `programs.exact`."""
     rounded: tuple[str, ...] = ()
     """The names of constants that aren't among them, for the module's are what counts."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from jax_transformer.discover.calling.records import Kind, record
+from jax_transformer.programs.calling.records import Kind, record
 
 Role = Literal[
     "source",

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling import adapters
 from jax_transformer.parity.backends.copies import copied
+from jax_transformer.programs.calling import adapters
+from jax_transformer.programs.lines import is_of_library
 
 if TYPE_CHECKING:
     import torch
@@ -152,11 +153,7 @@ def quiet(text: io.StringIO) -> Iterator[None]:
 
 def place(error: BaseException) -> str:
     """Returns 'file.py:line' of the innermost line outside of torch that an error came through, or ''."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in frame.filename and "/jax_transformer/discover/" not in frame.filename
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_of_library(frame.filename)]
     frames = [frame for frame in frames if frame.filename != "adapter.py"] or frames
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling.behaviour import Behaviour, Ids, Probe, behaviour, same
-from jax_transformer.discover.calling.forms import OUTPUT, Assignment, Ending, Form, heads, member
-from jax_transformer.discover.calling.options import OMIT, UNUSABLE, Option, mask_options, plain_options
-from jax_transformer.discover.calling.outputs import Reading, kept_readings, readings
-from jax_transformer.discover.calling.roles import Parameter
-from jax_transformer.discover.calling.styles import KIND_ORDER, Slot, mask_slots, styled, variants
-from jax_transformer.discover.calling.trials import Lookup, Outcome, Runner
-from jax_transformer.discover.modes import softmax_inputs
+from jax_transformer.programs.calling.behaviour import Behaviour, Ids, Probe, behaviour, same
+from jax_transformer.programs.calling.forms import OUTPUT, Assignment, Ending, Form, heads, member
+from jax_transformer.programs.calling.options import OMIT, UNUSABLE, Option, mask_options, plain_options
+from jax_transformer.programs.calling.outputs import Reading, kept_readings, readings
+from jax_transformer.programs.calling.roles import Parameter
+from jax_transformer.programs.calling.styles import KIND_ORDER, Slot, mask_slots, styled, variants
+from jax_transformer.programs.calling.trials import Lookup, Outcome, Runner
+from jax_transformer.programs.modes import softmax_inputs
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.operations import CLAMPS, COMPARISONS, COPIES, FILLS, IDLE, MOVES, SAME_ORDER
+from jax_transformer.programs.operations import CLAMPS, COMPARISONS, COPIES, FILLS, IDLE, MOVES, SAME_ORDER
 
 INPUTS = ("source_ids", "target_ids")
 OUT_OF_REACH = 1e4

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling.behaviour import Ids, hides_source_padding
-from jax_transformer.discover.calling.roles import PADDING, words
-from jax_transformer.discover.calling.trials import Runner
+from jax_transformer.programs.calling.behaviour import Ids, hides_source_padding
+from jax_transformer.programs.calling.roles import PADDING, words
+from jax_transformer.programs.calling.trials import Runner
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling.behaviour import Ids, same
-from jax_transformer.discover.calling.forms import embedders, forms, header
-from jax_transformer.discover.calling.outputs import describe, readings, tensors
-from jax_transformer.discover.calling.roles import Parameter, parameters, words
-from jax_transformer.discover.calling.search import tables
-from jax_transformer.discover.calling.trials import Lookup, Outcome, Runner, first_line, place
+from jax_transformer.programs.calling.behaviour import Ids, same
+from jax_transformer.programs.calling.forms import embedders, forms, header
+from jax_transformer.programs.calling.outputs import describe, readings, tensors
+from jax_transformer.programs.calling.roles import Parameter, parameters, words
+from jax_transformer.programs.calling.search import tables
+from jax_transformer.programs.calling.trials import Lookup, Outcome, Runner, first_line, place
 
 if TYPE_CHECKING:
     import torch

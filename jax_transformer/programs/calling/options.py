@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jax_transformer.discover.calling.roles import Parameter
+from jax_transformer.programs.calling.roles import Parameter
 
 IMPORTS = {
     "SimpleNamespace": "from types import SimpleNamespace",
-    "Unusable": "from jax_transformer.discover.calling.trials import Unusable",
-    "outputs_of": "from jax_transformer.discover.modes import outputs_of",
-    "softmax_inputs": "from jax_transformer.discover.modes import softmax_inputs",
+    "Unusable": "from jax_transformer.programs.calling.trials import Unusable",
+    "outputs_of": "from jax_transformer.programs.modes import outputs_of",
+    "softmax_inputs": "from jax_transformer.programs.modes import softmax_inputs",
 }
 SETUP = {
     "source_real": "source_real = source_ids != {source_pad}",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.discover.problems import TooLarge
-from jax_transformer.discover.trace import Recording, Value, replaced
 from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.programs.lines import is_of_library
+from jax_transformer.programs.trace import Recording, Value, replaced
 from jax_transformer.runtime.memory import gibibytes, host_memory
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 SHARE = 16
 """The share of memory that recorded activations may take: reading them takes some six times as much."""
+
+
+class RecordingTooLarge(ValueError):
+    """Says that a run takes too much memory to be recorded, on any ids."""
 
 
 def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
@@ -32,7 +36,7 @@ def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor
       module: called with (source_ids [B, S], target_ids [B, T]), in evaluation mode; returns one tensor.
 
     Raises:
-      TooLarge: its activations wouldn't leave enough memory to read them.
+      RecordingTooLarge: its activations wouldn't leave enough memory to read them.
       Whatever the module raises.
     """
     import torch
@@ -170,11 +174,11 @@ class _Recorder:
         return value
 
     def _check_memory(self, value: Value) -> None:
-        """Raises TooLarge if activations take too much memory."""
+        """Raises RecordingTooLarge if activations take too much memory."""
         self._size += value.array.nbytes if value.depends_on_ids else 0
         if self._size > self._most:
             shapes = " and ".join(str([*one.array.shape]) for one in self.values[:2])
-            raise TooLarge(
+            raise RecordingTooLarge(
                 f"a run on ids of shapes {shapes} makes more than {gibibytes(self._most)} of activations, which take "
                 f"several times as much to be read: no more than a {SHARE}th of {host_memory()[1]} is allowed. It has "
                 f"got to {value.place}: build the module with smaller sizes, such as a smaller window"
@@ -198,11 +202,11 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
 
 
 def _line() -> str:
-    """Returns the line of the program that is running: the innermost frame outside of torch and of discovery."""
+    """Returns the line of the program that is running: the innermost frame outside of libraries."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if "/jax_transformer/discover/" not in file and "/torch/" not in file and "contextlib" not in file:
+        if not is_of_library(file) and "contextlib" not in file:
             return f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

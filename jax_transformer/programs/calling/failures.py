@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jax_transformer.discover.calling import adapters
-from jax_transformer.discover.calling.forms import signature
-from jax_transformer.discover.calling.options import setup
-from jax_transformer.discover.calling.outputs import describe
-from jax_transformer.discover.calling.search import Candidate
-from jax_transformer.discover.calling.trials import Runner, first_line, place
+from jax_transformer.programs.calling import adapters
+from jax_transformer.programs.calling.forms import signature
+from jax_transformer.programs.calling.options import setup
+from jax_transformer.programs.calling.outputs import describe
+from jax_transformer.programs.calling.search import Candidate
+from jax_transformer.programs.calling.trials import Runner, first_line, place
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +76,7 @@ def draft(name: str, container: str, module: nn.Module, closest: Candidate | Non
         elif not closest.lines:
             notes.append(f"This call runs, and returns {describe(closest.outcome.value)}.")
             notes.append(
-                "`outputs_of` and `softmax_inputs` of jax_transformer.discover.modes take logits out of a module that "
+                "`outputs_of` and `softmax_inputs` of jax_transformer.programs.modes take logits out of a module that "
                 "keeps them to itself."
             )
     notes.append("The first lines of forward define what masks and lengths are made of; True = may attend.")

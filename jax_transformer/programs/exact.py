@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.discover.calling import as_module
+from jax_transformer.programs.calling import as_module
 
 if TYPE_CHECKING:
     import torch

@@ -64,7 +64,7 @@ def wrap(module: Any, lines: Sequence[str], constants: Mapping[str, torch.Tensor
       module: a module, or a mapping or sequence of modules.
       lines: the body of `forward`, over `self.module`, `source_ids` [B, S] and `decoder_input_ids` [B, T]; the last one
         returns.
-      constants: what the lines call `self.constants`, if they do; see `discover.exact`.
+      constants: what the lines call `self.constants`, if they do; see `programs.exact`.
     """
     module = as_module(module)
     adapter: nn.Module = _compiled(class_text(lines))(module)
@@ -117,7 +117,7 @@ def file_text(
             "import torch",
             f"from {name} import {first} as build_module",
             "from torch import nn",
-            *(["", "from jax_transformer.discover.exact import exact_constants"] if rounded is not None else []),
+            *(["", "from jax_transformer.programs.exact import exact_constants"] if rounded is not None else []),
             "",
             "",
             class_text(lines),

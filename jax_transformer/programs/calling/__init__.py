@@ -1,0 +1,6 @@
+"""Find out how an unknown PyTorch encoder-decoder is called."""
+
+from jax_transformer.programs.calling.adapters import as_module
+from jax_transformer.programs.calling.find import Call, CallError, adapter_text, find_call
+
+__all__ = ["Call", "CallError", "adapter_text", "as_module", "find_call"]
