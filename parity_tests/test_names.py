@@ -16,6 +16,7 @@ from systems import SYSTEMS, TIED, Case, make_case
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity import capture
 from jax_transformer.parity.backends.capture import watch
 from jax_transformer.parity.backends.families import wide_fills, wide_norms
@@ -29,7 +30,6 @@ from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.stages.forward import attended
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import get_dialect
-from jax_transformer.porting.names.maps import NameMap
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -23,7 +23,7 @@ from jax_transformer.storage.model_directory import check_replaceable, is_model_
 from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
-    from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.mapping.maps import NameMap
     from jax_transformer.storage.model_directory import Model
 
 FILE = tyro.conf.arg(metavar="FILE")
@@ -202,7 +202,7 @@ def _import(options: PortOptions) -> int:
 
 def _print_names(origin: Mapping[str, Any]) -> None:
     """Prints whose names the tensors have."""
-    from jax_transformer.porting.names.dialect import map_of_origin
+    from jax_transformer.porting.names_of_dialects import map_of_origin
 
     names = map_of_origin(origin)
     if names is None:
@@ -214,7 +214,7 @@ def _print_names(origin: Mapping[str, Any]) -> None:
 def _computed(model: Model) -> list[str]:
     """Returns the position tables that a map leaves to be computed."""
     from jax_transformer.porting.by_map import computed_positions
-    from jax_transformer.porting.names.dialect import map_of_origin
+    from jax_transformer.porting.names_of_dialects import map_of_origin
 
     names = map_of_origin(model.origin)
     return [] if names is None else list(computed_positions(names, model.config))
@@ -295,9 +295,9 @@ def _num_parameters(model: Model) -> int:
 
 
 def _export(options: PortOptions) -> int:
+    from jax_transformer.mapping.maps import NameMap
     from jax_transformer.porting.convert import export_checkpoint
-    from jax_transformer.porting.names.dialect import map_of_origin
-    from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.porting.names_of_dialects import map_of_origin
 
     with_optimizer = options.training.with_optimizer
     source, step = options.source, options.training.step

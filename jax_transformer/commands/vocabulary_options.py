@@ -109,7 +109,7 @@ def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: s
 def _tokenizer(model: Model, side: str, file: str, options: VocabularyOptions) -> Tokenizer:
     """Loads the tokenizer of one side, and checks that it fits the model."""
     from jax_transformer.data.tokenizers import load_tokenizer
-    from jax_transformer.porting.names.dialect import dialect_of_origin
+    from jax_transformer.porting.names_of_dialects import dialect_of_origin
 
     usual = dialect_of_origin(model.origin or {}).text[side]
     kind, language = getattr(options, f"{side}_tokenizer"), getattr(options, f"{side}_language")

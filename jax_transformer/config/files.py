@@ -14,8 +14,8 @@ import yaml
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.config.yaml_text import compose
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
+from jax_transformer.runtime.yaml_text import compose
 
 Config = TypeVar("Config")
 

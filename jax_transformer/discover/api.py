@@ -25,12 +25,12 @@ from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError,
 from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.programs.calling import Call, as_module, find_call
 from jax_transformer.programs.calling.limits import LONGEST
 from jax_transformer.programs.exact import exact_constants, tables_among

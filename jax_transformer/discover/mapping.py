@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 
 from jax_transformer.discover.problems import DiscoverError
-from jax_transformer.porting.axes import EACH, Axes
-from jax_transformer.porting.names.files import ParameterName
-from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.mapping.axes import EACH, Axes
+from jax_transformer.mapping.files import ParameterName
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.programs.trace import Recording, Value
 
 Part = tuple[str, np.ndarray]

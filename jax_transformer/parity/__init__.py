@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
     from jax_transformer.parity.backends.capture import capture
     from jax_transformer.parity.gates.arrays import ParityError
     from jax_transformer.parity.proving import prove
     from jax_transformer.parity.report.report import Divergence, Report
-    from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.proof.certificate import Certificate
     from jax_transformer.proof.witness import Witness
 
@@ -31,7 +31,7 @@ _HOMES = {
     "jax_transformer.parity.proving": ("prove",),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
-    "jax_transformer.porting.names.maps": ("NameMap",),
+    "jax_transformer.mapping.maps": ("NameMap",),
     "jax_transformer.parity.report.report": ("Divergence", "Report"),
 }
 

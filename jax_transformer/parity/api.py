@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.run import TrainConfig
-    from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.mapping.maps import NameMap
 
 
 def compare(

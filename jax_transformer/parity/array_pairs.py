@@ -16,7 +16,7 @@ from jax_transformer.parity.options import Path, selected
 from jax_transformer.parity.report.report import Report, depth_of
 
 if TYPE_CHECKING:
-    from jax_transformer.porting.names.maps import NameMap
+    from jax_transformer.mapping.maps import NameMap
 
 
 def compare_arrays(
@@ -70,11 +70,11 @@ def compare_on_inputs(
 ) -> Report:
     """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for inputs, stages or dtypes
     that there are not."""
+    from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity import run_any
     from jax_transformer.parity.loading import name_of
     from jax_transformer.parity.pairing import check_module
     from jax_transformer.parity.run_results import DTYPES
-    from jax_transformer.porting.names.maps import NameMap
 
     pair = run_any.AnyPair(
         candidate_name or name_of(function),

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.loading import load, name_of, with_own_table
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
-from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -268,7 +268,7 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.porting.dialects import get_dialect
-    from jax_transformer.porting.names.dialect import NAME as MAP
+    from jax_transformer.porting.names_of_dialects import NAME as MAP
 
     dialect = sides.dialect or (model.origin or {}).get("dialect") or _fitting_dialect(model)
     if dialect == MAP:
@@ -313,7 +313,7 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.parity.problems import own_problem
     from jax_transformer.porting.dialects import detect, get_dialect
-    from jax_transformer.porting.names.dialect import dialect_of_map, map_of_origin
+    from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin
 
     module, constants, names, prefix = sides.module, _constants(model), sides.name_map(), ""
     if names is None and sides.dialect is None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.array_pairs import read_inputs
 from jax_transformer.parity.backends.capture import OWN
@@ -19,7 +20,6 @@ from jax_transformer.parity.rules import Programs, make_rules
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.parity.witness_weights import kinds_for_any
 from jax_transformer.parity.witnesses import Subject
-from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.proof import Certificate
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
 from jax_transformer.parity.backends.copies import converted, copied
@@ -31,7 +32,6 @@ from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding, nudged
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.report.report import Report, depth_of
-from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
     import torch

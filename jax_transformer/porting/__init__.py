@@ -1,5 +1,5 @@
-"""Checkpoints between frameworks: `convert` imports and exports, `adapters` does so with LoRA's, `rules` applies a
-table, `dialects` holds the tables, and `names` reads maps of names, which replace a table.
+"""Checkpoints between frameworks: `convert` imports and exports, `adapters` does so with LoRA's, and `dialects` holds
+the tables of names that the package `mapping` applies; a map of names in a file replaces a table.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer.mapping.maps import NameMap
     from jax_transformer.porting.adapters import export_adapter, import_adapter
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.porting.dialects import all_dialects
-    from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.porting.optimizers.port import import_training_state
     from jax_transformer.storage.tensors import PortingError
 
@@ -20,7 +20,7 @@ _HOMES = {
     "jax_transformer.porting.adapters": ("export_adapter", "import_adapter"),
     "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
     "jax_transformer.porting.dialects": ("all_dialects",),
-    "jax_transformer.porting.names.maps": ("NameMap",),
+    "jax_transformer.mapping.maps": ("NameMap",),
     "jax_transformer.porting.optimizers.port": ("import_training_state",),
     "jax_transformer.storage.tensors": ("PortingError",),
 }

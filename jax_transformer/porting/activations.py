@@ -8,21 +8,18 @@ from the order in which a Transformer computes: what a sublayer reads is the res
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.porting.axes import EACH
-from jax_transformer.porting.rules import Rule
+from jax_transformer.mapping.axes import EACH
+from jax_transformer.mapping.files import OF_HEADS
+from jax_transformer.mapping.rules import Rule
 
 OWN = "output"
 """What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads,
 PATH@logits and PATH@weights what a softmax in it does."""
-
-OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|(scaled_|normed_)?context)$")
-"""Our activations with an axis of heads, which modules of single heads, numbered {n}, make together."""
 
 
 def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jax_transformer.mapping.maps import prefixes
 from jax_transformer.storage.tensor_files import TORCH_SUFFIXES, read_tensors
 from jax_transformer.storage.tensor_mappings import Relocated, SafetensorsFile, as_arrays, is_state_dict, settings_of
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -148,15 +149,6 @@ def _state_dicts(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
                 yield ".".join((*keys, str(key))), value
             else:
                 yield from _state_dicts(value, (*keys, str(key)))
-
-
-def prefixes(names: Collection[str]) -> list[str]:
-    """Returns "" and the names of modules that the names begin with, each with its dot, the shortest first."""
-    found = {""}
-    for name in names:
-        modules = name.split(".")[:-1]
-        found |= {"".join(f"{module}." for module in modules[:count]) for count in range(1, 4)}
-    return sorted(found, key=lambda prefix: (prefix.count("."), prefix))
 
 
 def _without(prefix: str, names: Collection[str]) -> list[str]:

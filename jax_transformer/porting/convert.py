@@ -20,13 +20,14 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.mapping.fit import not_finite
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.by_map import export_by_map, import_by_map, read_map
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
-from jax_transformer.porting.fit import not_finite
 from jax_transformer.porting.hints import (
     UNTOLD,
     field_names,
@@ -36,8 +37,7 @@ from jax_transformer.porting.hints import (
     take_position_table,
 )
 from jax_transformer.porting.hugging_face import HuggingFaceModel
-from jax_transformer.porting.names.dialect import NAME as MAP
-from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.optimizers.port import directory_writer, file_writer
 from jax_transformer.porting.state_dicts import (
     computes_position_table,

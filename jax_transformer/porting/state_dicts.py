@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule, Shapes, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting.dialects import Dialect, get_dialect
-from jax_transformer.porting.rules import Rule, Shapes, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model

@@ -14,10 +14,10 @@ import numpy as np
 import yaml
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.config.yaml_text import compose
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES, read_text
+from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.training.run_directory import (
     CONFIG,
     DATA,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.names.drafts import HEADER, Names, draft
 from jax_transformer.parity.names.words import concepts, likeness
-from jax_transformer.porting.names.maps import NameMap
 
 OUR_PARAMETERS = {
     "source_embedding/embedding": (11, 6),

@@ -7,10 +7,10 @@ import copy
 import re
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import all_dialects, harvard
-from jax_transformer.porting.rules import Rule
 
 SIZES = {
     "d_model": 6, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 2, "num_decoder_layers": 2, "max_length": 9,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_transformer.porting.axes import Axes
-from jax_transformer.porting.names.maps import NameMap, ParameterName
+from jax_transformer.mapping.axes import Axes
+from jax_transformer.mapping.maps import NameMap, ParameterName
 from jax_transformer.storage.tensors import PortingError
 
 TEXT = """

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_transformer.porting import rules as porting_rules
-from jax_transformer.porting.axes import Axes
-from jax_transformer.porting.rules import Rule
+from jax_transformer.mapping import rules as porting_rules
+from jax_transformer.mapping.axes import Axes
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.storage.tensors import PortingError
 
 DTYPES = ["float32", "float64", ml_dtypes.bfloat16]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.backends.calling import find_calling
 from jax_transformer.parity.backends.capture import watch
 from jax_transformer.parity.backends.modules import shapes_of_trace
@@ -18,7 +19,6 @@ from jax_transformer.parity.names.drafts import Names
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import Dialect
-from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 

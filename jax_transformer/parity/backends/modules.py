@@ -15,6 +15,8 @@ import jax
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.fit import matcher
+from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
@@ -28,9 +30,7 @@ from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
-from jax_transformer.porting.fit import matcher
-from jax_transformer.porting.names.dialect import NAME as MAP
-from jax_transformer.porting.names.maps import NameMap, regrouped
+from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.tensor_mappings import as_arrays

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from jax_transformer.mapping.axes import Axes
+from jax_transformer.mapping.files import activation_line, parameter_line
+from jax_transformer.mapping.maps import differ_in_grouping
+from jax_transformer.mapping.rules import NUMBER, Shapes
 from jax_transformer.parity.names.words import Concepts, concepts, likeness
-from jax_transformer.porting.axes import Axes
-from jax_transformer.porting.names.files import activation_line, parameter_line
-from jax_transformer.porting.names.maps import differ_in_grouping
-from jax_transformer.porting.rules import NUMBER, Shapes
 
 Key = TypeVar("Key")
 

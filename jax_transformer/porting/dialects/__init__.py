@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.porting.rules import Rule
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import Json, Reader, one_target_pad_id
 from jax_transformer.porting.dialects.tables import LINEAR, PLAIN, attention, layers, norm, within
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 PREFIX = "model."

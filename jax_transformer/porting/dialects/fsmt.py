@@ -7,9 +7,9 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, m2m_100, marian
 from jax_transformer.porting.dialects.tables import layers
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import Tensors
 
 HEAD = "model.decoder.output_projection.weight"

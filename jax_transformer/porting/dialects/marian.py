@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, fairseq
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import Tensors
 
 FIXED = fairseq.FIXED | {

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads, one_target_pad_id
 from jax_transformer.porting.dialects.tables import LINEAR, PLAIN, layers, norm, within
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import Tensors
 
 FIXED = PLAIN | {

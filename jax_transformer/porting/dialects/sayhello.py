@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.porting.dialects import Dialect, Reader, Text, one_size_of_heads
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import Tensors
 
 FIXED = TUTORIAL | {

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import Dialect, Reader, Text
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import Tensors
 
 NORM = norm("weight", "bias")

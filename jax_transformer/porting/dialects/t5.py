@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
 from jax_transformer.porting.dialects.tables import PLAIN, layers
-from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jax_transformer.porting.rules import Rule
+from jax_transformer.mapping.rules import Rule
 
 Lines = Iterable[tuple[str, str, str]]
 """(tensor's name, leaf's path, axes), the names below those of the submodule."""

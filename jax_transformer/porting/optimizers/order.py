@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax_transformer.porting.hugging_face import of_family
-from jax_transformer.porting.names.dialect import dialect_of_origin
+from jax_transformer.porting.names_of_dialects import dialect_of_origin
 from jax_transformer.porting.optimizers.conversion import Table
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensors import PortingError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.porting.names.dialect import dialect_of_origin
+from jax_transformer.porting.names_of_dialects import dialect_of_origin
 from jax_transformer.porting.optimizers.conversion import Table, entries_from_slots, slots_from_entries
 from jax_transformer.porting.optimizers.files import (
     TrainingFiles,

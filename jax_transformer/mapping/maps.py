@@ -37,12 +37,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.porting.axes import EACH
-from jax_transformer.porting.checkpoint import prefixes
-from jax_transformer.porting.fit import matcher
-from jax_transformer.porting.names import files as name_files
-from jax_transformer.porting.names.files import ParameterName
-from jax_transformer.porting.rules import NUMBER, Rule, Shapes
+from jax_transformer.mapping import files as name_files
+from jax_transformer.mapping.axes import EACH
+from jax_transformer.mapping.files import ParameterName
+from jax_transformer.mapping.fit import matcher
+from jax_transformer.mapping.rules import NUMBER, Rule, Shapes
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -370,3 +369,12 @@ def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shape
 def _raise(problems: list[str]) -> None:
     if problems:
         raise PortingError("names that don't fit", problems)
+
+
+def prefixes(names: Collection[str]) -> list[str]:
+    """Returns "" and the names of modules that the names begin with, each with its dot, the shortest first."""
+    found = {""}
+    for name in names:
+        modules = name.split(".")[:-1]
+        found |= {"".join(f"{module}." for module in modules[:count]) for count in range(1, 4)}
+    return sorted(found, key=lambda prefix: (prefix.count("."), prefix))

@@ -13,7 +13,7 @@ from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import DTYPES, Tensors
 
 if TYPE_CHECKING:
-    from jax_transformer.porting.rules import Leaves, Rule, Shapes
+    from jax_transformer.mapping.rules import Leaves, Rule, Shapes
 
 
 def tensor_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> list[str]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import yaml
 
-from jax_transformer.config.yaml_text import compose
-from jax_transformer.porting.activations import OF_HEADS
-from jax_transformer.porting.axes import EACH, Axes
-from jax_transformer.porting.rules import NUMBER, alternatives
+from jax_transformer.mapping.axes import EACH, Axes
+from jax_transformer.mapping.rules import NUMBER, alternatives
+from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
+OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|(scaled_|normed_)?context)$")
+"""Our activations with an axis of heads, which modules of single heads, numbered {n}, make together."""
 PARTS = ("activations", "parameters", "ignore")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting.dialects import Dialect, get_dialect
-from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.tensors import Tensors
 
 NAME = "map"

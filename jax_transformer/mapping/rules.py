@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.porting.axes import EACH, Axes
-from jax_transformer.porting.fit import count, leaf_problems, tensor_problems
+from jax_transformer.mapping.axes import EACH, Axes
+from jax_transformer.mapping.fit import count, leaf_problems, tensor_problems
 from jax_transformer.storage.deferred import Deferred, contiguous
 from jax_transformer.storage.tensors import PortingError, Tensors
 

@@ -1,0 +1,1 @@
+"""Maps between the names and shapes of two programs' tensors: rules, how axes correspond, and maps in files."""
