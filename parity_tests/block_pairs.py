@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import Problem, own_problem, randomised

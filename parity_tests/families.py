@@ -21,6 +21,9 @@ import torch
 import transformers
 from torch import nn
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.stages import Stage
+from jax_transformer.compare.sides import Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
@@ -29,11 +32,8 @@ from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
 from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide, understood
 from jax_transformer.parity.backends.module_names import names_of
-from jax_transformer.parity.backends.precision import cast
-from jax_transformer.parity.backends.side import Dtype
+from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.backends.torch_module import TorchSide
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.stages import Stage
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.stages.forward import Forward, compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded

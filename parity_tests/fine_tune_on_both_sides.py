@@ -41,18 +41,18 @@ from text_families import train as train_sentencepiece
 from text_families import write_json
 
 from jax_transformer.cli import main as command
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
+    TRAJECTORY_LOSS_RELATIVE,
+    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
+    has_zero_gradient,
+)
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tokenizers.sentencepiece_model import pieces_of
 from jax_transformer.decoding.translation import translate
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
-    TRAJECTORY_LOSS_RELATIVE,
-    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
-    has_zero_gradient,
-)
 from jax_transformer.porting import import_adapter, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.adapters import Adapters

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import randomised

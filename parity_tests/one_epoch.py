@@ -38,13 +38,13 @@ import torch
 from recipes_in_torch import NO_DROPOUT, adam, divergence, noam, trained_leaves
 from torch import nn
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import has_zero_gradient
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import annotated_zh_debug
 from jax_transformer.data.batching import Batch, Shape, assemble
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs, prepare
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.training.export import fit_config

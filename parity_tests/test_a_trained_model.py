@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch.nn import functional as torch_functional
 
+from jax_transformer.compare.gates.compare import compare, float32_rule
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.batching import Batch, Shape, assemble
 from jax_transformer.data.phrasebook.pairs import sample_pairs
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
-from jax_transformer.parity.gates.compare import compare, float32_rule
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.runtime.trees import flatten

@@ -11,14 +11,15 @@ import torch
 import user_models
 import user_styles
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.parity.backends.calling import Calling
 from jax_transformer.parity.backends.module_names import layers_of, names_of
 from jax_transformer.parity.backends.modules import LOGITS, ModuleReference
-from jax_transformer.parity.backends.side import CannotRun, NotFinite
+from jax_transformer.parity.backends.side import NotFinite
 from jax_transformer.parity.backends.torch_module import TorchSide
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.porting.convert import import_checkpoint
 from jax_transformer.porting.dialects import get_dialect

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from jax_transformer.compare.capture import observe, watch
+from jax_transformer.compare.gates.arrays import ParityError, read_arrays
 from jax_transformer.parity import assert_parity, capture
-from jax_transformer.parity.backends.capture import observe, watch
-from jax_transformer.parity.gates.arrays import ParityError, read_arrays
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -15,9 +15,9 @@ import torch
 import transformers
 from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
 
+from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.generation import Generated, generate
-from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 

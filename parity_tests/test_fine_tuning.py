@@ -16,20 +16,20 @@ from recipes_in_torch import NO_DROPOUT, trained_leaves
 from text_families import FAMILIES, PAIRS, TextCase, make_case
 
 from jax_transformer.cli import main
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
+    FLOAT64_RELATIVE_RMS,
+    TRAJECTORY_LOSS_RELATIVE,
+    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
+    has_zero_gradient,
+)
 from jax_transformer.config.data import DataConfig
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.exporting.transformers import export_transformers
 from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.precision import cast
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
-    FLOAT64_RELATIVE_RMS,
-    TRAJECTORY_LOSS_RELATIVE,
-    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
-    has_zero_gradient,
-)
+from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.evaluation import Split, batches, mean_loss

@@ -19,18 +19,18 @@ from fine_tuning import train_in_jax, train_in_torch
 from recipes_in_torch import NO_DROPOUT
 
 from jax_transformer.cli import main
-from jax_transformer.config.run import TrainConfig
-from jax_transformer.data.batching import Batch, make_batch
-from jax_transformer.model.functional import apply
-from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.precision import cast
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
     FACTOR_RMS,
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
 )
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.data.batching import Batch, make_batch
+from jax_transformer.model.functional import apply
+from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.porting import PortingError, export_adapter, import_adapter, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model

@@ -24,6 +24,12 @@ import torch
 from recipes_in_torch import trained_leaves
 from torch.nn import functional as torch_functional
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
+    FLOAT64_RELATIVE_RMS,
+    LONG_TRAJECTORY_LOSS_RELATIVE,
+    has_zero_gradient,
+)
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import stepwise as recipe
@@ -32,12 +38,6 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.backends.jax_model import QUICKLY, understood
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
-    FLOAT64_RELATIVE_RMS,
-    LONG_TRAJECTORY_LOSS_RELATIVE,
-    has_zero_gradient,
-)
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.storage.model_directory import Model

@@ -15,15 +15,15 @@ from recipes_in_torch import trained_leaves
 from systems import SYSTEMS, TIED, Case, make_case
 from torch.nn import functional as torch_functional
 
+from jax_transformer.compare.capture import watch
+from jax_transformer.compare.gates.stages import Stage, compare_stage
+from jax_transformer.compare.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity import capture
-from jax_transformer.parity.backends.capture import watch
 from jax_transformer.parity.backends.families import wide_fills, wide_norms
 from jax_transformer.parity.backends.masks import infer_masks
-from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.diagnosis.nodes import with_ids
-from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.names.drafts import Names, draft
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.rules import SETUP

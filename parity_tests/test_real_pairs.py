@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from systems import Case, make_case
 
+from jax_transformer.compare.findings import Finding
 from jax_transformer.parity.backends.torch_module import TorchSide
-from jax_transformer.parity.diagnosis.findings import Finding
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -18,18 +18,18 @@ from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
-from jax_transformer.config.presets import PRESETS
-from jax_transformer.data.batching import Batch
-from jax_transformer.parity.backends.jax_model import QUICKLY, understood
-from jax_transformer.parity.backends.precision import cast
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     TRAJECTORY_STEPS,
     has_zero_gradient,
 )
+from jax_transformer.config.presets import PRESETS
+from jax_transformer.data.batching import Batch
+from jax_transformer.parity.backends.jax_model import QUICKLY, understood
+from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.dialects import Text, get_dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict

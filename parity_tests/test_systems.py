@@ -11,14 +11,14 @@ import pytest
 import torch
 from systems import SYSTEMS, TIED, Case, layers, make_case
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.side import Gradients
 from jax_transformer.parity.backends.torch_module import TorchSide
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.parity.oracle import forward, nodes
 from jax_transformer.parity.problems import Problem, other_weights
 from jax_transformer.parity.stages.forward import compare_forward

@@ -19,10 +19,10 @@ from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
 from transformers import FSMTTokenizer
 
 from jax_transformer.cli import main
+from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.pairs import score_pairs
 from jax_transformer.decoding.prepared import prepare
-from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.storage.model_directory import Model, load_model
 
 pytestmark = [

@@ -16,13 +16,13 @@ from continued_trainings import FROZEN, STEPS, TRAININGS, Trainer, as_run, porte
 from recipes_in_torch import trained_leaves
 from systems import layers, make_case
 
-from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import (
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import (
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,
 )
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.porting import PortingError, export_checkpoint, import_checkpoint
 from jax_transformer.porting.optimizers.port import training_state_of_run
 from jax_transformer.training.optimizer_state import training_state

@@ -11,11 +11,11 @@ import numpy as np
 import optax
 import pytest
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.parity.oracle import forward
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.state import all_params, init_state

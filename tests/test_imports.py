@@ -23,8 +23,9 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"config"},
     "data": {"config", "runtime"},
     "storage": {"config", "data.tokenizers", "model", "runtime"},  # a model directory holds tensors and tokenizers
-    "porting": {"config", "model", "runtime", "storage"},
-    "exporting": {"config", "data.tokenizers", "decoding", "model", "porting", "runtime", "storage"},
+    "mapping": {"runtime", "storage.deferred", "storage.tensors"},
+    "porting": {"config", "mapping", "model", "runtime", "storage"},
+    "exporting": {"config", "data.tokenizers", "decoding", "mapping", "model", "porting", "runtime", "storage"},
     "parallel": {"config", "data.batching", "model", "runtime"},
     "decoding": {"config", "model", "parallel", "runtime", "storage"},
     "sharing": {"config", "runtime", "storage"},
@@ -32,49 +33,46 @@ ALLOWED: dict[str, set[str]] = {
     "pages": {"runtime"},
     "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
     "integrity": {"config", "data", "runtime", "storage", "training"},
+    "programs": {"runtime"},
     "proof": {"runtime"},
+    "compare": {"pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
-    "parity.gates": {"runtime"},
+    "compare.gates": {"runtime"},
+    "compare.report": {"compare.findings", "compare.gates", "pages", "proof"},
     "parity.oracle": {"config"},
-    "parity.names": {"porting.axes", "porting.names", "porting.rules"},  # how axes correspond, as porting tables say
-    "parity.faults": {"config.stack", "parity.gates", "parity.oracle"},  # how a stack follows from a changed config
-    "parity.diagnosis": {"parity.faults", "parity.gates", "parity.oracle"},
+    "parity.names": {"mapping", "porting.names_of_dialects"},
+    "parity.faults": {"compare.gates", "config.stack", "parity.oracle"},  # how a stack follows from a changed config
+    "parity.diagnosis": {"compare.findings", "compare.gates", "parity.faults", "parity.oracle"},
     "parity.backends": {
         *("config", "data.batching", "decoding", "model", "parallel", "porting", "runtime", "storage", "training"),
-        *("parity.gates", "parity.names", "parity.problems", "parity.rules", "proof"),
+        *("compare", "mapping", "parity.names", "parity.problems", "parity.rules", "programs", "proof"),
     },
-    "parity.report": {"pages", "parity.diagnosis", "parity.gates", "proof"},
     "parity": {
-        "config",
-        "data",
-        "decoding",
-        "exporting",
-        "model",
-        "pages",
-        "parallel",
-        "porting",
-        "proof",
-        "runtime",
-        "storage",
-        "training",
+        *("compare", "config", "data", "decoding", "exporting", "mapping", "model", "pages", "parallel", "porting"),
+        *("programs", "proof", "runtime", "storage", "training"),
     },
-    "discover": {"config", "model", "parity", "porting", "runtime.memory", "storage"},
+    "discover": {
+        *("compare", "config", "mapping", "model", "parity", "porting", "programs", "runtime.memory", "storage"),
+    },
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "parity.gates": {"numpy"},
+    "compare.gates": {"numpy"},
     "parity.oracle": {"numpy"},
     "parity.names": set(),
     "parity.faults": {"numpy"},
     "parity.diagnosis": {"numpy"},
     "parity.stages": {"ctranslate2", "ml_dtypes", "numpy"},
-    "parity.report": {"numpy", "rich"},
+    "compare.report": {"numpy", "rich"},
+    "compare": {"jax", "numpy", "rich", "torch"},
+    "mapping": {"numpy", "yaml"},
+    "programs": {"numpy", "torch"},
     "pages": {"numpy"},
     "proof": {"jax", "ml_dtypes", "numpy", "scipy", "torch"},
     "config": {"yaml"},
-    "runtime": {"jax", "jsonschema"},
+    "runtime": {"jax", "jsonschema", "yaml"},
     "decoding": {"jax", "numpy"},
     "exporting": {"ctranslate2", "flatbuffers", "jax", "jaxlib", "numpy", "safetensors", "tokenizers", "torch"},
     "serving": {"fastapi", "h11", "jax", "prometheus_client", "starlette", "uvicorn"},
@@ -250,6 +248,14 @@ def test_importing_the_package_costs_little() -> None:
     assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == ours
     assert len(loaded) < 20
     assert {"jax", "jax_transformer.model.functional"} <= modules_after("from jax_transformer import apply")
+
+
+def test_reading_and_comparing_programs_loads_no_transformer() -> None:
+    files = [file for room in ("mapping", "programs", "proof", "compare") for file in files_of(room)]
+    loaded = modules_after("\n".join(f"import {module_name(file)}" for file in files))
+    ours = {name.split(".")[1] for name in loaded if name.startswith("jax_transformer.")}
+    assert ours == {"mapping", "programs", "proof", "compare", "runtime", "storage"}
+    assert not {name for name in loaded if name.startswith("jax_transformer.storage.model")}
 
 
 def test_asking_for_help_loads_no_xla() -> None:

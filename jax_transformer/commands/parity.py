@@ -18,8 +18,8 @@ from jax_transformer.config.parallel import MeshConfig
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from jax_transformer.compare.report.report import Report
     from jax_transformer.parallel.mesh import AnyMesh
-    from jax_transformer.parity.report.report import Report
     from jax_transformer.proof import Certificate
 
 REPORTS = ("--json", "--html")

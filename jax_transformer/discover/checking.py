@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jax_transformer.compare.gates.rounding import nudged
+from jax_transformer.compare.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
+from jax_transformer.compare.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, long_checks
 from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.copies import copied
-from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.backends.user_errors import RAISED, in_short
-from jax_transformer.parity.gates.rounding import nudged
-from jax_transformer.parity.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
 from jax_transformer.porting.by_map import export_by_map, import_by_map
 from jax_transformer.programs.calling import Call
 from jax_transformer.programs.calling.trials import first_line, place
+from jax_transformer.programs.copies import copied
 from jax_transformer.programs.modes import wide
+from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensor_mappings import as_arrays

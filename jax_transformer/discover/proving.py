@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
+    from jax_transformer.compare.report.report import Report
     from jax_transformer.discover.api import Discovery
-    from jax_transformer.parity.report.report import Report
 
 
 def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] | None = None) -> Report:

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer.compare.capture import capture
+    from jax_transformer.compare.gates.arrays import ParityError
+    from jax_transformer.compare.report.report import Divergence, Report
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
-    from jax_transformer.parity.backends.capture import capture
-    from jax_transformer.parity.gates.arrays import ParityError
     from jax_transformer.parity.proving import prove
-    from jax_transformer.parity.report.report import Divergence, Report
     from jax_transformer.proof.certificate import Certificate
     from jax_transformer.proof.witness import Witness
 
 _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
-    "jax_transformer.parity.backends.capture": ("capture",),
-    "jax_transformer.parity.gates.arrays": ("ParityError",),
+    "jax_transformer.compare.capture": ("capture",),
+    "jax_transformer.compare.gates.arrays": ("ParityError",),
     "jax_transformer.parity.proving": ("prove",),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
     "jax_transformer.mapping.maps": ("NameMap",),
-    "jax_transformer.parity.report.report": ("Divergence", "Report"),
+    "jax_transformer.compare.report.report": ("Divergence", "Report"),
 }
 
 __all__ = [

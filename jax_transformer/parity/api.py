@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.report.report import Report
 from jax_transformer.parity.array_pairs import compare_arrays, compare_on_inputs
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.options import Path, check_options, kind_of, rule_of, selected
-from jax_transformer.parity.report.report import Report
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
+from jax_transformer.compare.gates.stages import compare_stage
+from jax_transformer.compare.report.report import Report, depth_of
 from jax_transformer.parity.checksums import hash_files
-from jax_transformer.parity.gates.arrays import Kept, ParityError, read_arrays
-from jax_transformer.parity.gates.stages import compare_stage
 from jax_transformer.parity.options import Path, selected
-from jax_transformer.parity.report.report import Report, depth_of
 
 if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.compare.gates.arrays import ParityError
 
 if TYPE_CHECKING:
     from jax_transformer.config.run import TrainConfig

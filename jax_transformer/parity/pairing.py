@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.report.report import Report
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.checksums import hash_arrays, hash_files
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.loading import load, name_of, with_own_table
-from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _shown(
 ) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax; all
     and none if it can't be run, which the run will tell."""
-    from jax_transformer.parity.backends.side import CannotRun
+    from jax_transformer.compare.sides import CannotRun
     from jax_transformer.parity.problems import own_problem
     from jax_transformer.parity.seen import unseen
 
@@ -234,7 +234,7 @@ def check_module(module: Any, name: str) -> None:
     """Raises ParityError for anything but a PyTorch module in evaluation mode."""
     from torch import nn
 
-    from jax_transformer.parity.backends.capture import part_in_training
+    from jax_transformer.compare.capture import part_in_training
 
     if not isinstance(module, nn.Module):
         raise ParityError(f"reference {name}: expected a torch.nn.Module; received {type(module).__name__}")

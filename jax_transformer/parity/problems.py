@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.compare.gates.rounding import nudged
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
 from jax_transformer.runtime.trees import flatten, unflatten
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.compare.capture import OWN
+from jax_transformer.compare.gates.arrays import Arrays, ParityError
+from jax_transformer.compare.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.array_pairs import read_inputs
-from jax_transformer.parity.backends.capture import OWN
-from jax_transformer.parity.backends.proof_any import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
-from jax_transformer.parity.gates.arrays import Arrays, ParityError
 from jax_transformer.parity.loading import name_of
 from jax_transformer.parity.options import Path, kind_of, rule_of, selected
 from jax_transformer.parity.pairing import Sides, check_module, pair_models

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.tolerances import TRAJECTORY_STEPS
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.tolerances import TRAJECTORY_STEPS
 
 SETUP = TrainConfig(
     optimizer="adam",

@@ -16,22 +16,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.compare.capture import OWN, unfused_attention, watch
+from jax_transformer.compare.findings import Fault, Finding
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.compare.gates.rounding import allow_for_rounding, nudged
+from jax_transformer.compare.gates.stages import Stage, compare_stage
+from jax_transformer.compare.precision import in_precision, on_device, wide
+from jax_transformer.compare.report.report import Report, depth_of
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.compare.torch_tensors import distance, to_array
+from jax_transformer.compare.user_errors import cannot_run, shapes_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.backends.calling import tensors_in
-from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
-from jax_transformer.parity.backends.copies import converted, copied
-from jax_transformer.parity.backends.precision import in_precision, on_device, wide
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
-from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.backends.torch_tensors import distance, to_array
-from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
-from jax_transformer.parity.diagnosis.findings import Fault, Finding
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.compare import relative_rms
-from jax_transformer.parity.gates.rounding import allow_for_rounding, nudged
-from jax_transformer.parity.gates.stages import Stage, compare_stage
-from jax_transformer.parity.report.report import Report, depth_of
+from jax_transformer.programs.copies import converted, copied
+from jax_transformer.programs.torch_precision import deterministic
 
 if TYPE_CHECKING:
     import torch

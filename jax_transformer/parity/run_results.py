@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.findings import Fault, Finding, SideName
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.stages import Stage, merge_stages
+from jax_transformer.compare.report.report import Depth, Effect, HeatMap, Report
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import (
@@ -19,13 +24,9 @@ from jax_transformer.parity.allowances import (
     with_keys_for_all,
     with_padding_at_the_end,
 )
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
-from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.backends.side import Side
 from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
 from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.stages import Stage, merge_stages
-from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
 from jax_transformer.proof.certificate import Certificate
 from jax_transformer.runtime.trees import flatten

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from jax_transformer.compare.lowering import INPUT
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.proof_any import INPUT
 from jax_transformer.parity.problems import Problem, is_formula, other_weights, randomised
 from jax_transformer.runtime.trees import flatten
 

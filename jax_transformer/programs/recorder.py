@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.programs.lines import is_of_library
+from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.programs.trace import Recording, Value, replaced
 from jax_transformer.runtime.memory import gibibytes, host_memory
 

@@ -21,11 +21,11 @@ from families import (
     make_case,
 )
 
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.compare.sides import Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.distances import relative_buckets
 from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.side import Dtype
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

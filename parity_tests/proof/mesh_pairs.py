@@ -18,13 +18,13 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from jax_transformer.compare.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.parallel import MeshConfig, make_abstract_mesh
 from jax_transformer.parallel.tracing import divide_rows, in_mesh
-from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.proof.jax_programs import cut
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.training.optimizers import make_optimizer

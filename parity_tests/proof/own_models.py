@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.compare.precision import in_precision
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch, make_batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.proof import Task
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.training.state import TrainState, init_state

@@ -12,11 +12,11 @@ import mechanisms
 import numpy as np
 from block_pairs import PAIRS, BlocksReference
 
+from jax_transformer.compare.findings import Fault
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.parity.backends.jax_model import JaxSide
-from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import Reference, TorchSide
-from jax_transformer.parity.diagnosis.findings import Fault
 from jax_transformer.parity.oracle.graph import Kind
 from jax_transformer.parity.problems import Problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import compare_forward

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.compare.findings import Finding
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.diagnosis.decoding import explain_decoding
-from jax_transformer.parity.diagnosis.findings import Finding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.faults.decoding import DecodingProblem
 from jax_transformer.parity.faults.training import loss_variants, update_variants
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.updates import State, UpdateRule, initial_state, step

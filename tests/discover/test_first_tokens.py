@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.discover import DiscoverError, discover, prove
-from jax_transformer.parity.gates.arrays import ParityError
 from tests.discover.tiny import PAD, Tiny, earlier
 
 START = 5

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jax_transformer.discover import CannotRun, discover
-from jax_transformer.parity.backends.copies import copied
 from jax_transformer.programs.calling import find_call
+from jax_transformer.programs.copies import copied
 from jax_transformer.runtime.memory import VARIABLE
 from tests.discover.tiny import PAD, WIDTH, Tiny
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jax_transformer.compare.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.compiling import programs
 from jax_transformer.compiling.costs import COLLECTIVES, count_costs
 from jax_transformer.compiling.hlo import parse
@@ -31,7 +32,6 @@ from jax_transformer.decoding.scoring import score
 from jax_transformer.model.functional import Params, abstract_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
 from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
-from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model

@@ -11,20 +11,13 @@ import ml_dtypes
 import numpy as np
 from selftest.subjects import constants
 
+from jax_transformer.compare.findings import Blamed
+from jax_transformer.compare.report.report import Report
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.backends.side import (
-    Arrays,
-    CannotRun,
-    Dtype,
-    Gradients,
-    Hypotheses,
-    Plan,
-    Training,
-    layer_by_layer,
-)
-from jax_transformer.parity.diagnosis.findings import Blamed
+from jax_transformer.parity.backends.side import Gradients, Hypotheses, Plan, Training, layer_by_layer
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle.decoding import DecodeRule, decode, logits_of_model
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
@@ -32,7 +25,6 @@ from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.replay import parameter
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 from jax_transformer.parity.problems import Problem, randomised
-from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import Pair

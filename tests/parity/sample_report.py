@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.compare.findings import Fault
+from jax_transformer.compare.gates.compare import max_error, relative_rms
+from jax_transformer.compare.gates.stages import Stage, compare_stage, merge_stages
+from jax_transformer.compare.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.diagnosis.findings import Fault
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay
-from jax_transformer.parity.gates.compare import max_error, relative_rms
-from jax_transformer.parity.gates.stages import Stage, compare_stage, merge_stages
 from jax_transformer.parity.oracle import Node, forward, nodes, recompute
 from jax_transformer.parity.oracle.formulas import sinusoid_table
 from jax_transformer.parity.oracle.replay import parameter
-from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.runtime.trees import flatten, unflatten
 
 Arrays = dict[str, np.ndarray]

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 import pytest
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
@@ -20,8 +22,6 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.stack import Stack
 from jax_transformer.parity.diagnosis.decoding import explain_decoding
 from jax_transformer.parity.faults.decoding import DecodingProblem, catalogue
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
 from jax_transformer.parity.oracle.decoding import Decoded, DecodeRule, LogitsOf, decode, log_softmax, logits_of_model
 from jax_transformer.parity.oracle.formulas import sinusoid_table
 from jax_transformer.runtime.trees import flatten, unflatten

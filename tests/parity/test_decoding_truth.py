@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.decoding import DecodeRule, decode, log_softmax, logits_of_model
 from jax_transformer.parity.oracle.formulas import sinusoid_table

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay, outcomes
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle import forward, nodes
 from jax_transformer.parity.oracle.graph import place
 from jax_transformer.parity.oracle.replay import parameter, recompute

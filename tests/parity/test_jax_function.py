@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, GENERATION, own_params
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.parity.backends.jax_function import FunctionSide
-from jax_transformer.parity.backends.side import CannotRun
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.problems import long_problem, own_problem
 from jax_transformer.storage.model_directory import Model
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
+from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import init_params
 from jax_transformer.parallel import MeshConfig, make_abstract_mesh, make_mesh
 from jax_transformer.parity import compare, prove
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model, save_model
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, LAYER, FakeSide, blamed, make_params, run_pair
 
+from jax_transformer.compare.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.diagnosis.padding import ZERO, counting
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle import forward

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from jax_transformer.parity.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, nudged
-from jax_transformer.parity.gates.stages import Stage, compare_stage
+from jax_transformer.compare.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, nudged
+from jax_transformer.compare.gates.stages import Stage, compare_stage
 
 Weights = dict[str, np.ndarray]
 Program = Callable[[Weights], np.ndarray]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jax_transformer.compare.gates.stages import Stage, compare_stage
+from jax_transformer.compare.report.report import Report
 from jax_transformer.parity import assert_parity
-from jax_transformer.parity.gates.stages import Stage, compare_stage
-from jax_transformer.parity.report.report import Report
 
 
 def make_arrays(dtype: str = "float64") -> dict[str, np.ndarray]:

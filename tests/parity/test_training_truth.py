@@ -11,10 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.faults.training import loss_variants
-from jax_transformer.parity.gates.compare import relative_rms
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle.losses import LossRule, logits_gradient, loss
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 from jax_transformer.training.losses import SMOOTHINGS, Criterion, chunked_cross_entropy

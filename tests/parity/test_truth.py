@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import distances, functional, positions
 from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle import activations, formulas, forward, nodes, recompute
 from jax_transformer.runtime.trees import flatten
 

@@ -21,8 +21,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.parity import prove
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, jax_programs
 
 SHAPES = {"x": (4, 4), "up": (4, 4), "down": (4, 4), "bias": (4,)}

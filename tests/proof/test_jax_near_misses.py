@@ -13,9 +13,9 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.lowering import AnyProgram, AnyTwo
 from jax_transformer.parity import prove
-from jax_transformer.parity.backends.proof_any import AnyProgram, AnyTwo
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof import Result, Task, UnknownOperation, decide, jax_programs
 
 W = (3, 4)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jax_transformer.parity.backends.user_errors import ADAPTER, RAISED, told
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.user_errors import ADAPTER, RAISED, told
 
 if TYPE_CHECKING:
     import torch

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.parallel.placement import add_rows, place_params, place_rows, row_sharding, row_shards
 from jax_transformer.parallel.rules import tree_shardings
 from jax_transformer.parallel.tracing import in_mesh
-from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.state import TrainState, all_params

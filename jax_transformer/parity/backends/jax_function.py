@@ -9,23 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.compare.precision import in_force, in_precision, on_device, wide
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.compare.user_errors import RAISED, in_short, shapes_of
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import mean_loss
-from jax_transformer.parity.backends.precision import cast, in_force, in_precision, on_device, wide
-from jax_transformer.parity.backends.side import (
-    Arrays,
-    CannotRun,
-    Dtype,
-    Gradients,
-    Hypotheses,
-    Plan,
-    Training,
-    layer_by_layer,
-)
-from jax_transformer.parity.backends.user_errors import RAISED, in_short, shapes_of
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.side import Gradients, Hypotheses, Plan, Training, layer_by_layer
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten

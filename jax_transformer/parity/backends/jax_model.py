@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.compare.precision import in_force, in_precision, wide
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
@@ -22,11 +24,8 @@ from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import AnyMesh
 from jax_transformer.parallel.tracing import divide_rows, on_mesh
 from jax_transformer.parity.backends.devices import Devices
-from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
+from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.backends.side import (
-    Arrays,
-    CannotRun,
-    Dtype,
     Gradients,
     Halt,
     Hypotheses,

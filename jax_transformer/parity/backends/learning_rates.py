@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jax_transformer.compare.precision import in_precision
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.backends.precision import in_precision
 from jax_transformer.training.schedules import make_schedule
 
 

@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.compare.copyable import check_apart, check_copyable, check_hooks
+from jax_transformer.compare.lowering import GRADIENT, is_masked
+from jax_transformer.compare.precision import in_precision
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.copies import check_apart, check_copyable, check_hooks
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
-from jax_transformer.parity.backends.precision import in_precision
-from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, RATES, after, is_masked
-from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
+from jax_transformer.parity.backends.proof_jax import LOSS, RATES, after
+from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem
 from jax_transformer.proof import Task

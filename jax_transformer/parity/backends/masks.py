@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.gates import tolerances
+from jax_transformer.compare.gates import tolerances
 
 if TYPE_CHECKING:
+    from jax_transformer.compare.gates.arrays import Arrays
     from jax_transformer.config.model import TransformerConfig
     from jax_transformer.config.stack import PaddingCover
-    from jax_transformer.parity.gates.arrays import Arrays
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:

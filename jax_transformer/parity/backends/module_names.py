@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jax_transformer.compare.capture import watch
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.backends.calling import find_calling
-from jax_transformer.parity.backends.capture import watch
 from jax_transformer.parity.backends.modules import shapes_of_trace
 from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.names.drafts import Names

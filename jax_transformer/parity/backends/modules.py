@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import numpy as np
 
+from jax_transformer.compare.capture import call_unwatched, part_in_training, unfused_attention, watch
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.compare.torch_tensors import distance, equal_tensor, may_differ, to_array
+from jax_transformer.compare.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.fit import matcher
 from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
-from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
-from jax_transformer.parity.backends.copies import converted, copied
 from jax_transformer.parity.backends.masks import infer_masks
-from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
-from jax_transformer.parity.backends.torch_tensors import distance, equal_tensor, may_differ, to_array
 from jax_transformer.parity.backends.traces import copying_trace
-from jax_transformer.parity.backends.user_errors import RAISED, in_short
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
+from jax_transformer.programs.copies import converted, copied
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.tensor_mappings import as_arrays
 

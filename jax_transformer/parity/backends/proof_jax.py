@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_transformer.compare.lowering import GRADIENT
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.model import functional
 from jax_transformer.parallel.tracing import divide_rows
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide, mean_loss
-from jax_transformer.parity.backends.side import CannotRun, layer_by_layer
+from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.problems import Problem
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.optimizers import make_optimizer
@@ -23,15 +25,8 @@ from jax_transformer.training.state import init_state
 from jax_transformer.training.step import StepFunctions
 
 LOSS = "loss"
-GRADIENT = "gradient of "
-"""Precedes the paths of parameters, layers one by one."""
 RATES = "learning rates"
 """The input that holds the rate of each step, [steps]: steps are proven for all rates."""
-
-
-def is_masked(name: str) -> bool:
-    """Returns whether a softmax reads an activation, so that another fill of its masked entries changes nothing."""
-    return name.endswith("attention.logits")
 
 
 def after(step: int) -> str:

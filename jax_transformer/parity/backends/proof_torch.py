@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from jax_transformer.compare.lowering import GRADIENT
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.backends.proof_jax import GRADIENT, LOSS, after
+from jax_transformer.parity.backends.proof_jax import LOSS, after
 from jax_transformer.parity.backends.torch_module import TorchSide, _tensors
-from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.torch_programs import clear_gradients, make_optimizer, take_step
 from jax_transformer.parity.problems import Problem
+from jax_transformer.programs.torch_precision import deterministic
 
 if TYPE_CHECKING:
     import torch

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.parity.problems import Problem
 from jax_transformer.storage.training_state import TrainingState
-
-Arrays = Mapping[str, np.ndarray]
-Dtype = Literal["float64", "float32", "bfloat16"]
-
-
-class CannotRun(Exception):
-    """Raised when a side can't do what a stage needs. The run goes on, and is inconclusive."""
 
 
 class NotFinite(CannotRun):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.compare.torch_tensors import to_array, to_tensor
+from jax_transformer.compare.user_errors import cannot_run, shapes_of
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.side import (
-    Arrays,
-    CannotRun,
-    Dtype,
     Gradients,
     Halt,
     Hypotheses,
@@ -25,7 +25,6 @@ from jax_transformer.parity.backends.side import (
     layer_by_layer,
     starts_and_ends,
 )
-from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.torch_programs import (
     BuiltInOptimizer,
     Optimizer,
@@ -36,10 +35,9 @@ from jax_transformer.parity.backends.torch_programs import (
     take_step,
 )
 from jax_transformer.parity.backends.torch_resuming import halted, load_state
-from jax_transformer.parity.backends.torch_tensors import to_array, to_tensor
-from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_mappings import as_arrays
 

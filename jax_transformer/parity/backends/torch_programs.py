@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.user_errors import RAISED, in_short
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import Hypotheses
-from jax_transformer.parity.backends.user_errors import RAISED, in_short
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.proof.programs import UnknownOperation
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.diagnosis.findings import Finding, Match
+from jax_transformer.compare.findings import Finding, Match
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.parity.faults.decoding import DecodingProblem, Outcome
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.oracle.decoding import Decoded
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.diagnosis.findings import Effect, Finding, Match
+from jax_transformer.compare.findings import Effect, Finding, Match
+from jax_transformer.compare.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
 from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
 from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes
 from jax_transformer.parity.faults.masks import fill_names
 from jax_transformer.parity.faults.positions import read_from_sum
-from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.oracle.graph import Node
 from jax_transformer.parity.oracle.replay import parameter, recompute
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jax_transformer.parity.diagnosis.findings import Match
+from jax_transformer.compare.findings import Match
+from jax_transformer.compare.gates import tolerances
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.faults.catalogue import catalogue
 from jax_transformer.parity.faults.norms import with_narrow_variance
 from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.faults.rounding import is_of, is_rounding
-from jax_transformer.parity.gates import tolerances
 
 
 def narrow_dtype(replay: Replay) -> str:

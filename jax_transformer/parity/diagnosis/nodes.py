@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.findings import Finding
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.compare.gates.rounding import nudged
 from jax_transformer.parity.diagnosis.explaining import Explained, Step, explain
-from jax_transformer.parity.diagnosis.findings import Finding
 from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
 from jax_transformer.parity.diagnosis.padding import zeroed_padding
 from jax_transformer.parity.diagnosis.placement import misplaced_norms
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import Arrays
-from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes
 from jax_transformer.parity.oracle.replay import parameter, recompute
 

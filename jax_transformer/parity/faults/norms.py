@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.compare.gates import tolerances
 from jax_transformer.parity.faults.replay import (
     Replay,
     Variant,
@@ -22,7 +23,6 @@ from jax_transformer.parity.faults.replay import (
     without,
 )
 from jax_transformer.parity.faults.rounding import is_of
-from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.compare import relative_rms
 from jax_transformer.parity.faults.precision import rounded
 from jax_transformer.parity.faults.replay import Replay, Variant
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
 

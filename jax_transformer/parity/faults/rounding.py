@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import Arrays
 from jax_transformer.parity.faults.replay import Replay
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.oracle.graph import Kind
 
 RUNS = 12

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from jax_transformer.compare.findings import Fault, SideName
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import CannotRun, Hypotheses, starts_and_ends
+from jax_transformer.parity.backends.side import Hypotheses, starts_and_ends
 from jax_transformer.parity.diagnosis.decoding import Explanation, explain_decoding
-from jax_transformer.parity.diagnosis.findings import Fault, SideName
 from jax_transformer.parity.faults.decoding import DecodingProblem
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.problems import Problem, swap_target_ids
 from jax_transformer.parity.rules import SEARCH_FIELDS

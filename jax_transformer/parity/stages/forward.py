@@ -10,18 +10,19 @@ from functools import partial
 
 import numpy as np
 
+from jax_transformer.compare.findings import Fault, Finding, SideName
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.compare import compare
+from jax_transformer.compare.gates.rounding import allow_for_rounding
+from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
+from jax_transformer.compare.report.report import Effect, HeatMap
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
-from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.backends.side import Side
 from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.compare import compare
-from jax_transformer.parity.gates.rounding import allow_for_rounding
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.problems import Problem, nudged_problem
-from jax_transformer.parity.report.report import Effect, HeatMap
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.seen import with_shared_masks
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from jax_transformer.parity.backends.side import Arrays, Dtype
+from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.compare.gates.stages import Stage, compare_stage
+from jax_transformer.compare.sides import Arrays, Dtype
 from jax_transformer.parity.diagnosis.padding import where_not_padding
-from jax_transformer.parity.gates.compare import relative_rms
-from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.forward import MASK, attended, both

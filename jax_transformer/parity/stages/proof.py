@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.compare.lowering import GRADIENT
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.parallel.mesh import described as described_mesh
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
-from jax_transformer.parity.backends.proof_jax import GRADIENT
-from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import LIBRARIES, Pair
 from jax_transformer.parity.witness_weights import kinds_for_model

@@ -10,26 +10,18 @@ from typing import TypeVar
 
 import numpy as np
 
+from jax_transformer.compare.findings import Blamed, Fault, Finding, Match, SideName
+from jax_transformer.compare.gates import tolerances
+from jax_transformer.compare.gates.rounding import allow_for_rounding
+from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
-from jax_transformer.parity.backends.side import (
-    Arrays,
-    CannotRun,
-    Gradients,
-    Halt,
-    NotFinite,
-    Side,
-    Training,
-    layer_by_layer,
-)
-from jax_transformer.parity.diagnosis.findings import Blamed, Fault, Finding, Match, SideName
+from jax_transformer.parity.backends.side import Gradients, Halt, NotFinite, Side, Training, layer_by_layer
 from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
 from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
-from jax_transformer.parity.gates import tolerances
-from jax_transformer.parity.gates.rounding import allow_for_rounding
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem

@@ -10,10 +10,10 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
+from jax_transformer.compare.findings import Fault, Finding, Match
+from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
+from jax_transformer.compare.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Arrays
-from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.run_results import Pair, RunResults
 
 

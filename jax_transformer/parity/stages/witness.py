@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
+from jax_transformer.compare.sides import CannotRun
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.parity.backends.side import CannotRun, starts_and_ends
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.backends.side import starts_and_ends
 from jax_transformer.parity.problems import SOURCE_LENGTH, TARGET_LENGTH, Problem
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.precision import rounded

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.parity.backends.copies import copied
 from jax_transformer.programs.calling import adapters
+from jax_transformer.programs.copies import copied
 from jax_transformer.programs.lines import is_of_library
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax_transformer.parity.diagnosis.findings import Fault
-from jax_transformer.parity.gates.compare import Comparison
-from jax_transformer.parity.gates.stages import Row, Stage, Verdict
+from jax_transformer.compare.findings import Fault
+from jax_transformer.compare.gates.compare import Comparison
+from jax_transformer.compare.gates.stages import Row, Stage, Verdict
 from jax_transformer.proof.certificate import Certificate
 
 SCHEMA = 1
@@ -216,7 +216,7 @@ class Report:
         """
         from rich.console import Console
 
-        from jax_transformer.parity.report.console import show
+        from jax_transformer.compare.report.console import show
 
         show(self, Console(soft_wrap=not sys.stdout.isatty(), highlight=False), verbose=verbose)
 
@@ -240,7 +240,7 @@ class Report:
 
         from rich.console import Console
 
-        from jax_transformer.parity.report.console import show
+        from jax_transformer.compare.report.console import show
 
         text = io.StringIO()
         plain = Console(

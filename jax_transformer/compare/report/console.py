@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jax_transformer.parity.gates.stages import Row, Stage
-from jax_transformer.parity.report.console_faults import REPLAY, Fact, causes_and_effect, notes
+from jax_transformer.compare.gates.stages import Row, Stage
+from jax_transformer.compare.report.console_faults import REPLAY, Fact, causes_and_effect, notes
 
 if TYPE_CHECKING:
-    from jax_transformer.parity.report.report import Report
+    from jax_transformer.compare.report.report import Report
 
 STYLES = {"passed": "green", "diverged": "bold red", "inconclusive": "yellow"}
 PROOF_MARKS = {"proven": "✓", "refuted": "✗", "unknown": "?"}

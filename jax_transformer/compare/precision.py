@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.model.functional import Params
-from jax_transformer.parity.backends.side import Dtype
-from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.compare.sides import Dtype
 
 
 @contextlib.contextmanager
@@ -38,17 +36,6 @@ def in_force(dtype: Dtype) -> dict[str, Any]:
             "matmul precision": precision,
             "device": jax.devices()[0].platform,
         }
-
-
-def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """Returns the parameters in that dtype, on the device. With bfloat16, position tables stay in float32, as a ported
-    model's do."""
-
-    def leaf_of(path: str, leaf: Any) -> jax.Array:
-        keeps = dtype == "bfloat16" and path.startswith("constants/")
-        return on_device(leaf, "float32" if keeps else dtype)
-
-    return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
 
 
 def on_device(array: Any, dtype: Any = None) -> jax.Array:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jax_transformer.parity.diagnosis.findings import Fault, Match
+from jax_transformer.compare.findings import Fault, Match
 
 if TYPE_CHECKING:
-    from jax_transformer.parity.report.report import Effect, Report
+    from jax_transformer.compare.report.report import Effect, Report
 
 MOST_NODES = 3
 """The most nodes named for a cause, before "and 11 more"."""

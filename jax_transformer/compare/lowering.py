@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.parity.backends.capture import OWN, Watched, watch
-from jax_transformer.parity.backends.copies import check_copyable, check_hooks, copied
-from jax_transformer.parity.backends.precision import in_bits
-from jax_transformer.parity.backends.proof_jax import GRADIENT, is_masked
-from jax_transformer.parity.backends.side import Arrays, CannotRun
-from jax_transformer.parity.backends.ties import Leaf, Lies, Ties, find_ties, shared_memory
-from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.backends.user_errors import RAISED, cannot_run, shapes_of
-from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.compare.capture import OWN, Watched, watch
+from jax_transformer.compare.copyable import check_copyable, check_hooks
+from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.precision import in_bits
+from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.compare.ties import Leaf, Lies, Ties, find_ties, shared_memory
+from jax_transformer.compare.user_errors import RAISED, cannot_run, shapes_of
+from jax_transformer.programs.copies import copied
+from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.proof.jaxprs import used_inputs
 from jax_transformer.proof.programs import WideIntegers
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from jax_transformer.proof.torch_memory import Variable
 
+GRADIENT = "gradient of "
+"""Precedes the names of weights."""
 INPUT = "input "
 """Precedes the names of floating-point inputs, for all of which a proof holds."""
 COTANGENT = "cotangent"
@@ -357,7 +359,13 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return array.reshape(shape) if alike else array
 
 
+def is_masked(name: str) -> bool:
+    """Returns whether a softmax reads an activation, so that another fill of its masked entries changes nothing."""
+    return name.endswith("attention.logits")
+
+
 def _is_masked(name: str) -> bool:
+    """Returns whether a softmax of the program reads an activation, or one that is named as if."""
     of_softmax = OF_SOFTMAX.search(name)
     return is_masked(name) or (of_softmax is not None and of_softmax[1] == "logits")
 

@@ -1,0 +1,95 @@
+"""Copy PyTorch modules, those that keep what they computed last among them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Returns a deep copy, with the hooks of its parameters, which change gradients. Tensors that the module computed
+    and keeps, which PyTorch doesn't copy, are detached. The copy shares what nothing copies, such as a Python module or
+    a lock among its attributes.
+
+    Raises:
+      Whatever a part of the module, or a tensor, raises when it is copied.
+    """
+    import torch
+
+    kept = [value for part in module.modules() for value in tensors_of(vars(part)) if not value.is_leaf]
+    memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in kept if isinstance(tensor, torch.Tensor)}
+    try:
+        copy_of = copy.deepcopy(module, dict(memo))
+    except Exception:  # copying runs code of the attributes' classes, which may raise anything
+        kept_as_they_are = {id(one): one for one in _uncopied(module, memo, set())}
+        copy_of = copy.deepcopy(module, memo | kept_as_they_are)
+    for theirs, own in zip(module.parameters(), copy_of.parameters(), strict=True):
+        for hook in (theirs._backward_hooks or {}).values() if own.requires_grad else ():
+            own.register_hook(hook)
+        for hook in (theirs._post_accumulate_grad_hooks or {}).values() if own.requires_grad else ():
+            own.register_post_accumulate_grad_hook(hook)
+    return copy_of
+
+
+def _uncopied(value: Any, memo: Mapping[int, Any], seen: set[int]) -> Iterator[Any]:
+    """Yields the objects in a value, each as small as can be, that can't be copied.
+
+    Raises:
+      Whatever a part of a module, or a tensor, raises: a copy that shared it would change the module's own.
+    """
+    import torch
+
+    if id(value) in seen or id(value) in memo:
+        return
+    seen.add(id(value))
+    try:
+        copy.deepcopy(value, dict(memo))
+    except Exception:  # as in `copied`
+        inner = [one for part in _parts(value) for one in _uncopied(part, memo, seen)]
+        if not inner and isinstance(value, torch.nn.Module | torch.Tensor):
+            raise
+        yield from inner or [value]
+
+
+def _parts(value: Any) -> list[Any]:
+    """Returns what a container or an object with attributes holds; nothing for a Python module, which is shared."""
+    if isinstance(value, ModuleType):
+        return []
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*value]
+    return [*getattr(value, "__dict__", {}).values()]
+
+
+def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Moves a module to the CPU, with floating-point tensors in a dtype, and returns it.
+
+    Complex ones become complex128 beside float64, and complex64 beside others. (`Module.to` drops their imaginary
+    parts.)
+    """
+    import torch
+
+    of_complex = torch.complex128 if dtype == torch.float64 else torch.complex64
+
+    def in_dtype(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cpu", dtype if tensor.is_floating_point() else of_complex if tensor.is_complex() else None)
+
+    return module._apply(in_dtype)
+
+
+def tensors_of(value: Any) -> Iterator[Any]:
+    """Yields the tensors in an object's attributes and in what they hold."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(part)
