@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jax_transformer.discover.conclusions import Conclusion
 from jax_transformer.discover.trace import Value
 
 if TYPE_CHECKING:
     from jax_transformer.discover.calling import Call
-    from jax_transformer.discover.findings import Conclusion
 
 
 class DiscoverError(ValueError):
