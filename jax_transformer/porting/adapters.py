@@ -22,10 +22,9 @@ import numpy as np
 from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.porting.axes import Axes
 from jax_transformer.porting.dialects import Dialect, get_dialect
-from jax_transformer.porting.fit import not_finite
 from jax_transformer.porting.hugging_face import of_family
 from jax_transformer.porting.peft_config import PeftConfig, peft_config, read_peft_config
-from jax_transformer.porting.rules import Rule, leaves_from_tensors, tensors_from_leaves
+from jax_transformer.porting.rules import Rule, leaves_from_tensors, not_finite, tensors_from_leaves
 from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.json_text import parse_json

@@ -17,10 +17,10 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
-from jax_transformer.porting.fit import count, matcher
 from jax_transformer.porting.hints import UNTOLD, field_names, in_our_words, read_position_table
 from jax_transformer.porting.names.dialect import NAME, dialect_of_map, map_of_origin
 from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.porting.rules import count, matcher
 from jax_transformer.porting.state_dicts import deferred_params, deferred_state_dict, make_arrays
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model

@@ -26,7 +26,6 @@ from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_che
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
-from jax_transformer.porting.fit import not_finite
 from jax_transformer.porting.hints import (
     UNTOLD,
     field_names,
@@ -39,6 +38,7 @@ from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.names.dialect import NAME as MAP
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.porting.optimizers.port import directory_writer, file_writer
+from jax_transformer.porting.rules import not_finite
 from jax_transformer.porting.state_dicts import (
     computes_position_table,
     deferred_params,

@@ -28,9 +28,9 @@ from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
-from jax_transformer.porting.fit import matcher
 from jax_transformer.porting.names.dialect import NAME as MAP
 from jax_transformer.porting.names.maps import NameMap, regrouped
+from jax_transformer.porting.rules import matcher
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.tensor_mappings import as_arrays

@@ -39,10 +39,9 @@ import numpy as np
 
 from jax_transformer.porting.axes import EACH
 from jax_transformer.porting.checkpoint import prefixes
-from jax_transformer.porting.fit import matcher
 from jax_transformer.porting.names import files as name_files
 from jax_transformer.porting.names.files import ParameterName
-from jax_transformer.porting.rules import NUMBER, Rule, Shapes
+from jax_transformer.porting.rules import NUMBER, Rule, Shapes, matcher
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
