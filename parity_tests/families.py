@@ -35,7 +35,8 @@ from jax_transformer.parity.backends.module_names import names_of
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.parity.stages.forward import Forward, compare_forward
+from jax_transformer.parity.run_results import Forward
+from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.parity.stages.training import compare_gradients, compare_losses
 from jax_transformer.porting import export_checkpoint, import_checkpoint

@@ -4,7 +4,7 @@
 """
 
 from jax_transformer.discover.api import Check, Discovery, discover
-from jax_transformer.discover.findings import Conclusion, conclusion_lines
+from jax_transformer.discover.conclusions import Conclusion, conclusion_lines
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, Unknown
 from jax_transformer.discover.proving import prove
 from jax_transformer.discover.writing import write_discovery

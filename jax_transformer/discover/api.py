@@ -20,8 +20,9 @@ from jax_transformer.discover.checking import (
     failure,
     without_gradient,
 )
+from jax_transformer.discover.conclusions import Conclusion, conclusion_lines
 from jax_transformer.discover.config import make_config
-from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
+from jax_transformer.discover.findings import Structure, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, TooLarge

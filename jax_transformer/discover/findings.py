@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from jax_transformer.discover.conclusions import Conclusion
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.programs.trace import Value
 
 Leaves = dict[str, np.ndarray]
 """Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """Holds one finding: what was concluded, from how close a fit, and what came second."""
-
-    what: str
-    value: str
-    residual: float
-    runner_up: str = ""
-    runner_up_residual: float = float("inf")
 
 
 @dataclass
@@ -96,20 +85,3 @@ def telling(structure: Structure) -> Iterator[None]:
     except DiscoverError as error:
         error.found = tuple(structure.conclusions)
         raise
-
-
-def conclusion_lines(conclusions: Iterable[Conclusion], *, every_layer: bool) -> list[str]:
-    """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
-    lines: dict[tuple[str, str], list[Conclusion]] = {}
-    for one in conclusions:
-        what = one.what if every_layer else re.sub(r"\[\d+\]", "", one.what)
-        lines.setdefault((what, one.value), []).append(one)
-    return [_line(what, found) for (what, _), found in lines.items()]
-
-
-def _line(what: str, found: list[Conclusion]) -> str:
-    """Returns a conclusion's line: the worst residual of several, and the nearest runner-up."""
-    worst = max(found, key=lambda one: one.residual)
-    second = min(found, key=lambda one: one.runner_up_residual)
-    after = f"; next {second.runner_up}: {second.runner_up_residual:.1e}" if second.runner_up else ""
-    return f"{what}{f' (×{len(found)})' * (len(found) > 1)}: {worst.value} ({worst.residual:.1e}{after})"

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from jax_transformer.programs.trace import Value
 
 if TYPE_CHECKING:
-    from jax_transformer.discover.findings import Conclusion
+    from jax_transformer.programs.calling import Call
+from jax_transformer.discover.conclusions import Conclusion
+
+if TYPE_CHECKING:
     from jax_transformer.programs.calling import Call
 
 

@@ -40,8 +40,7 @@ import numpy as np
 from jax_transformer.mapping import files as name_files
 from jax_transformer.mapping.axes import EACH
 from jax_transformer.mapping.files import ParameterName
-from jax_transformer.mapping.fit import matcher
-from jax_transformer.mapping.rules import NUMBER, Rule, Shapes
+from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, matcher
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors

@@ -33,7 +33,6 @@ from jax_transformer.runtime.trees import flatten
 
 if TYPE_CHECKING:
     from jax_transformer.parity.problems import Problem
-    from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 OPTIONAL = ("resume", "witness", "proof")
@@ -107,6 +106,25 @@ class Pair:
         if self.visible is None:
             return arrays
         return {name: array for name, array in arrays.items() if name in self.visible}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Holds the results of a forward pass on one problem."""
+
+    masks: Stage
+    forward: Stage
+    truth: Stage
+    faults: tuple[Fault, ...]
+    notes: tuple[Fault, ...]
+    """Differences that change nothing, such as another value of masked logits."""
+    effect: Effect | None
+    heat_map: HeatMap | None
+    local: Mapping[SideName, Mapping[str, float]]
+    """Local errors by side and node."""
+    not_finite: tuple[str, ...] = ()
+    """The nodes at which the reference makes NaN or infinity of finite values, where every query sees a key: whatever
+    depends on them can't be judged."""
 
 
 @dataclass

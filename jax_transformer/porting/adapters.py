@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax_transformer.mapping.axes import Axes
-from jax_transformer.mapping.fit import not_finite
-from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves
+from jax_transformer.mapping.rules import Rule, leaves_from_tensors, not_finite, tensors_from_leaves
 from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.porting.hugging_face import of_family

@@ -14,8 +14,8 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_file import load_model_config
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.mapping.fit import count, matcher
 from jax_transformer.mapping.maps import NameMap
+from jax_transformer.mapping.rules import count, matcher
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text

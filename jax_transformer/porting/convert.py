@@ -20,8 +20,8 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.mapping.fit import not_finite
 from jax_transformer.mapping.maps import NameMap
+from jax_transformer.mapping.rules import not_finite
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.by_map import export_by_map, import_by_map, read_map
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint

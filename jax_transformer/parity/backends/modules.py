@@ -20,8 +20,8 @@ from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.compare.torch_tensors import distance, equal_tensor, may_differ, to_array
 from jax_transformer.compare.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.mapping.fit import matcher
 from jax_transformer.mapping.maps import NameMap, regrouped
+from jax_transformer.mapping.rules import matcher
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.masks import infer_masks

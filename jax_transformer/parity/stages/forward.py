@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,31 +22,12 @@ from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
 from jax_transformer.parity.problems import Problem, nudged_problem
-from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.parity.run_results import Forward, Pair, RunResults
 from jax_transformer.parity.seen import with_shared_masks
 
 MASK = "mask."
 LARGEST_MAP = 120
 """The most columns of a heat map; beyond them, neighbours share one."""
-
-
-@dataclass(frozen=True)
-class Forward:
-    """Holds the results on one problem."""
-
-    masks: Stage
-    forward: Stage
-    truth: Stage
-    faults: tuple[Fault, ...]
-    notes: tuple[Fault, ...]
-    """Differences that change nothing, such as another value of masked logits."""
-    effect: Effect | None
-    heat_map: HeatMap | None
-    local: Mapping[SideName, Mapping[str, float]]
-    """Local errors by side and node."""
-    not_finite: tuple[str, ...] = ()
-    """The nodes at which the reference makes NaN or infinity of finite values, where every query sees a key: whatever
-    depends on them can't be judged."""
 
 
 def compare_forward(
