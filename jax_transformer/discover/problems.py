@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jax_transformer.programs.trace import Value
-
-if TYPE_CHECKING:
-    from jax_transformer.programs.calling import Call
 from jax_transformer.discover.conclusions import Conclusion
+from jax_transformer.programs.trace import Value
 
 if TYPE_CHECKING:
     from jax_transformer.programs.calling import Call
