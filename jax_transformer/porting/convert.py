@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
 from jax_transformer.storage.tensor_mappings import Relocated
-from jax_transformer.storage.tensors import PortingError
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 
 def import_checkpoint(
@@ -109,87 +110,156 @@ def read_checkpoint(
     config: TransformerConfig | str | os.PathLike[str] | None = None,
 ) -> Model:
     """Imports a checkpoint with Deferred parameters: it checks all now, and makes each on access."""
-    if names is not None and dialect is not None:
-        raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     if names is not None:
+        if dialect is not None:
+            raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
         return import_by_map(source, read_map(names), config, hints)
     if config is not None:
         raise PortingError("config: expected a map of names beside it; a dialect says what its programs compute")
     directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
-        if dialect not in (None, directory.table.name):
-            raise PortingError(
-                f"{source}: dialect must be {directory.table.name!r}, as its config.json says; received {dialect!r}"
-            )
-        dialect, source = directory.table.name, directory.tensors
+        return _import(_read_directory(directory, source, dialect), hints)
+    found = _read_tensors(source, dialect)
+    if isinstance(found, NameMap):
+        return import_by_map(source, found, None, hints)
+    return _import(found, hints)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """Holds a checkpoint, and who says what its tensors don't."""
+
+    checkpoint: Checkpoint
+    table: Dialect
+    settings: ExportedSettings | None = None
+    """What a file that was exported here says of its model."""
+    directory: HuggingFaceModel | None = None
+    """The directory that holds it, with its config.json."""
+
+    @cached_property
+    def ignored(self) -> list[str]:
+        """The names of tensors that the dialect leaves out."""
+        return self.table.ignores(self.checkpoint.tensors)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The other tensors."""
+        return leaving_out(self.checkpoint.tensors, self.ignored) if self.ignored else self.checkpoint.tensors
+
+
+def _read_directory(directory: HuggingFaceModel, source: Any, dialect: str | None) -> _Found:
+    """Opens the tensors of a directory that transformers wrote."""
+    name = directory.table.name
+    if dialect not in (None, name):
+        raise PortingError(f"{source}: dialect must be {name!r}, as its config.json says; received {dialect!r}")
+    found = _read_tensors(directory.tensors, name)
+    assert isinstance(found, _Found)
+    return dataclasses.replace(found, directory=directory)
+
+
+def _read_tensors(source: Any, dialect: str | None) -> _Found | NameMap:
+    """Opens a file or a state_dict; returns the map of names instead if it was exported by one."""
     tables = all_dialects().values() if dialect is None else (get_dialect(dialect),)
-    of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
-    checkpoint = open_checkpoint(source, of_dialect, {table.base_prefix for table in tables})
+    is_known = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
+    checkpoint = open_checkpoint(source, is_known, {table.base_prefix for table in tables})
     settings = _settings(checkpoint, dialect, source)
     if settings is not None and settings.dialect == MAP:
-        return import_by_map(source, NameMap.parse(settings.names, "the map in the file"), None, hints)
+        return NameMap.parse(settings.names, "the map in the file")
     dialect = settings.dialect if settings is not None else dialect
     table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
-    ignored = table.ignores(checkpoint.tensors)
-    tensors = leaving_out(checkpoint.tensors, ignored) if ignored else checkpoint.tensors
+    return _Found(checkpoint, table, settings)
+
+
+def _import(found: _Found, hints: dict[str, Any]) -> Model:
+    """Makes the model of a checkpoint and hints.
+
+    Raises:
+      PortingError: as of `import_checkpoint`.
+    """
+    table, directory = found.table, found.directory
     positions = take_position_table(table, hints)
     hints = in_our_words(table, hints)
     if directory is not None:
         hints = _with_fields(directory, hints)
-    generation_hints = {name: hints.pop(name) for name in field_names(GenerationConfig) & hints.keys()}
-    generation_hints = ({} if settings is None else settings.generation) | generation_hints
-    try:
-        told = table.read(tensors)
-    except PortingError as error:
-        asked = [f"{name}: {why}" for name, why in ASKS.items() if name not in hints]
-        raise PortingError(
-            f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked
-        ) from None
-    told |= {} if positions is None else {"max_length": len(positions)}
-    if settings is not None:  # the tensors prevail over it
-        hints = {
-            name: value for name, value in settings.config.items() if name not in told or name in table.asks
-        } | hints
-    if directory is not None:
-        _check_sizes(directory, told)
-        hints |= {name: False for name in TIES if told.get(name) is False}  # what differs in the file isn't one
-
-    problems = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
-    if problems:
-        raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", problems)
+    of_generation = {name: hints.pop(name) for name in field_names(GenerationConfig) & hints.keys()}
+    of_generation = ({} if found.settings is None else found.settings.generation) | of_generation
+    told = _told(found, hints) | ({} if positions is None else {"max_length": len(positions)})
+    hints = _hints_beside(found, told, hints)
     try:
         config = make_config(table, told, hints)
-        generation = GenerationConfig(**{**table.generation, **generation_hints})
+        generation = GenerationConfig(**{**table.generation, **of_generation})
     except ConfigError as error:
         raise PortingError(
-            f"{table.name}: {error}", problems_with_one_head(table, told, hints, tensors, positions)
+            f"{table.name}: {error}", problems_with_one_head(table, told, hints, found.tensors, positions)
         ) from None
     outside = generation.ids_outside(config.target_vocab_size)
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
-    params = deferred_params(config, tensors, table, positions)
+    params = deferred_params(config, found.tensors, table, positions)
+    files = None if directory is None else dict(directory.tokenizer) or None
+    return Model(
+        config, params, None, None, generation, _origin(found, config),
+        tokenizer_files=files, ignored_tensors=_kept(found),
+    )  # fmt: skip
+
+
+def _told(found: _Found, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the config that the tensors tell."""
+    try:
+        return found.table.read(found.tensors)
+    except PortingError as error:
+        asked = [f"{name}: {why}" for name, why in ASKS.items() if name not in hints]
+        raise PortingError(
+            f"this is no checkpoint of dialect {found.table.name}", error.problems + not_finite(found.tensors) + asked
+        ) from None
+
+
+def _hints_beside(found: _Found, told: Mapping[str, Any], hints: dict[str, Any]) -> dict[str, Any]:
+    """Returns the hints with what the file's settings, or config.json, say; the tensors prevail over both.
+
+    Raises:
+      PortingError: a hint that the dialect needs is missing; config.json says other sizes than the tensors have.
+    """
+    table = found.table
+    if found.settings is not None:
+        settings = found.settings.config
+        hints = {name: settings[name] for name in settings if name not in told or name in table.asks} | hints
+    if found.directory is not None:
+        _check_sizes(found.directory, told)
+        hints |= {name: False for name in TIES if told.get(name) is False}  # what differs in the file isn't one
+    missing = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
+    if missing:
+        raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", missing)
+    return hints
+
+
+def _origin(found: _Found, config: TransformerConfig) -> dict[str, Any]:
+    """Returns what exporting the model again needs to know of the checkpoint."""
+    table, checkpoint, directory = found.table, found.checkpoint, found.directory
     origin: dict[str, Any] = {
         "dialect": table.name,
         "prefix": checkpoint.prefix,
-        "tensors": {name: str(tensors[name].dtype) for name in tensors},
+        "tensors": {name: str(found.tensors[name].dtype) for name in found.tensors},
         "config": {name: getattr(config, name) for name in UNTOLD if name in table.defaults},
     }
-    if settings is not None:
+    if found.settings is not None:
         origin["has_settings"] = True
     if checkpoint.is_in_order:
         origin["is_in_order"] = True
     if checkpoint.added:
         origin["added"] = checkpoint.added
-    if ignored:
-        origin["ignored"] = ignored
+    if found.ignored:
+        origin["ignored"] = found.ignored
     if directory is not None:
         origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
-    files = None if directory is None else dict(directory.tokenizer) or None
-    numbers = [
-        name for name in ignored if checkpoint.tensors[name].size == 1
-    ]  # such as versions, which programs ask for
-    kept = Relocated({name: (checkpoint.tensors, name) for name in numbers}) if numbers and directory is None else None
-    return Model(config, params, None, None, generation, origin, tokenizer_files=files, ignored_tensors=kept)
+    return origin
+
+
+def _kept(found: _Found) -> Relocated | None:
+    """Returns the numbers among the ignored tensors, such as versions, which programs ask for."""
+    tensors = found.checkpoint.tensors
+    numbers = [name for name in found.ignored if tensors[name].size == 1]
+    return Relocated({name: (tensors, name) for name in numbers}) if numbers and found.directory is None else None
 
 
 def _settings(checkpoint: Checkpoint, dialect: str | None, source: Any) -> ExportedSettings | None:
@@ -222,7 +292,7 @@ def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str
     return directory.fields | hints
 
 
-def _check_sizes(directory: HuggingFaceModel, told: dict[str, Any]) -> None:
+def _check_sizes(directory: HuggingFaceModel, told: Mapping[str, Any]) -> None:
     """Raises PortingError where config.json says other sizes than the tensors have. (What is tied, the file
     decides.)"""
     problems = [
