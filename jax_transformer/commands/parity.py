@@ -99,8 +99,7 @@ def _write_witness(path: str, certificate: Certificate) -> None:
 def _verify(options: ParityOptions) -> int:
     """Proves again what a certificate claims, of the programs that the command names, and compares; returns the exit
     code. The file may be a stranger's: nothing that it names is imported or run."""
-    from jax_transformer.proof.certificate import UNLOCATED, Certificate
-    from jax_transformer.proof.rechecking import NOT_COMPARED
+    from jax_transformer.proof.certificate import NOT_COMPARED, UNLOCATED, Certificate
     from jax_transformer.runtime.limits import CERTIFICATE_BYTES, read_text
 
     assert options.verify is not None

@@ -98,8 +98,8 @@ class ParityOptions:
     stages: str | None = None
     """Comma-separated stages to compare. Default: all of
     weights,inputs,masks,forward,loss,gradients,step,trajectory,decode; with --inputs, of inputs,forward,gradients.
-    If asked for, also resume: each side continues the training that the other began; and witness: CTranslate2 scores
-    the same sentences. With --prove, of forward,loss,gradients,steps; with --inputs, of forward,gradients."""
+    If asked for, also resume: each side continues the training that the other began; and ctranslate2: that program
+    scores the same sentences. With --prove, of forward,loss,gradients,steps; with --inputs, of forward,gradients."""
     prove: bool = False
     """Prove that both sides are one function for all weights, and compare nothing in floats. Exit codes: 0 proven;
     1 refuted, at an operation that is named; 3 unknown; 4 refuted. It takes all options that say what the sides are,

@@ -72,8 +72,8 @@ def compare(
         them.
       stages: a selection of weights, inputs, masks, forward, loss, gradients, step, trajectory and decode; with
         `inputs`, of inputs, forward and gradients. None: all. If asked for, also resume: each side continues the
-        training that the other began, with its optimizer's state ported; witness: CTranslate2 scores the same
-        sentences; and proof: both are proven to be one function for all weights, as by `prove`.
+        training that the other began, with its optimizer's state ported; ctranslate2: that program scores the
+        same sentences; and proof: both are proven to be one function for all weights, as by `prove`.
       dtypes: a selection of float64, float32 and bfloat16. float64 decides; the others are judged by their distance
         from it. None: all.
       node: the only activation to look at, in float64.

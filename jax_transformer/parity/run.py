@@ -23,13 +23,13 @@ from jax_transformer.parity.problems import (
     training_problem,
 )
 from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
+from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
 from jax_transformer.parity.stages.decoding import compare_decoding, searches
 from jax_transformer.parity.stages.forward import run_forward
 from jax_transformer.parity.stages.precision import run_precision
 from jax_transformer.parity.stages.proof import prove_pair, usual_stages
 from jax_transformer.parity.stages.training import run_training
 from jax_transformer.parity.stages.weights import compare_weights
-from jax_transformer.parity.stages.witness import run_witness
 from jax_transformer.runtime.trees import nearest
 
 
@@ -81,9 +81,9 @@ def run(
     results.truth = None  # training needs the memory
     if "float64" in dtypes:
         run_training(pair, trained, stages, seed, results)
-    if "witness" in stages and {"float32", "float64"} <= {*dtypes}:
-        progress("witness")
-        results.attempt("witness", own.name, partial(run_witness, pair, own, seed, results))
+    if "ctranslate2" in stages and {"float32", "float64"} <= {*dtypes}:
+        progress("ctranslate2")
+        results.attempt("ctranslate2", own.name, partial(compare_with_ctranslate2, pair, own, seed, results))
     if "decode" in stages:
         progress("decode")
         results.attempt("decode", own.name, partial(compare_decoding, pair, decoded, results))
@@ -135,7 +135,7 @@ def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results:
             results.add(
                 Stage(name, not_run=f"compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
             )
-        elif name == "witness":
+        elif name == "ctranslate2":
             results.add(Stage(name, not_run=f"compared in float32, which isn't among {', '.join(dtypes)}"), problem)
         elif name == "masks" and "forward" not in stages:  # a forward pass without masks is fine
             results.add(Stage(name, not_run="no mask can be seen on both sides"), problem)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.problems import Problem
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
-OPTIONAL = ("resume", "witness", "proof")
+OPTIONAL = ("resume", "ctranslate2", "proof")
 """Stages that run only when they are asked for."""
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}

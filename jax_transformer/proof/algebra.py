@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from jax_transformer.proof import masks, roots, steps, undefined
+from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
-from jax_transformer.proof.programs import UnknownOperation, Value, key_of
+from jax_transformer.proof.programs import Operation, UnknownOperation, Value, key_of
 
 MOST_EXPONENTS = 8
 """Different exponents in one array to which a value is raised."""
@@ -134,14 +134,14 @@ class Algebra(Emitter):
         for one, other in ((x, y), (y, x)):
             if self.is_number(one, 1):
                 return other
-        met = roots.met(self, x, y) or roots.met(self, y, x)
+        met = self._met_root(x, y) or self._met_root(y, x)
         if met is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
             return self.given(self.broadcast(met, x.shape), x, y)
-        stepped = steps.simpler(self, x, y) or steps.simpler(self, y, x)
+        stepped = self._simpler_with_step(x, y) or self._simpler_with_step(y, x)
         if stepped is not None:
             x, y = stepped
-        switched = steps.with_one(self, x, y) or steps.with_one(self, y, x)
+        switched = self._with_one_step(x, y) or self._with_one_step(y, x)
         if switched is not None:
             return switched
         known = shadow(np.multiply, x, y)
@@ -185,7 +185,7 @@ class Algebra(Emitter):
             floats = np.sqrt(np.maximum(inner.known, 0.0))
             if all(is_root(float(root), float(of)) for root, of in zip(floats.flat, inner.known.flat, strict=True)):
                 return self.broadcast(self.constant(floats), x.shape)
-        found = roots.written_out(self, self.operations[inner.node], inner)
+        found = self._root_written_out(self.operations[inner.node], inner)
         if found is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
             return self.broadcast(found, x.shape)
@@ -212,11 +212,11 @@ class Algebra(Emitter):
         if n == 1:
             return x
         exponent = n.numerator
-        radicand = roots.radicand(self, x) if exponent > 1 else None
+        radicand = self._radicand(x) if exponent > 1 else None
         if radicand is not None:
             even = self.given(self.power(radicand, exponent // 2), x)
             return self.multiply(even, x) if exponent % 2 else even
-        switched = steps.split(self, x)
+        switched = self._split_step(x)
         if switched is not None and exponent > 0:
             return self.multiply(self.power(switched[0], exponent), switched[1])
         known = shadow(lambda array: array**exponent, x)
@@ -259,6 +259,108 @@ class Algebra(Emitter):
         x = self.as_float(x)
         fills = None if x.fills is None else np.cumsum(np.asarray(masks.lost(x.fills, self.line)), axis)
         return self._emit("cumulative_sum", [x], x.shape, {"axis": axis}, known=known, fills=fills)
+
+    # --- roots that meet other operations (axiom "roots")
+
+    def _root_written_out(self, one: Operation, x: Value) -> Value | None:
+        """Returns √x where it follows from the roots of what x is computed from; None if it doesn't.
+
+        Args:
+          one: the operation that computes x.
+        """
+        inputs = [self._values[each] for each in one.inputs]
+        if one.name == "inverse":
+            return self.inverse(self.root(inputs[0]))
+        if one.name == "reshape":
+            return self.reshape(self.root(inputs[0]), x.shape)
+        if one.name == "power" and one.attributes["exponent"] % 2 == 0:
+            return self.power(self.absolute(inputs[0]), one.attributes["exponent"] // 2)
+        if one.name == "multiply" and one.inputs[0] == one.inputs[1]:
+            return self.absolute(inputs[0])
+        is_scaled = any(each.known is not None for each in inputs)
+        signs = [self._signs.never_negative(each) for each in one.inputs]
+        if one.name == "multiply" and not is_scaled and (all(signs) or any(map(self._signs.positive, one.inputs))):
+            return self.multiply(*map(self.root, inputs))
+        return None
+
+    def _radicand(self, x: Value) -> Value | None:
+        """Returns what x consists of the roots of; None if it doesn't."""
+        one = self.operations[x.node or 0]
+        if one.name == "root":
+            return self._values[one.inputs[0]]
+        if one.name not in ("reshape", "broadcast", "concatenate"):
+            return None
+        parts = [self._radicand(self._values[each]) for each in one.inputs]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        if one.name == "concatenate":
+            return self.concatenate(found, one.attributes["axis"])
+        return (self.reshape if one.name == "reshape" else self.broadcast)(found[0], x.shape)
+
+    def _met_root(self, x: Value, y: Value) -> Value | None:
+        """Reads a radicand v that is multiplied or divided by its own root as the root's square (axiom "roots").
+
+        (1/√v)/v becomes (1/√v)³: JAX's derivative of 1/√v has the first, PyTorch's the second.
+        """
+        if x.node == y.node and (squared := self._radicand(x)) is not None:
+            return squared
+        x, y = self._inner(x), self._inner(y)
+        if x.node is None or y.node is None:
+            return None
+        left, right = self.operations[x.node], self.operations[y.node]
+        if left.name == "inverse" and self.operations[left.inputs[0]].name == "root":
+            read = self.operations[left.inputs[0]].inputs[0]
+            if right.name == "inverse" and right.inputs[0] == read:
+                return self.power(x, 3)
+            if y.node == read:
+                return self._values[left.inputs[0]]
+        if left.name == "root" and right.name == "inverse" and right.inputs[0] == left.inputs[0]:
+            return self.inverse(x)
+        return None
+
+    # --- products with a step s, a function whose values are 0 and 1: s · s is s
+
+    def _simpler_with_step(self, x: Value, y: Value) -> tuple[Value, Value] | None:
+        """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
+        and s · y is s · a if y is a wherever s is 1."""
+        assert x.node is not None
+        assert y.node is not None
+        one, negated = self.operations[y.node], self._negated.get(y.node)
+        if one.name == "step" and one.inputs[0] == x.node and not one.attributes["reflects"]:
+            return x, self.as_float(self._loose_step(x))
+        if negated is not None and negated.node is not None:
+            read = self.operations[self.operations[negated.node].inputs[0]]
+            if read.name == "negate" and read.inputs[0] == x.node:
+                return x, self.as_float(self._loose_step(x))
+        chosen = self._chosen.get(x.node)
+        if chosen is not None and chosen[0] == y.node:
+            return self.broadcast(chosen[1], x.shape), y
+        if chosen is not None and negated is not None and chosen[0] == negated.node:
+            return self.broadcast(chosen[2], x.shape), y
+        return None
+
+    def _with_one_step(self, x: Value, y: Value) -> Value | None:
+        """Returns the product of x = a · s with y = b · s or y = s as one with a single s, if s is a step: s² = s."""
+        ours, theirs = self._split_step(x), self._split_step(y)
+        if ours is None:
+            return None
+        rest, flag = ours
+        if y.node == flag.node:
+            return x
+        if theirs is None or theirs[1].node != flag.node:
+            return None
+        return self.multiply(self.multiply(rest, theirs[0]), flag)
+
+    def _split_step(self, x: Value) -> tuple[Value, Value] | None:
+        """Returns a and s of a product a · s with a step s."""
+        assert x.node is not None
+        one = self.operations[x.node]
+        if one.name == "multiply":
+            for rest, flag in (one.inputs, one.inputs[::-1]):
+                if self.operations[flag].name == "step":
+                    return self._values[rest], self._values[flag]
+        return None
 
     # --- comparisons
 

@@ -55,6 +55,23 @@ class Builder(Algebra):
                 return self._values[self.operations[exp].inputs[0]], self._values[factor]
         return None
 
+    # --- choices
+
+    def as_float(self, x: Value) -> Value:
+        if x.table is None or x.kind in ("float", "indicator"):
+            return super().as_float(x)
+        assert x.node is not None
+        return self.number_of_choice(x.node, x.table)
+
+    def number_of_choice(self, node: int, table: np.ndarray) -> Value:
+        """Returns the number that a table has for the entry that is chosen."""
+        numbers, ones = self._values[node], table == 1
+        if ((table == 0) | ones).all() and ones.sum(-1).max() <= 1:
+            count = table.shape[-1]
+            first = np.arange(table.size // count).reshape(table.shape[:-1]) * count
+            return self.take(numbers, np.where(ones.any(-1), first + ones.argmax(-1), -1))
+        return self.sum(self.multiply(numbers, self.constant(table.astype(np.float64))), (table.ndim - 1,))
+
     # --- functions
 
     def exp(self, x: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -12,10 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jax_transformer.proof.certificate_text import VERIFY, certificate_lines, certificate_summary
+from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
-from jax_transformer.proof.rechecking import changes, shown
 from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
@@ -31,6 +31,17 @@ MOST_AXES = 32
 """The most axes of an input."""
 PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
 """Exit codes. (2 is a user's mistake.)"""
+VERIFY = (
+    "jax-transformer parity --verify FILE with the programs once more, named as for --prove: MODEL and --reference, or "
+    "--candidate and --reference. Nothing that this file names is imported or run."
+)
+"""How a certificate is verified, as each says."""
+MOST_NAMES = 3
+"""Names of different outputs that a line lists."""
+NOT_COMPARED = "versions, the command, and what was measured in floats"
+"""What a certificate tells and nothing makes again bit by bit on another machine."""
+LONGEST = 80
+"""The most characters of a value of a certificate that a line shows."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +227,8 @@ class Certificate:
         """Returns what differs from a certificate that was made again of the same programs, a line each; [] if this one
         holds.
 
-        All is compared but versions, the command, folders of source files, and what was measured in floats.
+        All is compared but versions, the command, folders of source files, and what was measured in floats. Those
+        differ between machines.
 
         Example:
           >>> import numpy as np
@@ -227,7 +239,12 @@ class Certificate:
           >>> Certificate.from_json(text).changes(prove(*programs, **arrays))
           []
         """
-        return changes(self, again)
+        return [
+            *_changes_of_whole(self, again),
+            *_changes_of_stages(self, again),
+            *_changes_of_tasks(self, again),
+            *_changes_of_difference(self, again),
+        ]
 
     def arrays(self, path: str = "certificate") -> dict[str, np.ndarray]:
         """Returns inputs as arrays: ids and masks as they are, floats as ones.
@@ -235,13 +252,13 @@ class Certificate:
         Raises:
           ValueError: they have too many elements, or values that aren't of their shape and dtype.
         """
-        return {name: _array(held, f"{path}: inputs: {shown(name)}") for name, held in self._limited(path)}
+        return {name: _array(held, f"{path}: inputs: {_shown(name)}") for name, held in self._limited(path)}
 
     def _limited(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         total = 0
         for name, held in self.inputs.items():
             total += math.prod(held["shape"])
-            CERTIFICATE_ELEMENTS.check(total, f"{path}: inputs: {shown(name)}")
+            CERTIFICATE_ELEMENTS.check(total, f"{path}: inputs: {_shown(name)}")
             yield name, held
 
     def lines(self, *, verbose: bool = False) -> Iterator[str]:
@@ -250,11 +267,23 @@ class Certificate:
         Args:
           verbose: with the names of all arrays, the digests of the programs, and versions.
         """
-        return certificate_lines(self, verbose)
+        for line in _lines(self, verbose):  # of a stranger's file, too
+            yield "".join(each if each.isprintable() else "\ufffd" for each in line)
 
     def summary(self) -> list[str]:
         """Returns the verdict in a line, and below it where a difference begins, for the report of a comparison."""
-        return certificate_summary(self)
+        proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
+        unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
+        found = self.difference
+        if found is not None and self.verdict == "refuted":
+            first, *places = (*_difference_lines(found), *_witness_lines(found["witness"]))
+            return [f"two functions, {first}", *(f"  {place}" for place in places)]
+        if not proven:
+            return ["unknown", *(f"    {reason}" for reason in unknown)]
+        error = math.ceil(self.log2_error)
+        which = ("the weights" if self.conditions else "all weights") + _domain(self)
+        text = f"one function for {which}: {proven} (wrong with a probability below 2^{error})"
+        return [text, *_condition_lines(self), *(f"    unknown of {reason}" for reason in unknown)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -339,3 +368,238 @@ def _task(held: dict[str, Any]) -> TaskProof:
 
 def _tuples(held: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in held.items()}
+
+
+# --- text
+
+
+def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
+    yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
+    if certificate.verdict == "proven":
+        which = "the weights" if certificate.conditions else "all weights"
+        domain = _domain(certificate)
+        yield f"the same function of the weights at these shapes, ids and masks, for {which}{domain}"
+    yield from _condition_lines(certificate)
+    if certificate.difference is not None:
+        yield from _difference_lines(certificate.difference)
+        yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
+        if (output := _same_output(certificate)) is not None:
+            yield f"  {output:10s} is the same at this point: what differs is inside"
+    yield ""
+    for stage in certificate.stages:
+        yield from _stage_lines(stage, verbose)
+    if certificate.tasks:
+        yield ""
+        points = sum(len(task.points) for task in certificate.tasks)
+        if certificate.verdict == "proven":
+            yield f"error    wrong with a probability below 2^{math.ceil(certificate.log2_error)}, at {points} points"
+        for name, where in certificate.axioms.items():
+            yield f"axiom    {name}: {AXIOMS[name].split('. ')[0].rstrip('.')}{_used(where)}"
+    for cast in certificate.narrowing:
+        yield f"without  a cast to {cast}, which rounds: the proof is of the program without it"
+    for name in certificate.allowed:
+        yield f"allowed  {name}: the ids show no such difference, and nothing is claimed of it"
+    yield f"verify   {VERIFY}"
+    if verbose:
+        yield from _origin_lines(certificate)
+
+
+def _condition_lines(certificate: Certificate) -> Iterator[str]:
+    """Yields for which weights alone the verdict holds."""
+    for condition in certificate.conditions:
+        yield f"  where {condition}: gradients are summed, and an optimizer that has them apart makes them differ"
+
+
+def _origin_lines(certificate: Certificate) -> Iterator[str]:
+    """Yields which programs were compared, and by which versions."""
+    for task in certificate.tasks:
+        for side in ("candidate", "reference"):
+            program = getattr(task, side)
+            yield f"program  {program.sha256}, {program.operations} operations: {side}, {', '.join(task.stages)}"
+    yield from (f"version  {name} {version}" for name, version in certificate.environment.items())
+
+
+def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"first at {found['name']}"
+    for side in ("candidate", "reference"):
+        place = found[side]
+        if place is not None:
+            numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
+            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
+    if found["float64"] is not None:
+        yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
+    if found["digits"] is not None:
+        yield f"  60 digits  differ by {found['digits']:.2e} at random weights"
+
+
+def _same_output(certificate: Certificate) -> str | None:
+    """Returns the output's name if programs part inside, and return the same at that point."""
+    forward = next((stage for stage in certificate.stages if stage.name == "forward" and stage.different), None)
+    if forward is None:
+        return None
+    name = "output" if "output" in (*forward.equal, *forward.different) else "logits"
+    return name if name in forward.equal else None
+
+
+def _stage_lines(stage: StageProof, verbose: bool) -> Iterator[str]:
+    marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
+    count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
+    alone = f", {len(stage.alone)} on one side alone" if stage.alone else ""
+    yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}{alone}"
+    if verbose:
+        for mark, names in (("✓", stage.equal), ("✗", stage.different), ("on one side alone:", stage.alone)):
+            yield from (f"    {mark} {name}" for name in names)
+    elif stage.different:
+        more = len(stage.different) - MOST_NAMES
+        yield f"    {', '.join(stage.different[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None = None) -> Iterator[str]:
+    """Yields what came of a search for weights on which a difference shows.
+
+    Args:
+      is_of_command: whether to say how the command writes the weights, or how a program gets them; None: neither.
+    """
+    if found is None:
+        return
+    if found["found"]:
+        way = {True: "; --witness FILE writes them", False: "; the certificate's witness has them", None: ""}[
+            is_of_command
+        ]
+        shown = f"{found['output']}, by a relative RMS of {found['difference']:.1e} (gate {found['gate']:.0e})"
+        yield f"  witness    {found['weights']} show it in float64: {shown}{way}"
+    elif found["difference"] is not None:
+        rounding = ", which rounding explains" if found["difference"] > found["gate"] else ""
+        largest = f"the largest relative RMS is {found['difference']:.1e}{rounding}"
+        yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"
+    else:
+        yield f"  witness    none: both sides are finite on none of {found['kinds']} kinds of weights"
+
+
+def _domain(certificate: Certificate) -> str:
+    """Says that weights are left out for which the programs aren't defined, if there may be any."""
+    return " for which both are defined" if "domains" in certificate.axioms else ""
+
+
+def _used(where: tuple[str, ...]) -> str:
+    shown = [one for one in where if one]
+    if not shown:
+        return ""
+    more = len(shown) - MOST_NAMES
+    return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
+
+
+# --- what changed since, for a certificate that may come from a stranger
+
+
+def _shown(value: Any) -> str:
+    """Returns a value of a certificate in one line of printable characters."""
+    text = value if isinstance(value, str) else repr(value)
+    text = "".join(each if each.isprintable() else "\ufffd" for each in text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _changes_of_whole(before: Certificate, now: Certificate) -> Iterator[str]:
+    names = [tuple(stage.name for stage in one.stages) for one in (before, now)]
+    if names[0] != names[1]:
+        yield f"stages: {_shown(', '.join(names[0]))} then, {', '.join(names[1])} now"
+    for what in ("kind", "candidate", "reference", "allowed", "conditions", "seed"):
+        then, now_is = getattr(before, what), getattr(now, what)
+        if then != now_is:
+            yield f"{what}: {_shown(then)} then, {_shown(now_is)} now"
+    if before.inputs != now.inputs:
+        yield from _changes_of_inputs(before, now)
+    if len(before.tasks) != len(now.tasks):
+        yield f"{len(before.tasks)} pairs of programs then, {len(now.tasks)} now"
+
+
+def _changes_of_inputs(before: Certificate, now: Certificate) -> Iterator[str]:
+    for name in dict.fromkeys((*before.inputs, *now.inputs)):
+        then, now_is = ({"shape": "none", "dtype": "none", **one.inputs.get(name, {})} for one in (before, now))
+        if then == now_is:
+            continue
+        if [then[what] for what in ("shape", "dtype")] == [now_is[what] for what in ("shape", "dtype")]:
+            yield f"the ids are others: {_shown(name)}"
+        else:
+            was, is_now = (f"{_shown(list(one['shape']))} {_shown(one['dtype'])}" for one in (then, now_is))
+            yield f"inputs: {_shown(name)} was {was}, and is {is_now}"
+
+
+def _changes_of_stages(before: Certificate, now: Certificate) -> Iterator[str]:
+    for old, new in zip(before.stages, now.stages, strict=False):
+        if sorted(old.alone) != sorted(new.alone):
+            yield f"{new.name}: {len(old.alone)} arrays of one side then, {len(new.alone)} now"
+        if _decided(old) != _decided(new):
+            yield f"{new.name}: {old.verdict}, {len(old.equal)} arrays then; {new.verdict}, {len(new.equal)} now"
+        elif _without_folders(old.reason) != _without_folders(new.reason):
+            yield f"{new.name}: {_shown(old.reason or 'no reason')} then; {_shown(new.reason or 'no reason')} now"
+
+
+def _decided(stage: StageProof) -> tuple[Any, ...]:
+    return stage.verdict, sorted(stage.equal), sorted(stage.different)
+
+
+def _changes_of_tasks(before: Certificate, now: Certificate) -> Iterator[str]:
+    for old, new in zip(before.tasks, now.tasks, strict=False):
+        of = ", ".join(new.stages)
+        if old.stages != new.stages:
+            yield f"{of}: programs of {_shown(', '.join(old.stages))} then"
+        for side in ("candidate", "reference"):
+            then, now_is = getattr(old, side), getattr(new, side)
+            if then.sha256 != now_is.sha256:
+                yield f"{of}: the {side}'s program was {then.sha256[:12]}…, and is {now_is.sha256[:12]}…"
+            for what in ("operations", "lowered", "inputs"):
+                if getattr(then, what) != getattr(now_is, what):
+                    yield f"{of}: the {side}'s {what} are others"
+        if old.points != new.points:
+            yield f"{of}: evaluated at other points"
+        if (old.degree, old.values) != (new.degree, new.values):
+            yield f"{of}: {_counted(old)} then, {_counted(new)} now"
+        if _granted(old) != _granted(new):
+            yield f"{of}: granted {_granted_text(old)} then; {_granted_text(new)} now"
+
+
+def _counted(task: TaskProof) -> str:
+    return f"degree {_shown(task.degree)} and {_shown(task.values)} values"
+
+
+def _granted(task: TaskProof) -> tuple[Any, ...]:
+    """Returns what a proof takes for granted: axioms, casts that it leaves out, and the bound on its error."""
+    axioms = {name: [*map(_without_folders, where)] for name, where in task.axioms.items()}
+    casts = [[*map(_without_folders, side.narrowing)] for side in (task.candidate, task.reference)]
+    return axioms, casts, _rounded(task.log2_error)
+
+
+def _granted_text(task: TaskProof) -> str:
+    casts = sum(len(side.narrowing) for side in (task.candidate, task.reference))
+    places = sum(map(len, task.axioms.values()))
+    axioms = f"{', '.join(sorted(task.axioms))} in {places} places" if task.axioms else "no axiom"
+    return f"{axioms}, {casts} casts, an error of 2^{task.log2_error:.2f}"
+
+
+def _changes_of_difference(before: Certificate, now: Certificate) -> Iterator[str]:
+    then, now_is = before.difference, now.difference
+    if (then is None) != (now_is is None):
+        yield f"a difference {'was told, and there is none' if now_is is None else 'is found that was not told'}"
+    elif then is not None and now_is is not None and _facts_of(then) != _facts_of(now_is):
+        yield f"the difference was told at {_shown(then['name'])}, or with other facts; it is at {now_is['name']}"
+
+
+def _facts_of(difference: Any) -> Any:
+    """Returns what is told of a difference without what was measured in floats."""
+    places = [
+        None
+        if (place := difference[side]) is None
+        else {**place, "line": _without_folders(place["line"]), "masks": _without_folders(place["masks"])}
+        for side in ("candidate", "reference")
+    ]
+    return difference["name"], places, difference["point"], _rounded(difference["digits"])
+
+
+def _rounded(number: float | None) -> str:
+    return "none" if number is None or not math.isfinite(number) else f"{number:.9e}"
+
+
+def _without_folders(text: str) -> str:
+    """Returns text whose source files have no folders, which differ between machines."""
+    return re.sub(r"/.*/", "", text)

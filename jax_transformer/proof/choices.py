@@ -11,20 +11,15 @@ Frameworks break ties in different ways, so rows are refused in which entries ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.emitting import MOST_ELEMENTS
 from jax_transformer.proof.programs import UnknownOperation, Value
-
-if TYPE_CHECKING:
-    from jax_transformer.proof.building import Builder
-    from jax_transformer.proof.emitting import Emitter
 
 MOST_PAIRS = 2**18
 """How many pairs of entries are looked at for ties."""
-MOST_ELEMENTS = 2**24
-"""The elements of choices at most."""
 INCREASING = ("exp", "tanh", "erf", "log", "row_exp")
 DEPENDS = "a place depends on weights"
 
@@ -122,19 +117,7 @@ def _has_own_columns(b: Builder, row: Value) -> bool:
 # --- integers
 
 
-def moved(b: Emitter, x: Value, move: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """Returns the elements of choices that a move of elements leaves, where it puts them."""
-    assert x.table is not None
-    assert x.node is not None
-    count = x.table.shape[-1]
-    elements = np.asarray(move(np.arange(x.size).reshape(x.shape)))
-    if elements.size * count > MOST_ELEMENTS:
-        raise UnknownOperation("index", b.line, f"{elements.size} places among {count}")
-    numbers = b.take(b._values[x.node], elements[..., None] * count + np.arange(count))
-    return Value(elements.shape, "int", None, numbers.node, None, x.table.reshape(-1, count)[elements])
-
-
-def computed(b: Emitter, function: Callable[..., np.ndarray], inputs: Sequence[Value]) -> Value:
+def computed(b: Builder, function: Callable[..., np.ndarray], inputs: Sequence[Value]) -> Value:
     """Returns what a function of elements makes of integers, some of which are choices by one row."""
     shape = np.broadcast_shapes(*(each.shape for each in inputs))
     inputs = [b.broadcast(each, shape) for each in inputs]
@@ -153,18 +136,8 @@ def computed(b: Emitter, function: Callable[..., np.ndarray], inputs: Sequence[V
         return b.constant(np.array(found[..., 0]))
     if found.dtype.kind in "iu":
         return Value(shape, "int", None, node, None, found)
-    number = weighted(b, node, found)
+    number = b.number_of_choice(node, found)
     return Value(shape, "indicator", None, number.node) if found.dtype == bool else number
-
-
-def weighted(b: Any, node: int, table: np.ndarray) -> Value:
-    """Returns the number that a table has for the entry that is chosen."""
-    numbers, ones = b._values[node], table == 1
-    if ((table == 0) | ones).all() and ones.sum(-1).max() <= 1:
-        count = table.shape[-1]
-        first = np.arange(table.size // count).reshape(table.shape[:-1]) * count
-        return b.take(numbers, np.where(ones.any(-1), first + ones.argmax(-1), -1))
-    return b.sum(b.multiply(numbers, b.constant(table.astype(np.float64))), (table.ndim - 1,))
 
 
 def joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof import choices, masks, undefined
+from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import half_ulp, is_meant, smallest_of, unit_of
 from jax_transformer.proof.programs import (
     Kind,
@@ -24,6 +24,9 @@ from jax_transformer.proof.programs import (
 from jax_transformer.proof.roundings import WIDEST, Roundings
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
+
+MOST_ELEMENTS = 2**24
+"""The elements of choices at most."""
 
 
 class Emitter:
@@ -133,7 +136,7 @@ class Emitter:
         if shape == x.shape:
             return x
         if x.table is not None:
-            return choices.moved(self, x, lambda array: array.reshape(shape))
+            return self.moved_choices(x, lambda array: array.reshape(shape))
         if x.size == 1 and x.known is not None and x.node is not None and self.operations[x.node].name == "constant":
             array = x.known.reshape(shape)
             attributes = {**self.operations[x.node].attributes, "array": array}
@@ -151,7 +154,7 @@ class Emitter:
         if order == tuple(range(len(order))):
             return x
         if x.table is not None:
-            return choices.moved(self, x, lambda array: array.transpose(order))
+            return self.moved_choices(x, lambda array: array.transpose(order))
         shape = tuple(x.shape[axis] for axis in order)
         return self._move("transpose", x, shape, lambda array: np.transpose(array, order), order=order)
 
@@ -161,7 +164,7 @@ class Emitter:
         if shape == x.shape:
             return x
         if x.table is not None:
-            return choices.moved(self, x, lambda array: np.broadcast_to(array, shape))
+            return self.moved_choices(x, lambda array: np.broadcast_to(array, shape))
         inner = self._inner(x)
         if inner is not x and len(inner.shape) == len(x.shape):
             return self.broadcast(inner, shape)
@@ -171,7 +174,7 @@ class Emitter:
         """Returns the elements at these places of the flat array; zero where a place is −1."""
         places = np.asarray(places, np.int64)
         if x.table is not None:
-            return choices.moved(self, x, lambda array: array.ravel()[places])
+            return self.moved_choices(x, lambda array: array.ravel()[places])
         x, places = self._source(x, places)
         if places.size == x.size and np.array_equal(places.ravel(), np.arange(x.size)):
             return self.reshape(x, places.shape)
@@ -180,6 +183,17 @@ class Emitter:
             return np.append(np.ravel(array), np.zeros(1, array.dtype))[places]
 
         return self._move("take", x, places.shape, moved, places=places)
+
+    def moved_choices(self, x: Value, move: Callable[[np.ndarray], np.ndarray]) -> Value:
+        """Returns the elements of choices that a move of elements leaves, where it puts them."""
+        assert x.table is not None
+        assert x.node is not None
+        count = x.table.shape[-1]
+        elements = np.asarray(move(np.arange(x.size).reshape(x.shape)))
+        if elements.size * count > MOST_ELEMENTS:
+            raise UnknownOperation("index", self.line, f"{elements.size} places among {count}")
+        numbers = self.take(self._values[x.node], elements[..., None] * count + np.arange(count))
+        return Value(elements.shape, "int", None, numbers.node, None, x.table.reshape(-1, count)[elements])
 
     def _source(self, x: Value, places: np.ndarray) -> tuple[Value, np.ndarray]:
         """Returns from which earlier array the elements come, through reshapes, takes, stacks, and writes elsewhere."""
@@ -277,9 +291,6 @@ class Emitter:
             return x if x.node is None else self._rewritten.get(x.node, x)
         if x.kind == "indicator":
             return Value(x.shape, "float", None, x.node)
-        if x.table is not None:
-            assert x.node is not None
-            return choices.weighted(self, x.node, x.table)
         if x.known is None:
             raise UnknownOperation("cast", self.line, "an integer depends on weights")
         return self.constant(x.known.astype(np.float64))

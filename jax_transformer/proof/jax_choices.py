@@ -93,7 +93,7 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
         return choices.computed(b, bind, inputs)
     if name in MOVES:
         with jax.enable_x64(True):
-            return choices.moved(b, inputs[0], lambda array: np.asarray(equation.primitive.bind(array, **params)))
+            return b.moved_choices(inputs[0], lambda array: np.asarray(equation.primitive.bind(array, **params)))
     if name in ("stop_gradient", "copy_p", "optimization_barrier"):
         return inputs[0]
     if name == "convert_element_type":
@@ -123,8 +123,8 @@ def _which(b: Builder, indices: Value) -> tuple[Value, Callable[[np.ndarray], np
     if not (varies.sum(-1) == 1).all():
         raise UnknownOperation("index", b.line, "an index has several parts that depend on weights")
     component = varies.argmax(-1)[..., None]
-    index = _part(b, indices, component) or choices.moved(
-        b, indices, lambda array: np.take_along_axis(array, component, -1)[..., 0]
+    index = _part(b, indices, component) or b.moved_choices(
+        indices, lambda array: np.take_along_axis(array, component, -1)[..., 0]
     )
 
     def whole(known: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ def _part(b: Builder, indices: Value, component: np.ndarray) -> Value | None:
         return None
     for part in parts:
         if place < part.shape[axis]:
-            return choices.moved(b, part, partial(np.take, indices=place, axis=-1))
+            return b.moved_choices(part, partial(np.take, indices=place, axis=-1))
         place -= part.shape[axis]
     return None
 

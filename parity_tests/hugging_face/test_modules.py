@@ -46,10 +46,10 @@ def test_a_module_that_no_config_expresses_is_named() -> None:
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
-def test_ctranslate2_is_a_witness(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctranslate2_is_a_third_program(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It computes the same; of a weight that is off by a thousandth in its directory, it tells both sides."""
     case = make_case(family, 0, folder)
-    options: dict[str, Any] = {"stages": ["witness"], **ENDS}
+    options: dict[str, Any] = {"stages": ["ctranslate2"], **ENDS}
     assert compare(case.theirs, **options).verdict == "passed"
 
     def with_another_weight(model: Model, path: Path) -> None:
@@ -63,7 +63,7 @@ def test_ctranslate2_is_a_witness(family: str, folder: Path, monkeypatch: pytest
     assert [row.verdict for row in stage.rows] == ["diverged", "diverged"]
 
 
-def test_a_witness_that_cannot_compute_the_model_leaves_the_run_inconclusive(folder: Path) -> None:
-    report = compare(make_case("umt5", 0, folder).theirs, stages=["witness"], **ENDS)
+def test_a_third_program_that_cannot_compute_the_model_leaves_the_run_inconclusive(folder: Path) -> None:
+    report = compare(make_case("umt5", 0, folder).theirs, stages=["ctranslate2"], **ENDS)
     assert report.verdict == "inconclusive"
     assert "ctranslate2 can't compute what this model computes" in str(report)

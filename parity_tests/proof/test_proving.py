@@ -18,7 +18,6 @@ from jax_transformer.parity import Certificate, ParityError, compare, prove
 from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import _stage_proof, prove_pair
 from jax_transformer.proof import Result
-from jax_transformer.proof.rechecking import changes
 from parity_tests.systems import make_case
 from torch_reference.pytorch import PytorchTransformer
 from torch_reference.trace import Trace
@@ -202,16 +201,16 @@ def test_a_system_is_proven_with_its_optimizer(certificate: Certificate) -> None
 def test_a_certificate_is_read_back(certificate: Certificate) -> None:
     again = Certificate.from_json(certificate.to_json())
     assert json.loads(again.to_json()) == json.loads(certificate.to_json())
-    assert changes(certificate, again) == []
+    assert certificate.changes(again) == []
 
 
 def test_a_changed_certificate_shows(certificate: Certificate) -> None:
     first, *rest = certificate.stages
     other = dataclasses.replace(certificate, stages=(dataclasses.replace(first, equal=first.equal[1:]), *rest))
-    assert changes(certificate, other) == ["forward: proven, 33 arrays then; proven, 32 now"]
+    assert certificate.changes(other) == ["forward: proven, 33 arrays then; proven, 32 now"]
     program = dataclasses.replace(certificate.tasks[0].candidate, sha256="0" * 64)
     task = dataclasses.replace(certificate.tasks[0], candidate=program)
-    assert "the candidate's program was" in changes(certificate, dataclasses.replace(certificate, tasks=(task,)))[-1]
+    assert "the candidate's program was" in certificate.changes(dataclasses.replace(certificate, tasks=(task,)))[-1]
 
 
 def test_a_certificate_that_claims_more_shows(certificate: Certificate) -> None:
@@ -228,7 +227,7 @@ def test_a_certificate_that_claims_more_shows(certificate: Certificate) -> None:
         {"stages": (stage, *certificate.stages[1:])},
     ]
     for claim in claims:
-        assert len(changes(dataclasses.replace(certificate, **claim), certificate)) == 1, claim
+        assert len(dataclasses.replace(certificate, **claim).changes(certificate)) == 1, claim
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 1}', '{"schema": 99, "stages": []}', "[" * 100_000])

@@ -13,16 +13,16 @@ from sample_report import ACTIVATION, UNKNOWN, make_report
 
 from jax_transformer.compare.findings import Fault, Finding, Match
 from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.report.console import FEW_ROWS, MOST_ROWS, show
+from jax_transformer.compare.report.console import FEW_ROWS, MOST_ROWS
 from jax_transformer.compare.report.console_faults import grouped
-from jax_transformer.compare.report.report import Depth, HeatMap, Report
+from jax_transformer.compare.report.report import Depth, HeatMap, Report, print_report
 
 FIRST = "encoder.layers.0.self_attention_norm"
 
 
 def printed(report: Report, width: int = 120, *, verbose: bool = True) -> list[str]:
     text = io.StringIO()
-    show(report, Console(file=text, width=width, soft_wrap=True, highlight=False), verbose=verbose)
+    print_report(report, Console(file=text, width=width, soft_wrap=True, highlight=False), verbose=verbose)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

@@ -1,15 +1,11 @@
-"""The text of a report's faults: each cause once with its nodes, and the effect on the logits."""
+"""Faults as text: each cause once, with its nodes and how certain it is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from jax_transformer.compare.findings import Fault, Match
-
-if TYPE_CHECKING:
-    from jax_transformer.compare.report.report import Effect, Report
 
 MOST_NODES = 3
 """The most nodes named for a cause, before "and 11 more"."""
@@ -21,30 +17,6 @@ REPLAY = "replay"
 """The label of a command, which is never wrapped."""
 
 
-def causes_and_effect(report: Report) -> list[list[Fact]]:
-    """Returns the facts of each cause, and then of the effect."""
-    causes = [[*facts(faults), *_nature(report, faults)] for faults in grouped(report.faults)]
-    return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
-
-
-def _nature(report: Report, faults: Sequence[Fault]) -> list[Fact]:
-    """Returns what the proof says of faults: another function, or rounding alone."""
-    natures = dict.fromkeys(nature for fault in faults if (nature := report.nature(fault)))
-    return [("proof", " or ".join(natures))] if natures else []
-
-
-def notes(report: Report) -> list[Fact]:
-    """Returns the facts of what a side writes otherwise without computing anything else."""
-    return [
-        (
-            "note",
-            f"{found[0].finding.matches[0].variant}, at {len(found)} node{'s' if len(found) > 1 else ''} of the "
-            f"{found[0].side}: the same function",
-        )
-        for found in grouped(report.notes)
-    ]
-
-
 def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
     """Groups the faults of one side that have one cause, in execution order."""
     groups: dict[tuple[str, str, str], list[Fault]] = {}
@@ -53,7 +25,7 @@ def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
     return list(groups.values())
 
 
-def facts(faults: Sequence[Fault]) -> list[Fact]:
+def fault_facts(faults: Sequence[Fault]) -> list[Fact]:
     """Returns the facts of faults with one cause: the first in detail, and the least certainty of all."""
     first, many = faults[0], len(faults) > 1
     names = [fault.finding.node for fault in faults]
@@ -109,9 +81,3 @@ def _margin(fault: Fault) -> float:
 
 def _leaves(match: Match) -> str:
     return f"{match.variant} leaves {match.residual:.2e}"
-
-
-def _effect(effect: Effect) -> str:
-    changed = f"the top-1 token changes at {effect.changed:,} of {effect.places:,} positions"
-    size = f"logits off by {effect.relative_rms:.2e} (relative RMS), {effect.max_error:.2e} at most"
-    return f"{size}; KL divergence {effect.divergence:.2e} nats; {changed}{f' ({effect.case})' if effect.case else ''}"

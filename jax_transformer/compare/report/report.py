@@ -1,20 +1,27 @@
-"""The report of a parity comparison: its verdict, JSON, page, and text."""
+"""The report of a parity comparison: its verdict, JSON, page, and text, the worst first."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.text import Text
+
 from jax_transformer.compare.findings import Fault
 from jax_transformer.compare.gates.compare import Comparison
 from jax_transformer.compare.gates.stages import Row, Stage, Verdict
+from jax_transformer.compare.report.console import STYLES, WIDE, describe, row_reasons, stage_lines, stage_table
+from jax_transformer.compare.report.console_faults import REPLAY, Fact, fault_facts, grouped
 from jax_transformer.proof.certificate import Certificate
 
 SCHEMA = 1
@@ -23,6 +30,7 @@ PASSED, NAMED, INCONCLUSIVE, UNEXPLAINED = 0, 1, 3, 4
 """Exit codes. (2 is a user's mistake.)"""
 TEXT_WIDTH = 120
 """Columns of the text report where there is no terminal to fill."""
+PROOF_MARKS = {"proven": "✓", "refuted": "✗", "unknown": "?"}
 
 
 class Depth(NamedTuple):
@@ -214,11 +222,7 @@ class Report:
         Args:
           verbose: print passing rows, versions and checksums, too.
         """
-        from rich.console import Console
-
-        from jax_transformer.compare.report.console import show
-
-        show(self, Console(soft_wrap=not sys.stdout.isatty(), highlight=False), verbose=verbose)
+        print_report(self, Console(soft_wrap=not sys.stdout.isatty(), highlight=False), verbose=verbose)
 
     def raise_for_divergence(self) -> None:
         """Raises Divergence unless the verdict is "passed"."""
@@ -236,17 +240,11 @@ class Report:
         return dataclasses.replace(self, faults=faults)
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        from jax_transformer.compare.report.console import show
-
         text = io.StringIO()
         plain = Console(
             file=text, width=TEXT_WIDTH, soft_wrap=True, highlight=False, color_system=None, force_jupyter=False
         )
-        show(self, plain)
+        print_report(self, plain)
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
@@ -265,6 +263,9 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
     from jax_transformer.pages.page import write_page
 
     write_page(Path(path), text)
+
+
+# --- JSON
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
@@ -336,3 +337,158 @@ def _error(error: Comparison) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+# --- text
+
+
+def print_report(report: Report, console: Console, *, verbose: bool = False) -> None:
+    """Prints the verdict, the causes, a line for each stage, and the worst of the rows that fail.
+
+    Args:
+      verbose: print passing rows, versions and checksums, too; otherwise the last line says where to find them.
+    """
+    _print(_headline(report), console, STYLES[report.verdict])
+    _print_facts([("doubt", doubt) for doubt in report.doubts], console)
+    for facts in filter(None, [_local(report), *_causes_and_effect(report)]):
+        _print_facts(facts, console)
+        _print("", console)
+    if report.notes or report.remarks:
+        _print_facts([*_notes(report), *(("remark", remark) for remark in report.remarks)], console)
+        _print("", console)
+    for line, stage in zip(stage_lines(report.stages), report.stages, strict=True):
+        _print(line, console, STYLES[stage.verdict])
+        for reason in (*stage.reasons, *row_reasons(stage)):
+            _print(f"    {reason}", console)
+    if report.proof is not None:
+        first, *rest = report.proof.summary()
+        width = max((len(stage.name) for stage in report.stages), default=5) + 1
+        _print(f"{PROOF_MARKS[report.proof.verdict]} {'proof:':{width}} {first}", console)
+        for line in rest:
+            _print(line, console)
+    for stage in _tabled(report, verbose):
+        _print("", console)
+        console.print(stage_table(stage, console.width, verbose))
+    if verbose:
+        if console.width < WIDE:
+            _print(f"\n{WIDE} columns have room for the largest error and its place, too.", console)
+        _print_environment(report, console)
+    else:
+        _print(f"\n{_rest(report)}", console)
+
+
+def _tabled(report: Report, verbose: bool) -> list[Stage]:
+    """Returns the stages to print tables of: those with failing rows; if there are none, verbose, those with errors."""
+    failing = [stage for stage in report.stages if any(row.verdict != "passed" for row in stage.rows)]
+    if failing or not verbose:
+        return failing
+    return [
+        stage for stage in report.stages if any(row.error is not None and not row.error.exact for row in stage.rows)
+    ]
+
+
+def _rest(report: Report) -> str:
+    """Returns the line that says what was left out, and where to find it."""
+    passed = sum(row.verdict == "passed" for stage in report.stages for row in stage.rows)
+    parts = [f"{passed:,} passing row{'' if passed == 1 else 's'}"] if passed else []
+    parts += ["versions"] if report.environment else []
+    parts += ["checksums"] if report.sha256 else []
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])) or "All rows"
+    return f"{listed}: --verbose (in Python, show(verbose=True)), or the report as JSON or HTML"
+
+
+def _print(text: str, console: Console, style: str = "") -> None:
+    console.print(Text(text, style=style), highlight=False)
+
+
+def _print_facts(facts: Sequence[Fact], console: Console) -> None:
+    """Prints labels in a column and their texts beside them, wrapped; commands stay on one line, to be copied."""
+    wrapper = textwrap.TextWrapper(max(40, console.width - 14), break_long_words=False, break_on_hyphens=False)
+    for label, text in facts:
+        for i, line in enumerate([text] if label == REPLAY else wrapper.wrap(text)):
+            console.print(Text(f"  {'' if i else label:<10}  {line}"), highlight=False, soft_wrap=True)
+
+
+def _headline(report: Report) -> str:
+    sides = f"{report.candidate} against {report.reference}"
+    if report.verdict == "passed":
+        compared = sum(len(stage.rows) for stage in report.stages)
+        arrays = "1 array within its gate" if compared == 1 else f"{compared:,} arrays within their gates"
+        return f"parity: {sides}: {arrays}{_closest(report)}"
+    first = _first_divergence(report)
+    if first is None and report.verdict == "diverged":
+        return f"{report.verdict}: {sides}\ntwo functions, though no float shows it: see the proof"
+    where = "" if first is None else f"\nfirst at {first[1].name} ({_place(*first)}): {describe(first[1])}"
+    return f"{report.verdict}: {sides}{where}"
+
+
+def _closest(report: Report) -> str:
+    """Returns a line on the row that comes closest to its gate; "" if all arrays are equal."""
+    rows = [(stage, row) for stage in report.stages for row in stage.rows if 0 < row.times_allowed < math.inf]
+    if not rows:
+        return ""
+    stage, row = max(rows, key=lambda pair: pair[1].times_allowed)
+    return f"\nclosest at {row.name} ({_place(stage, row)}): {describe(row)}"
+
+
+def _first_divergence(report: Report) -> tuple[Stage, Row] | None:
+    """Returns the first stage that diverges, and its first row that does."""
+    rows = ((stage, stage.first_divergence) for stage in report.stages)
+    return next(((stage, row) for stage, row in rows if row is not None), None)
+
+
+def _place(stage: Stage, row: Row) -> str:
+    return f"{stage.name}, {row.case}" if row.case else stage.name
+
+
+def _local(report: Report) -> list[Fact]:
+    """Returns the errors of the first divergence if no fault gives them."""
+    first = _first_divergence(report)
+    depth = next((depth for depth in report.depth if first is not None and depth.name == first[1].name), None)
+    if report.faults or depth is None:
+        return []
+    measured = {
+        "propagated": depth.propagated,
+        "local of the candidate": depth.local_candidate,
+        "local of the reference": depth.local_reference,
+    }
+    return [("error", ", ".join(f"{name} {value:.2e}" for name, value in measured.items() if not math.isnan(value)))]
+
+
+def _print_environment(report: Report, console: Console) -> None:
+    if report.environment or report.sha256:
+        _print("", console)
+    if report.environment:
+        _print(", ".join(f"{name} {value}" for name, value in report.environment.items()), console)
+    for path, digest in report.sha256.items():
+        _print(f"sha256 {digest} {path}", console)
+
+
+def _causes_and_effect(report: Report) -> list[list[Fact]]:
+    """Returns the facts of each cause, and then of the effect."""
+    causes = [[*fault_facts(faults), *_nature(report, faults)] for faults in grouped(report.faults)]
+    return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
+
+
+def _nature(report: Report, faults: Sequence[Fault]) -> list[Fact]:
+    """Returns what the proof says of faults: another function, or rounding alone."""
+    natures = dict.fromkeys(nature for fault in faults if (nature := report.nature(fault)))
+    return [("proof", " or ".join(natures))] if natures else []
+
+
+def _notes(report: Report) -> list[Fact]:
+    """Returns the facts of what a side writes otherwise without computing anything else."""
+    return [
+        (
+            "note",
+            f"{found[0].finding.matches[0].variant}, at {len(found)} node{'s' if len(found) > 1 else ''} of the "
+            f"{found[0].side}: the same function",
+        )
+        for found in grouped(report.notes)
+    ]
+
+
+def _effect(effect: Effect) -> str:
+    changed = f"the top-1 token changes at {effect.changed:,} of {effect.places:,} positions"
+    size = f"logits off by {effect.relative_rms:.2e} (relative RMS), {effect.max_error:.2e} at most"
+    return f"{size}; KL divergence {effect.divergence:.2e} nats; {changed}{f' ({effect.case})' if effect.case else ''}"

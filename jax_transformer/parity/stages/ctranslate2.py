@@ -1,4 +1,4 @@
-"""The stage `witness`: CTranslate2, a third program, scores the same sentences with the candidate's exported weights.
+"""The stage `ctranslate2`: a third program scores the same sentences with the candidate's exported weights.
 
 Each side's log-probabilities in float32 are the measure: CTranslate2 must be about as near to what the side computes in
 float64 as the side itself is in float32."""
@@ -25,7 +25,7 @@ from jax_transformer.storage.model_directory import Model
 ROWS = 6
 
 
-def run_witness(pair: Pair, own: Problem, seed: int, results: RunResults) -> Stage:
+def compare_with_ctranslate2(pair: Pair, own: Problem, seed: int, results: RunResults) -> Stage:
     """Compares each side's log-probabilities of target tokens with CTranslate2's.
 
     Raises:
@@ -36,13 +36,13 @@ def run_witness(pair: Pair, own: Problem, seed: int, results: RunResults) -> Sta
     scored = _scored(pair, problem)
     rows: tuple[Row, ...] = ()
     for name, side in pair.sides.items():
-        results.progress(f"witness: the {name}")
+        results.progress(f"ctranslate2: the {name}")
         row = f"log-probabilities, CTranslate2 against the {name}"
         measured, truth = (
             {row: _log_probs(side.forward(problem, dtype)["logits"], problem.labels)}
             for dtype in ("float32", "float64")
         )
-        stage = compare_stage("witness", {row: scored}, measured, truth=truth, dtypes={row: "float32"})
+        stage = compare_stage("ctranslate2", {row: scored}, measured, truth=truth, dtypes={row: "float32"})
         rows += stage.rows
     return replace(stage, rows=rows)
 
