@@ -69,6 +69,8 @@ class Task:
     """Outputs that no rule computes on one side, by the candidate's names → why."""
     reads_rounded: bool = True
     """Whether axiom "rounded constants" may be used."""
+    only_defined: frozenset[str] = frozenset()
+    """Outputs that are only compared in where they are defined: a loss, if its gradients are outputs."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def _decide(task: Task, seed: int) -> Result:
             reason = OTHER_DOMAINS.format(min(other_domains), _doubts(task))
             return Result("unknown", alone=alone, reason=reason)
         if len(patterns) == 1 and _is_doubtful(task):
-            if not is_defined_somewhere(task, named, seeds):
+            if not is_defined_somewhere(task, [*named, *task.only_defined], seeds):
                 return Result("unknown", alone=alone, reason=UNDEFINED.format(_doubts(task)))
             axioms["domains"] = dict.fromkeys(_doubtful_lines(task))
         if len(patterns) == 1:
@@ -303,7 +305,9 @@ def _other_domains(task: Task, named: Sequence[str], kept: tuple[Kept, Kept]) ->
     shown = shown_by(programs, kept)
     ours, theirs = (requirements_of(program, of, shown, sets) for program, of in zip(programs, kept, strict=True))
     aligned = task.align(theirs)
-    return tuple(name for name in named if not np.array_equal(ours[name], np.asarray(aligned[name])))
+    return tuple(
+        name for name in (*named, *task.only_defined) if not np.array_equal(ours[name], np.asarray(aligned[name]))
+    )
 
 
 def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
@@ -511,7 +515,8 @@ def _shared(task: Task) -> tuple[list[str], tuple[str, ...]]:
     theirs = task.align(shapes)
     ours = task.candidate.outputs
     alone = (*(name for name in ours if name not in theirs), *(name for name in theirs if name not in ours))
-    return [name for name in ours if name in theirs], tuple(name for name in alone if name not in task.unknown)
+    named = [name for name in ours if name in theirs and name not in task.only_defined]
+    return named, tuple(name for name in alone if name not in task.unknown)
 
 
 def _log2_error(bounds: Bounds, points: Sequence[Point]) -> float:

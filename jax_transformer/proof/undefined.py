@@ -34,16 +34,22 @@ Kept = Mapping[int, np.ndarray]
 
 def required(one: Operation, values: Sequence[Value], signs: Signs, operations: Sequence[Operation]) -> Requirement:
     """Returns what a root, a logarithm or an inverse requires."""
-    x = one.inputs[0]
-    is_known = values[x].known is not None
-    if one.name == "root":
-        is_shown = is_known or signs.never_negative(x)
-        return Requirement(*_reduced("not negative", x, operations, signs), is_shown)
-    is_nonzero = is_known or signs.nonzero(x) or signs.has_one_zero_set(x)
-    if one.name == "inverse":
-        return Requirement(*_reduced("not zero", x, operations, signs), is_nonzero, not is_nonzero)
-    is_shown = is_known or signs.positive(x) or (is_nonzero and signs.never_negative(x))
-    return Requirement(*_reduced("positive", x, operations, signs), is_shown, not is_nonzero)
+    x, kind = one.inputs[0], REQUIRES[one.name]
+    is_shown = _is_shown(kind, x, values, signs)
+    reduced = _reduced(kind, x, operations, signs)
+    if is_shown and not _is_shown(*reduced, values, signs):
+        reduced = kind, x  # √y isn't zero where it is defined: nothing is shown of y
+    return Requirement(*reduced, is_shown, kind != "not negative" and not _is_shown("not zero", x, values, signs))
+
+
+def _is_shown(kind: RequiredKind, node: int, values: Sequence[Value], signs: Signs) -> bool:
+    """Returns whether a value is of a kind for almost all weights for which it is defined."""
+    if values[node].known is not None:
+        return True
+    if kind == "not negative":
+        return signs.never_negative(node)
+    is_nonzero = signs.nonzero(node) or signs.has_one_zero_set(node)
+    return is_nonzero if kind == "not zero" else signs.positive(node) or (is_nonzero and signs.never_negative(node))
 
 
 def _reduced(

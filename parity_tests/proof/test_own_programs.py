@@ -70,6 +70,26 @@ def test_both_optimizers_may_be_of_a_user() -> None:
     assert [one.stages[0].verdict for one in proofs] == ["proven", "refuted"]
 
 
+@pytest.mark.usefixtures("one_step")
+@pytest.mark.parametrize(
+    ("more", "verdict"),
+    [
+        (lambda logits: 1.0, "proven"),  # which no gradient shows
+        (lambda logits: torch.log(-1 - (logits**2).sum()).detach(), "unknown"),
+    ],
+)
+def test_steps_are_defined_where_the_loss_is(more: Any, verdict: str) -> None:
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return user_programs.loss(logits, labels) + more(logits)
+
+    def sgd(module: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(module.parameters(), 0.01)
+
+    programs = {"loss": loss, "jax_loss": user_programs.jax_loss, "optimizer": sgd, "jax_optimizer": optax.sgd(0.01)}
+    (stage,) = proof("steps", **programs).stages[:1]
+    assert stage.verdict == verdict, stage.reason
+
+
 def test_both_losses_may_be_of_a_user() -> None:
     programs = {"loss": user_programs.loss, "jax_loss": user_programs.jax_loss}
     assert proof("loss", **programs).verdict == "proven"

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from jax_transformer.parity import prove
 from jax_transformer.proof import Result, UnknownOperation, decide
 from proof.pairs import Function, Pair, Side, in_jax, in_torch
 
@@ -279,6 +280,27 @@ PAIRS: dict[str, tuple[Side, Side, str]] = {
         "unknown",
     ),
     "0 times a root": (of_jax(lambda w: w + 0 * jnp.sqrt(w)), of_jax(lambda w: w), "unknown"),
+    "0 divided by a root": (of_jax(lambda w: w + 0 / jnp.sqrt(w)), of_torch(lambda w: 1 * w), "unknown"),
+    "a root divided by itself": (
+        of_jax(lambda w: w * (jnp.sqrt(w) / jnp.sqrt(w))),
+        of_jax(lambda w: w),
+        "unknown",
+    ),
+    "0 times the logarithm of a root": (
+        of_jax(lambda w: w + 0 * jnp.log(jnp.sqrt(w))),
+        of_jax(lambda w: w),
+        "unknown",
+    ),
+    "0 times the logarithm of 1 divided by a root": (
+        of_jax(lambda w: w + 0 * jnp.log(1 / jnp.sqrt(w))),
+        of_jax(lambda w: w),
+        "unknown",
+    ),
+    "a root, and one divided by itself": (
+        of_jax(lambda w: jnp.sqrt(w) + 0 / jnp.sqrt(w)),
+        of_torch(lambda w: torch.sqrt(w)),
+        "proven",
+    ),
     "a sum of roots": (of_jax(lambda w: jnp.sqrt(w).sum(-1)), of_torch(lambda w: w.sqrt().sum(-1)), "proven"),
     "a sum of roots, and of |w|": (of_jax(lambda w: jnp.sqrt(w)), of_jax(lambda w: jnp.sqrt(jnp.abs(w))), "unknown"),
     "two logarithms": (of_jax(lambda w: jnp.log(w)), of_jax(lambda w: 2 * jnp.log(w)), "refuted"),
@@ -417,6 +439,11 @@ PAIRS: dict[str, tuple[Side, Side, str]] = {
         gradient_in_torch(lambda w: w.norm(dim=-1)),
         "proven",
     ),
+    "the gradient of a root's square": (
+        gradient_in_jax(lambda w: jnp.sqrt(w) ** 2),
+        gradient_in_torch(lambda w: 1 * w),
+        "unknown",
+    ),
     "the gradient of w log w": (
         gradient_in_jax(lambda w: w * jnp.log(w)),
         gradient_in_torch(lambda w: w * torch.log(w)),
@@ -446,3 +473,20 @@ def test_verdicts_are_true(name: str) -> None:
     found, result = verdict(candidate, reference)
     assert_true(found, candidate, reference)
     assert found == expected, result and (result.reason, result.difference)
+
+
+UNREAD: dict[str, tuple[Any, Any]] = {
+    "NaN for all weights": (lambda p, i: p["w"] + jnp.inf - jnp.inf, lambda p, i: 1 * p["w"]),
+    "NaN for all weights, and another function": (lambda p, i: p["w"] + jnp.inf - jnp.inf, lambda p, i: 2 * p["w"]),
+    "NaN of a function without a rule": (lambda p, i: p["w"] + 0 * jnp.arctanh(2 + p["w"] ** 2), lambda p, i: p["w"]),
+    "NaN at an index that isn't there": (lambda p, i: jnp.take(p["w"], 99) + p["w"], lambda p, i: 2 * p["w"]),
+}
+
+
+@pytest.mark.parametrize("name", list(UNREAD))
+def test_gradients_of_an_output_that_no_rule_computes_are_unknown(name: str) -> None:
+    """It may be undefined where they seem to be defined."""
+    certificate = prove(*UNREAD[name], inputs={}, weights={"w": np.ones(SHAPE)})
+    assert [stage.verdict for stage in certificate.stages] == ["unknown", "unknown"]
+    assert certificate.stages[0].reason in certificate.stages[1].reason
+    assert certificate.difference is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -70,7 +70,8 @@ class Lowered:
 
     def steps(self) -> Task:
         """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
-        optimizer of its own. It changes the reference's module."""
+        optimizer of its own. The losses need only be defined for the same weights. It changes the reference's
+        module."""
         import torch
 
         self._check_tied()
@@ -88,7 +89,8 @@ class Lowered:
             return proof_torch.steps(self.reference, self._module, tensor, self.problem, STEPS)
 
         more: tuple[dict[str, Any], dict[str, Any]] = ({}, {}) if has_own else ({RATES: rates}, {RATES: tensor})
-        return self._task(ours, theirs, *more, tuple(map(after, STEPS)))
+        task = self._task(ours, theirs, *more, tuple(map(after, STEPS)))
+        return replace(task, only_defined=frozenset((LOSS,)))
 
     def carried(self, leaves: Arrays) -> tuple[Arrays, Arrays]:
         """Returns weights by path as both programs read them, and the rates of optimizer steps."""

@@ -66,7 +66,8 @@ def _tracing(side: JaxSide | FunctionSide) -> AbstractContextManager[Any]:
 def steps(
     side: JaxSide | FunctionSide, params: Any, rates: Any, problem: Problem, shown: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Returns the parameters after some optimizer steps.
+    """Returns the parameters after some optimizer steps, and the first loss. (All are one function of the parameters
+    before.)
 
     Args:
       rates: the learning rates, [steps].
@@ -92,6 +93,7 @@ def steps(
             tokens = step.count(batch)
             mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
             state, _ = step.update(state, mean, tokens, cut(gradients, is_weight=False))
+            found.setdefault(LOSS, mean)
             if number in shown:
                 found |= _named(after(number), state.params)
             state = state._replace(params=cut(state.params, is_weight=True))

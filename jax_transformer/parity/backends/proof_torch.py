@@ -42,7 +42,7 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
 def steps(
     side: TorchSide, module: nn.Module, rates: torch.Tensor, problem: Problem, shown: tuple[int, ...]
 ) -> dict[str, torch.Tensor]:
-    """Returns the parameters after some optimizer steps, by the names of the state_dict."""
+    """Returns the parameters after some optimizer steps, by the names of the state_dict, and the first loss."""
     from jax_transformer.proof.torch_programs import cut
 
     program = side.programs.optimizer or _Built(side.rules.train, rates)
@@ -52,7 +52,9 @@ def steps(
         for number in range(1, max(shown) + 1):
             clear_gradients(program, optimizer)
             logits, _ = side.reference.outputs(module, *_tensors(problem))
-            side._loss(logits, problem).backward()
+            loss = side._loss(logits, problem)
+            found.setdefault(LOSS, loss)
+            loss.backward()
             cut([one.grad for one in module.parameters() if one.grad is not None], is_weight=False)
             take_step(program, optimizer)
             if number in shown:

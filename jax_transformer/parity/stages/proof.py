@@ -150,6 +150,10 @@ class Collected:
         except (UnknownOperation, CannotRun) as error:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
+        if "gradients" in names and self.output in task.unknown:  # and so, perhaps, undefined: its gradients are, too
+            reason = f"they are defined only where the output is: {task.unknown[self.output]}"
+            self.stages += [StageProof(name, "unknown", reason=reason) for name in names]
+            return
         result = decide(task, seed=self.seed)
         inside = result.different if self.inside.issuperset(result.different) else ()
         if inside:
