@@ -103,7 +103,7 @@ def test_a_model_with_such_an_attention_is_inconclusive() -> None:
         for name, parameter in module.named_parameters():
             if name.endswith("linears.0.weight"):  # of queries
                 parameter *= 1000.0
-    ids = {"source_pad_id": 2, "target_pad_id": 2, "decoder_start_id": 0, "eos_id": 1}
+    ids: dict[str, Any] = {"source_pad_id": 2, "target_pad_id": 2, "decoder_start_id": 0, "eos_id": 1}
     report = compare(
         module.eval(), dialect="harvard", num_heads=2, **ids, stages=["forward"], dtypes=["bfloat16"], seed=0
     )

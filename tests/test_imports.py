@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "parity.gates": {"numpy"},
+    "parity.gates": {"ml_dtypes", "numpy"},
     "parity.oracle": {"numpy"},
     "parity.names": set(),
     "parity.faults": {"numpy"},

@@ -118,7 +118,7 @@ def test_weights_move_in_the_last_bit() -> None:
 
 
 def test_numbers_of_bfloat16_move_to_the_next() -> None:
-    values = A.astype(ml_dtypes.bfloat16).astype(np.float32)
+    values: np.ndarray = A.astype(ml_dtypes.bfloat16).astype(np.float32)
     moved = nudged({"a": values, "zero": np.zeros(3, np.float32)}, "bfloat16")
     assert moved["a"].dtype == np.float32
     assert np.array_equal(moved["a"].astype(ml_dtypes.bfloat16).astype(np.float32), moved["a"])
