@@ -178,7 +178,11 @@ def exchanged(self: relative_vectors.RelativeVectors, query: Tensor) -> Tensor:
 
 MISTAKES: dict[str, tuple[str, Mistake, set[str]]] = {
     "layout": ("rotary", other_option(rotary_halves=True), {"rotary: pairs of the two halves"}),
-    "base": ("rotary in cross-attention", other_option(rotary_base=500000.0), {"rotary: base 500000"}),
+    "base": (
+        "rotary in cross-attention",
+        other_option(rotary_base=500000.0),
+        {"rotary: base 500,000 instead of 10,000"},
+    ),
     "position": (
         "all at once",
         other_function(transformer, "rotate", queries_one_too_far),

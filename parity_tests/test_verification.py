@@ -102,7 +102,7 @@ def test_unknown_faults_are_found_and_not_named() -> None:
 OF_MECHANISMS = {
     "mechanisms: all at once": [
         "rotary: pairs of neighbours",
-        "rotary: base 500000",
+        "rotary: base 500,000 instead of 10,000",
         "rotary: positions 1 too far",
         "heads of keys tiled, not repeated",
         "heads of values tiled, not repeated",

@@ -59,14 +59,14 @@ ALLOWED: dict[str, set[str]] = {
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "compare.gates": {"numpy"},
+    "compare.gates": {"ml_dtypes", "numpy"},
     "parity.oracle": {"numpy"},
     "parity.names": set(),
     "parity.faults": {"numpy"},
     "parity.diagnosis": {"numpy"},
     "parity.stages": {"ctranslate2", "ml_dtypes", "numpy"},
     "compare.report": {"numpy", "rich"},
-    "compare": {"jax", "numpy", "rich", "torch"},
+    "compare": {"jax", "ml_dtypes", "numpy", "rich", "torch"},
     "mapping": {"numpy", "yaml"},
     "programs": {"numpy", "torch"},
     "pages": {"numpy"},

@@ -117,11 +117,11 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
     return replace(problem, source_ids=source_ids[(source_ids != config.source_pad_id).any(axis=1)])
 
 
-def nudged_problem(problem: Problem) -> Problem:
-    """Returns the problem with weights changed in float64's last bit, which changes all rounding; tables of a formula
+def nudged_problem(problem: Problem, dtype: str = "float64", draw: int = 0) -> Problem:
+    """Returns the problem with weights changed in a dtype's last bit, which changes all rounding; tables of a formula
     stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
-    moved = nudged({path: leaf for path, leaf in leaves.items() if not is_formula(path)})
+    moved = nudged({path: leaf for path, leaf in leaves.items() if not is_formula(path)}, dtype, draw)
     return replace(problem, params=unflatten(leaves | moved))
 
 

@@ -21,7 +21,7 @@ from jax_transformer.compare.findings import Fault, Finding
 from jax_transformer.compare.gates import tolerances
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.rounding import allow_for_rounding, nudged
+from jax_transformer.compare.gates.rounding import allow_for_rounding, excuse_rounding, nudged
 from jax_transformer.compare.gates.stages import Stage, compare_stage
 from jax_transformer.compare.precision import in_precision, on_device, wide
 from jax_transformer.compare.report.report import Report, depth_of
@@ -139,7 +139,19 @@ def _compare_forward(pair: AnyPair, dtype: Dtype, found: _Runs | CannotRun) -> S
             truth = _renamed(pair, found.candidate, _reference(pair, "float64", rounded=dtype)[0])
         except CannotRun as reason:
             return Stage(title, not_run=str(reason))
-    return compare_stage(title, found.candidate, theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype))
+    stage = compare_stage(title, found.candidate, theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype))
+    if dtype == "float64":
+        return stage
+
+    def of_candidate(draw: int) -> Stage:
+        again = _candidate(_nudged(pair, dtype, draw), dtype)[0]
+        return compare_stage(title, again, found.candidate, tolerance=tolerances.MOST_FOR_ROUNDING)
+
+    def of_reference(draw: int) -> Stage:
+        again = _renamed(pair, found.candidate, _reference(_nudged(pair, dtype, draw), dtype)[0])
+        return compare_stage(title, again, theirs, tolerance=tolerances.MOST_FOR_ROUNDING)
+
+    return excuse_rounding(stage, dtype, {"candidate": of_candidate, "reference": of_reference})
 
 
 def _unexplained(stage: Stage | None) -> tuple[Fault, ...]:
@@ -285,13 +297,13 @@ def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tupl
     return allow_for_rounding(stage, [partial(from_itself, side) for side in range(2)]), doubts
 
 
-def _nudged(pair: AnyPair) -> AnyPair:
-    """Returns the pair with parameters changed in the last bit of float64."""
+def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:
+    """Returns the pair with parameters changed in the last bit of a dtype, the module itself in float64."""
     import torch
 
-    module = _copy(pair, "float64")
+    module = _copy(pair, "float64", None if dtype == "float64" else dtype)
     parameters = dict(module.named_parameters())
-    moved = nudged({name: to_array(parameter) for name, parameter in parameters.items()})
+    moved = nudged({name: to_array(parameter) for name, parameter in parameters.items()}, dtype, draw)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(moved[name]))

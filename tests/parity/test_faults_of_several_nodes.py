@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.faults.layers import layers
 from jax_transformer.parity.faults.projections import MERGES, SPLITS
+from jax_transformer.parity.faults.rotary import LAYOUTS
+from jax_transformer.parity.oracle.formulas import rotary_pairs
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
 from jax_transformer.parity.oracle.replay import parameter
 from jax_transformer.parity.problems import own_problem
@@ -39,15 +43,48 @@ def findings(config: TransformerConfig, faults: Mapping[str, Fault], hidden: tup
     return diagnose(config, params, with_ids(shown, *problem.ids))
 
 
-def other_base(replay: Replay) -> np.ndarray:
-    return replay.under(rotary_base=500000.0)
+def other_base(replay: Replay, base: float = 500000.0, **changes: Any) -> np.ndarray:
+    return replay.under(rotary_base=base, **changes)
 
 
-def test_the_base_of_queries_and_keys() -> None:
-    faults = dict.fromkeys((f"{ATTENTION}rotated_query", f"{ATTENTION}rotated_key"), other_base)
+@pytest.mark.parametrize("base", [500000.0, 20000.0, 1234.5, 7e7, 3.0])
+def test_the_base_of_queries_and_keys(base: float) -> None:
+    faults = dict.fromkeys((f"{ATTENTION}rotated_query", f"{ATTENTION}rotated_key"), partial(other_base, base=base))
     (found,) = findings(ROTARY, faults, ("rotated_query", "rotated_key"))
     assert found.node == f"{ATTENTION}rotated_query"
-    assert found.cause == f"rotary: base 500000 (with {ATTENTION}rotated_key)"
+    assert found.cause == f"rotary: base {base:,g} instead of 10,000 (with {ATTENTION}rotated_key)".replace(
+        "7e+07", "70,000,000"
+    )
+
+
+@pytest.mark.parametrize("base", [20000.0, 1234.5, 12345.678, 7e7])
+def test_a_base_is_measured_in_the_rotation(base: float) -> None:
+    faults = dict.fromkeys((f"{ATTENTION}rotated_query", f"{ATTENTION}rotated_key"), partial(other_base, base=base))
+    assert {found.node: found.cause for found in findings(ROTARY, faults, ())} == dict.fromkeys(
+        faults, f"rotary: base {base:,.15g} instead of 10,000"
+    )
+
+
+def test_a_base_is_measured_in_other_pairs() -> None:
+    layout = "interleaved" if ROTARY.position_layout == "halves" else "halves"
+    name = f"{ATTENTION}rotated_query"
+    (found,) = findings(ROTARY, {name: partial(other_base, base=20000.0, position_layout=layout)}, ())
+    assert found.cause == f"rotary: {LAYOUTS[layout]}, base 20,000 instead of 10,000"
+
+
+def test_a_rotation_by_no_base_has_none() -> None:
+    """Its first pair turns as by a base of 20,000, and its last by another."""
+
+    def uneven(replay: Replay) -> np.ndarray:
+        value, other = other_base(replay, 20000.0), other_base(replay, 30000.0)
+        last = list(rotary_pairs(ROTARY, value.shape[-1])[0])[-1]
+        value[..., last] = other[..., last]
+        return value
+
+    for hidden in ((), ("rotated_query", "rotated_key")):
+        found = findings(ROTARY, {f"{ATTENTION}rotated_query": uneven}, hidden)
+        assert found
+        assert not any("base" in one.cause for one in found)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -104,4 +141,4 @@ def test_a_hidden_layer_with_the_weights_of_another() -> None:
 def test_a_fault_of_one_of_two_nodes_is_not_blamed_on_both() -> None:
     faults = {f"{ATTENTION}rotated_query": other_base}
     (found,) = findings(ROTARY, faults, ("rotated_query", "rotated_key"))
-    assert (found.node, found.cause) == (f"{ATTENTION}rotated_query", "rotary: base 500000")
+    assert (found.node, found.cause) == (f"{ATTENTION}rotated_query", "rotary: base 500,000 instead of 10,000")

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, nudged
+from jax_transformer.compare.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, excuse_rounding, nudged
 from jax_transformer.compare.gates.stages import Stage, compare_stage
+from jax_transformer.compare.gates.tolerances import FACTOR_RMS, FLOOR_ROUNDOFFS, UNIT_ROUNDOFF
 
 Weights = dict[str, np.ndarray]
 Program = Callable[[Weights], np.ndarray]
@@ -113,3 +115,46 @@ def test_weights_move_in_the_last_bit() -> None:
     assert np.array_equal(moved["bias"], weights["bias"])
     assert moved["ids"] is weights["ids"]
     assert all(np.array_equal(array, moved[name]) for name, array in nudged(weights).items()), "the same each time"
+
+
+def test_numbers_of_bfloat16_move_to_the_next() -> None:
+    values: np.ndarray = A.astype(ml_dtypes.bfloat16).astype(np.float32)
+    moved = nudged({"a": values, "zero": np.zeros(3, np.float32)}, "bfloat16")
+    assert moved["a"].dtype == np.float32
+    assert np.array_equal(moved["a"].astype(ml_dtypes.bfloat16).astype(np.float32), moved["a"])
+    steps = np.abs(moved["a"] - values) / np.abs(values)
+    assert (steps >= 2.0**-9).all()
+    assert (steps <= 2.0**-7).all()
+    assert not moved["zero"].any()
+    assert not np.array_equal(moved["a"], nudged({"a": values}, "bfloat16", draw=1)["a"])
+
+
+def lower(error: float, *moves: float) -> str:
+    """Returns the verdict on a bfloat16 candidate so far from a truth that the reference meets exactly, if its and the
+    reference's weights move them so far."""
+    truth = np.ones(100)
+    exact = truth.astype(np.float32)
+    stage = compare_stage(
+        "forward bfloat16", {"a": exact + np.float32(error)}, {"a": exact}, truth={"a": truth}, dtypes={"a": "bfloat16"}
+    )
+    assert stage.verdict == "diverged", "else nothing is tested"
+
+    def side(move: float) -> Callable[[int], Stage]:
+        return lambda draw: compare_stage("itself", {"a": exact + np.float32(move)}, {"a": exact}, tolerance=1e-6)
+
+    judged = excuse_rounding(
+        stage, "bfloat16", {name: side(move) for name, move in zip(("candidate", "reference"), moves, strict=True)}
+    )
+    return judged.verdict
+
+
+def test_in_lower_precision_both_sides_must_move_as_far() -> None:
+    assert lower(0.2, 0.15, 0.1) == "inconclusive"
+    assert lower(0.2, 0.15, 0.01) == "diverged", "the reference is stable"
+    assert lower(0.2, 0.01, 0.15) == "diverged", "so is the candidate"
+    assert lower(0.9, 0.15, 0.15) == "diverged", "too far for that"
+
+
+def test_usual_rounding_excuses_nothing() -> None:
+    usual = 0.9 * FACTOR_RMS * FLOOR_ROUNDOFFS * UNIT_ROUNDOFF["bfloat16"]
+    assert lower(0.06, usual, usual) == "diverged"

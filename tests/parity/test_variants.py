@@ -360,8 +360,8 @@ TOLD: list[tuple[str, str, list[str]]] = [
         f"{LAYER}.self_attention.rotated_query",
         [
             "rotary: pairs of neighbours",
-            "rotary: base 500000",
-            "rotary: pairs of neighbours, base 1e+06",
+            "rotary: base 500,000 instead of 10,000",
+            "rotary: pairs of neighbours, base 1,000,000 instead of 10,000",
             "rotary: positions 1 too far",
             "rotary: positions 2 too near",
             "rotary: indexed by count of real tokens",

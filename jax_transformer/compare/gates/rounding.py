@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 
 from jax_transformer.compare.gates import tolerances
@@ -19,25 +20,33 @@ AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves
 TOO_MUCH = "rounding alone moves it too far for a verdict"
 
 
-def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns floating-point arrays in float64 with each value moved to the next number above or below, at random.
+def nudged(weights: Mapping[str, np.ndarray], dtype: str = "float64", draw: int = 0) -> dict[str, np.ndarray]:
+    """Returns floating-point arrays with each value moved to the next number of the dtype above or below, at random.
 
     Zeros, infinities and other arrays stay.
+
+    Args:
+      dtype: float64, float32 or bfloat16. Numbers of bfloat16 are returned in float32.
+      draw: seeds the directions.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(draw)
     return {
-        name: moved(array, rng) if np.issubdtype(array.dtype, np.floating) else array for name, array in weights.items()
+        name: moved(array, rng, dtype) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in weights.items()
     }
 
 
-def moved(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns an array in float64 with each value moved to the next number above or below, at random.
+def moved(array: np.ndarray, rng: np.random.Generator, dtype: str = "float64") -> np.ndarray:
+    """Returns an array with each value moved to the next number of the dtype above or below, at random.
 
     Zeros and infinities stay.
     """
+    kept = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    values = array.astype(kept)
     to = np.where(rng.integers(0, 2, array.shape, dtype=bool), np.inf, -np.inf)
-    to = np.where(np.abs(array) < np.finfo(np.float64).max, to, 0.0)  # nothing finite lies beyond
-    return np.where((array == 0) | np.isinf(array), array, np.nextafter(array.astype(np.float64), to))
+    to = np.where(np.abs(values) < ml_dtypes.finfo(kept).max, to, 0.0)  # nothing finite lies beyond
+    beside = np.nextafter(values, to.astype(kept))
+    return np.where((array == 0) | np.isinf(array), values, beside).astype(np.promote_types(kept, np.float32))
 
 
 def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> Stage:
@@ -74,3 +83,53 @@ def _judged(row: Row, floor: float) -> Row:
     if allowed > tolerances.MOST_FOR_ROUNDING:
         return replace(row, verdict="inconclusive", gate="", reason=TOO_MUCH)
     return replace(row, verdict="passed", gate=f"relative RMS ≤ {allowed:.1e}", allowed=allowed, reason=AMPLIFIES)
+
+
+# --- lower precision
+
+
+def excuse_rounding(stage: Stage, dtype: str, sides: Mapping[str, Callable[[int], Stage]]) -> Stage:
+    """Returns the stage in lower precision with those diverged rows inconclusive that rounding alone explains.
+
+    A softmax whose scores differ by hundreds picks another key when a score is rounded otherwise. Two right programs
+    may then be far apart, and it is chance which of them is nearer to the truth. A row is excused if each side, when
+    its weights move in their last bit, moves farther than an exact reference's gate allows and, by the factors of that
+    gate, as far as the candidate is from the truth. The largest of several draws counts, as a flip is a matter of
+    chance, and the smaller of both sides', so that an unstable side doesn't excuse itself.
+
+    Args:
+      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights of a draw.
+    """
+    left = {row.name: row for row in stage.rows if row.verdict == "diverged" and row.allowed and row.error is not None}
+    moves: dict[str, dict[str, float]] = {name: {} for name in left}
+    for side, from_itself in sides.items():
+        waiting = dict(left)
+        left = {}
+        for draw in range(tolerances.ROUNDING_DRAWS if waiting else 0):
+            for row in from_itself(draw).rows:
+                if row.name in waiting and _explains(row, waiting[row.name], dtype):
+                    left[row.name] = waiting.pop(row.name)
+                    moves[row.name][side] = _distance(row)
+            if not waiting:
+                break
+    if not left:
+        return stage
+    first = next(name for name in moves if name in left)
+    far = " and ".join(f"{move:.1e} in the {side}" for side, move in moves[first].items())
+    reason = f"{TOO_MUCH}: weights moved in their last bit move {first} by {far} (relative RMS)"
+    excused = {name: replace(row, verdict="inconclusive", gate="", reason=reason) for name, row in left.items()}
+    return replace(stage, rows=tuple(excused.get(row.name, row) for row in stage.rows))
+
+
+def _explains(move: Row, row: Row, dtype: str) -> bool:
+    """Returns whether a side's move is beyond what rounding usually does, and as large as a diverged row's error."""
+    if move.error is None or row.error is None or not np.isfinite(move.error.relative_rms):
+        return False
+    usual = tolerances.FLOOR_ROUNDOFFS * tolerances.UNIT_ROUNDOFF[dtype]
+    rms, largest = tolerances.FACTOR_RMS * move.error.relative_rms, tolerances.FACTOR_MAX * move.error.max_error
+    is_far = (
+        move.error.max_error > tolerances.FACTOR_MAX * usual
+        if row.error.within(row.allowed)  # its largest single error alone is beyond the gate
+        else move.error.relative_rms > tolerances.FACTOR_RMS * usual
+    )
+    return is_far and row.error.relative_rms <= rms and row.error.max_error <= largest

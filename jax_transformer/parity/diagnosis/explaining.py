@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from jax_transformer.compare.findings import Effect, Finding, Match
 from jax_transformer.compare.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
 from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
-from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes
+from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes, rotary
 from jax_transformer.parity.faults.masks import fill_names
 from jax_transformer.parity.faults.positions import read_from_sum
 from jax_transformer.parity.oracle.graph import Node
@@ -96,7 +96,7 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
     here = {trial.match.variant for trial in within if trial.node is node}
     within = [trial for trial in within if trial.node is node or trial.match.variant not in here]
     if not within and effect == "function":
-        within = _together(step, config, params)
+        within = _together(step, config, params) or _of_another_base(step, config, params)
     within.sort(key=lambda trial: trial.match.variant.count(", "))  # variants of one change first
     place = within[0].node if within else node
     matches, precision = _with_places(within, place), ""
@@ -132,6 +132,47 @@ def _together(step: Step, config: TransformerConfig, params: Mapping[str, Any]) 
         if residual <= GATE:
             found.append(Trial(nodes[0], Match(f"{name} ({_others(nodes[1:])})", residual), True, values))
     return found
+
+
+def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> list[Trial]:
+    """Returns what fits if all rotations of the chain have another base: one measured in a rotation that was captured,
+    or one searched for what was captured after hidden ones."""
+    chain = (*step.hidden, step.node)
+    if not any(node.kind in rotary.KINDS for node in chain) or len(chain) > LONGEST_CHAIN:
+        return []
+    is_seen = step.node.kind in rotary.KINDS
+    if not is_seen and step.received.size > LARGEST_SEARCHED:
+        return []
+    for layout in sorted(rotary.LAYOUTS, key=lambda layout: layout != config.position_layout):
+
+        def trial(base: float, layout: str = layout) -> Trial | None:
+            variant = rotary.with_base(config, layout, base)
+            values, nodes = _all_with([variant], step, config, params)
+            last = values.get(step.node.name)
+            if last is None:
+                return None
+            name = f"{variant.name} ({_others(nodes[1:])})" if len(nodes) > 1 else variant.name
+            residual = measure(step.received, last, step.rows).under("function", step.gate)
+            return Trial(nodes[0], Match(name, residual), True, values)
+
+        def residual(base: float, trial: Callable[[float], Trial | None] = trial) -> float:
+            found = trial(base)
+            return np.inf if found is None else found.match.residual
+
+        if is_seen:
+            measured = rotary.measured_base(replay_of(step.node, step, config, params), layout)
+            bases: Iterable[float] = [] if measured is None else [measured]
+        else:
+            bases = rotary.searched_bases(residual)
+        for base in (number for one in bases for number in rotary.round_numbers(one)):
+            found = trial(base) if base != config.rotary_base else None
+            if found is not None and found.match.residual <= GATE:
+                return [found]
+    return []
+
+
+LARGEST_SEARCHED = 200_000
+"""The largest array for which a base is searched, which takes some thousand evaluations."""
 
 
 def _others(nodes: Sequence[Node]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.compare.gates import tolerances
 from jax_transformer.compare.gates.compare import relative_rms
 from jax_transformer.parity.faults.precision import rounded
-from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.faults.replay import Replay, Variant, changed
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
 
@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 KINDS: tuple[Kind, ...] = ("rotation",)
 LAYOUTS = {"halves": "pairs of the two halves", "interleaved": "pairs of neighbours"}
 BASES = (500.0, 10000.0, 160000.0, 500000.0, 1000000.0)
-"""Those of published models."""
+"""Those of published models. Others are measured."""
+MEASURED_WITHIN = 1e-6
+"""The largest relative distance from a measured base of the rounder numbers that are tried for it."""
+MOST_DIGITS = 15
+SEARCHED = np.exp(np.arange(np.log(2.0), np.log(1e10), 0.05))
+"""The bases among which one is searched that no angle shows. At the positions of a batch, the residual falls toward the
+right one from neighbours on either side."""
+BEST = 3
+"""The most minima among them that are looked at more closely."""
+GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
+HALVINGS = 70
+"""The steps of a golden-section search that narrow an interval down to the last bits of float64."""
 ANGLE_ROUNDINGS = 4.0
 """The largest error of an angle in unit roundoffs of the angle: those of its frequency, its product with the position,
 and, in parts of the angle, of its cosine or sine."""
@@ -34,11 +45,8 @@ def rotary(config: TransformerConfig) -> Iterator[Variant]:
     if "rotary" not in (config.encoder.position_kind, config.decoder.position_kind):
         return
     for layout, base in product(LAYOUTS, dict.fromkeys((config.rotary_base, *BASES))):
-        names = [LAYOUTS[layout]] if layout != config.position_layout else []
-        names += [f"base {base:g}"] if base != config.rotary_base else []
-        if names:
-            changes: dict[str, Any] = {"position_layout": layout, "rotary_base": base}
-            yield Variant(f"rotary: {', '.join(names)}", KINDS, partial(Replay.under, **changes))
+        if (layout, base) != (config.position_layout, config.rotary_base):
+            yield with_base(config, layout, base)
     for offset in (-2, -1, 1, 2):
         name = f"rotary: positions {abs(offset)} too {'far' if offset > 0 else 'near'}"
         yield Variant(name, KINDS, partial(Replay.under, position_offset=config.position_offset + offset))
@@ -56,6 +64,57 @@ def rotary(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("rotary: cosines and sines in float32", KINDS, _of_narrow_angles)
     if not config.rotary_cross_attention:
         yield Variant("rotary: cross-attention rotated, too", ("attention_logits",), _cross_rotated)
+
+
+def with_base(config: TransformerConfig, layout: str, base: float) -> Variant:
+    """Returns the variant that rotates pairs of this layout by another base."""
+    names = [LAYOUTS[layout]] if layout != config.position_layout else []
+    if base != config.rotary_base:
+        names.append(f"base {base:,.{MOST_DIGITS}g} instead of {config.rotary_base:,.{MOST_DIGITS}g}")
+    changes: dict[str, Any] = {"position_layout": layout, "rotary_base": base}
+    return Variant(f"rotary: {', '.join(names)}", KINDS, partial(Replay.under, **changes))
+
+
+# --- a base that is measured
+
+
+def measured_base(replay: Replay, layout: str) -> float | None:
+    """Returns the base by which received pairs of a layout are rotated, from the angle of the second pair between
+    neighbouring positions. None if the head has one pair, or no position follows another."""
+    config = changed(replay.config, position_layout=layout)
+    numbers = formulas.position_numbers(config, replay.inputs["ids"], _stack(replay))
+    width = config.rotary_dim or _head(replay)
+    follows = np.diff(numbers, axis=1) == 1
+    if width < 4 or not follows.any():
+        return None
+    first, second = (pairs[1] for pairs in formulas.rotary_pairs(config, width))
+    before, after = (array[..., first] + 1j * array[..., second] for array in (replay.inputs["x"], replay.received))
+    turns = (after * before.conj()).sum(axis=2)  # [B, T], over the heads
+    steps = turns[:, 1:] * turns[:, :-1].conj()
+    angle = np.angle(steps[np.broadcast_to(follows, steps.shape)].sum())
+    return float(angle ** (-width / 2)) if 0.0 < angle < 1.0 else None  # the first pair turns by 1
+
+
+def searched_bases(residual: Callable[[float], float]) -> Iterator[float]:
+    """Yields the bases at which a residual is least, the best first."""
+    found = np.array([residual(base) for base in SEARCHED])
+    inner = np.arange(1, len(found) - 1)
+    minima = inner[(found[inner] <= found[inner - 1]) & (found[inner] <= found[inner + 1])]
+    for number in sorted(minima, key=lambda index: found[index])[:BEST]:
+        low, high = np.log(SEARCHED[number - 1]), np.log(SEARCHED[number + 1])
+        for _ in range(HALVINGS):
+            below, above = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+            if residual(float(np.exp(below))) < residual(float(np.exp(above))):
+                high = above
+            else:
+                low = below
+        yield float(np.exp((low + high) / 2))
+
+
+def round_numbers(measured: float) -> list[float]:
+    """Returns the numbers that a measured one may stand for, those of fewest digits first."""
+    numbers = dict.fromkeys(float(f"{measured:.{digits}g}") for digits in range(1, MOST_DIGITS + 1))
+    return [number for number in numbers if abs(number - measured) <= MEASURED_WITHIN * measured]
 
 
 def _angles(replay: Replay) -> np.ndarray:

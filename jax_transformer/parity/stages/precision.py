@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 
+from jax_transformer.compare.findings import SideName
+from jax_transformer.compare.gates import tolerances
 from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.compare.gates.rounding import excuse_rounding
 from jax_transformer.compare.gates.stages import Stage, compare_stage
 from jax_transformer.compare.sides import Arrays, Dtype
 from jax_transformer.parity.diagnosis.padding import where_not_padding
-from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.forward import MASK, attended, both
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -45,10 +49,7 @@ def compare_precision(
     Args:
       counts: for some arrays, masks of the values that count.
     """
-    floating = [
-        {name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)}
-        for side in (candidate, reference)
-    ]
+    floating = [_floating(side) for side in (candidate, reference)]
     wide = {name: array.astype(np.float64) for name, array in truth.items() if not name.startswith(MASK)}
     stage = compare_stage(
         f"forward {dtype}",
@@ -60,8 +61,9 @@ def compare_precision(
     return stage
 
 
-def _comparable(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32)
+def _floating(side: Arrays) -> dict[str, np.ndarray]:
+    """Returns a side's arrays without its masks, in float32."""
+    return {name: array.astype(np.float32) for name, array in side.items() if not name.startswith(MASK)}
 
 
 def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -> Stage:
@@ -75,7 +77,18 @@ def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -
             name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)
         }
     counts = where_not_padding(pair.config, problem.ids, truth) if results.zeroes_padding else None
-    return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth, counts)
+    shown = {name: pair.shown(side) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
+    stage = compare_precision(dtype, shown["candidate"], shown["reference"], truth, counts)
+
+    def from_itself(name: SideName, draw: int) -> Stage:
+        results.progress(f"{stage.name}: the {name} against itself")
+        again = pair.sides[name].forward(nudged_problem(problem, dtype, draw), dtype)
+        again = {key: array for key, array in results.in_order(name, again).items() if key in shown[name]}
+        where = both(counts or {}, attended(again, shown[name]))
+        floating = (_floating(side) for side in (again, shown[name]))
+        return compare_stage(stage.name, *floating, where=where, tolerance=tolerances.MOST_FOR_ROUNDING)
+
+    return excuse_rounding(stage, dtype, {name: partial(from_itself, name) for name in pair.sides})
 
 
 def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
