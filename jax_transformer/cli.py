@@ -30,6 +30,7 @@ from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
 from jax_transformer.runtime.crashes import write_traceback
+from jax_transformer.runtime.extras import explain
 from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.memory import host_memory
 from jax_transformer.runtime.standard_output import named_output
@@ -46,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with named_output():
             return _run(name, arguments[1:])
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError) as error:
         return _fail(str(error))
+    except ImportError as error:
+        return _fail(explain(error, name))
     except MemoryError as error:  # the last net: sizes are checked before
         return _fail(f"{name}: expected to fit into memory ({host_memory()[1]}); {error or 'there is no more'}")
     except KeyboardInterrupt:

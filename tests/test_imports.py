@@ -8,11 +8,14 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from jax_transformer.runtime.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jax_transformer"
@@ -86,6 +89,19 @@ FOREIGN: dict[str, set[str]] = {
 }
 """Part → the libraries it may import beside the standard one."""
 
+IMPORTED_AS = {"orbax-checkpoint": "orbax", "pyyaml": "yaml"}
+"""Distribution → the name it is imported by, where that is another."""
+COME_WITH = {
+    "absl": "orbax",
+    "jaxlib": "jax",
+    "ml_dtypes": "jax",
+    "scipy": "jax",
+    "huggingface_hub": "tokenizers",
+    "h11": "uvicorn",
+    "starlette": "fastapi",
+}
+"""Package → the dependency that brings it."""
+
 
 LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy", "wandb"}
 """Libraries that are imported inside functions only."""
@@ -147,6 +163,16 @@ def test_a_part_uses_only_the_libraries_it_may(part: str) -> None:
     for file in files_of(part):
         libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names - {"jax_transformer"}
         assert libraries <= FOREIGN[part], file
+
+
+def test_every_library_is_a_dependency_or_in_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]}
+    known = {IMPORTED_AS.get(name, name) for name in names} | EXTRAS.keys()
+    known |= {package for package, bringer in COME_WITH.items() if bringer in known}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names
+        assert libraries <= known | {"jax_transformer", "torch_reference"}, file
 
 
 def test_no_modules_import_each_other() -> None:
@@ -328,12 +354,12 @@ def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path
     run = str(tmp_path / "run")
     loaded = modules_after(TRAIN.format(cache=str(tmp_path / "cache"), run=run))
     assert "optax" in loaded
-    assert not loaded & HEAVY
+    assert not loaded & {*HEAVY, "jsonschema", "matplotlib"}
     loaded = modules_after(
         f"from jax_transformer import load_model, translate\ntranslate(load_model({run!r}), ['The dog sleeps.'])"
     )
     assert "jax" in loaded
-    assert not loaded & {*HEAVY, "jax_transformer.training", "sacrebleu", "matplotlib", "tyro"}
+    assert not loaded & {*HEAVY, "jsonschema", "matplotlib", "jax_transformer.training", "sacrebleu", "tyro"}
 
 
 def test_importing_touches_no_device() -> None:

@@ -18,6 +18,7 @@ from jax_transformer.config.presets import PRESETS, get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.pages.page import write_page
+from jax_transformer.runtime.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # matplotlib itself is imported only when a picture is drawn
@@ -99,7 +100,7 @@ def plot(arguments: list[str]) -> int:
     options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
-    from jax_transformer.plotting.style import FORMATS, check_path, figure_style, save
+    from jax_transformer.plotting.formats import FORMATS, check_path
 
     is_attention = isinstance(options, AttentionOptions)
     check_path(output, (*FORMATS, PAGE) if is_attention else FORMATS)
@@ -107,6 +108,9 @@ def plot(arguments: list[str]) -> int:
         write_page(output, attention_page(options))
         print(output)
         return 0
+    require("matplotlib", f"plot {name}")
+    from jax_transformer.plotting.style import figure_style, save
+
     with figure_style(dark=options.dark):
         figure = draw(options)
         figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())

@@ -11,6 +11,7 @@ import tyro
 
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load
 from jax_transformer.config.parallel import MeshConfig
+from jax_transformer.runtime.extras import require
 from jax_transformer.serving.limits import Limits
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def serve(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer serve ARGUMENTS`; returns the exit code: 1 if requests were cut off at the end."""
     options = tyro.cli(ServeOptions, args=arguments, prog="jax-transformer serve")
     _check(options)
-    try:
-        from jax_transformer.serving.server import bind
-        from jax_transformer.serving.server import serve as run
-    except ImportError as error:
-        raise ValueError(f"serving needs the package {error.name}: pip install 'jax-transformer[serve]'") from None
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        require(package, "serve")
+    from jax_transformer.serving.server import bind
+    from jax_transformer.serving.server import serve as run
+
     with bind(options.host, options.port) as bound:
         return run(_service(options), bound, grace_seconds=options.grace_seconds)
 

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from jax_transformer.runtime.extras import MissingPackage, explain
 from jax_transformer.runtime.trees import nearest
 
 
@@ -17,6 +18,7 @@ def load_factory(name: str, option: str) -> Any:
 
     Raises:
       ValueError: there is no such module or function; it raises.
+      MissingPackage: the module imports a package of an extra that isn't installed.
     """
     factory = _attribute(name, option)
     attribute = name.partition(":")[2]
@@ -44,6 +46,8 @@ def _attribute(name: str, option: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's code is the user's
+        if isinstance(error, ImportError) and (line := explain(error, f"{option} {name}")) != str(error):
+            raise MissingPackage(line, name=error.name) from error
         raise ValueError(
             f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
         ) from error

@@ -13,6 +13,7 @@ from typing import Any
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.tables import ROWS, Pair, arrow_pairs
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.runtime.extras import require
 
 USUAL_SPLITS = {"valid": ("validation", "valid", "dev"), "test": ("test",)}
 """Names of the splits that serve as valid and test by default."""
@@ -118,10 +119,12 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
 
     Raises:
       CorpusError: there is no such dataset or configuration, or it can't be reached; there is no such split.
+      MissingPackage: the library isn't installed.
     """
+    name = _name(corpus)
+    require("datasets", name)
     import datasets
 
-    name = _name(corpus)
     directory = local_directory(corpus)
     try:
         builder = _builder(
@@ -151,8 +154,10 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
     Raises:
       Unreachable: there is no such dataset or configuration, or it can't be reached.
       CorpusError: there is no such split.
+      MissingPackage: the library isn't installed.
     """
     name = _name(corpus)
+    require("datasets", name)
     directory = local_directory(corpus)
     revision = revision or corpus.dataset_revision
     try:

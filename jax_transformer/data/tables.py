@@ -24,6 +24,7 @@ from typing import Any
 
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_text, open_stored, shorten
+from jax_transformer.runtime.extras import require
 from jax_transformer.runtime.json_text import parse_json
 
 Pair = tuple[str, str]
@@ -281,6 +282,7 @@ def _json_text(row: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
 
 
 def _read_parquet(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
+    require("pyarrow", path)
     import pyarrow
     from pyarrow import parquet
 

@@ -40,6 +40,7 @@ from jax_transformer.exporting.programs import Program, Search, Sizes, make_sear
 from jax_transformer.exporting.texts import standard_files, text_rules
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.environment import environment
+from jax_transformer.runtime.extras import require
 from jax_transformer.runtime.json_text import indented_json
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
@@ -96,11 +97,11 @@ def export_stablehlo(
       ExportError: something is at `path`; an unknown platform, or none; sizes that the model doesn't take; parameters
         in float64.
       DecodingError, ValueError: the model can't decode this way, or doesn't have a tag.
-      ImportError: flatbuffers isn't installed.
+      MissingPackage: flatbuffers, which jax.export needs, isn't installed.
     """
     path = Path(path)
     check_free(path, ExportError)
-    _check_flatbuffers()
+    require("flatbuffers", "stablehlo")
     _check_platforms(platforms)
     _check_dtypes(model)
     model, forced = with_target_tag(model, target_tag)
@@ -127,16 +128,6 @@ def export_stablehlo(
         (temporary / SIGNATURE).write_text(indented_json(signature), encoding="utf-8")
         shutil.copyfile(Path(__file__).with_name(SCRIPT), temporary / SCRIPT)
     return reports
-
-
-def _check_flatbuffers() -> None:
-    try:
-        import flatbuffers  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            "stablehlo: jax.export needs the package flatbuffers, which isn't installed: pip install "
-            "'jax-transformer[stablehlo]'"
-        ) from None
 
 
 def _check_platforms(platforms: Sequence[str]) -> None:

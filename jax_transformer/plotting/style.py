@@ -13,9 +13,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
+from jax_transformer.plotting.formats import check_path
 from jax_transformer.runtime.files import atomic_write
 
-FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito 2008; the lighter colours come first on a dark background
 ON_WHITE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442")
@@ -73,7 +73,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
       dpi: dots per inch of a PNG, and of bitmaps inside the other formats.
 
     Raises:
-      ValueError: a suffix outside FORMATS; a directory that doesn't exist.
+      ValueError: a suffix outside `formats.FORMATS`; a directory that doesn't exist.
 
     Example:
       >>> import tempfile
@@ -92,18 +92,6 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format=kind, metadata=metadata, dpi=dpi)
-
-
-def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
-    """Raises ValueError unless `path` ends in one of `formats` and can be written as a file."""
-    if path.suffix.lower() not in formats:
-        raise ValueError(
-            f"{path}: expected a file name that ends in one of {', '.join(formats)}; received {path.suffix!r}"
-        )
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: expected a directory that exists; there is no {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{path}: expected the name of a file; it is a directory")
 
 
 def ink() -> str:

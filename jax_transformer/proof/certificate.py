@@ -17,6 +17,7 @@ from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.programs import Program
 from jax_transformer.proof.proving import Difference, Result, Task
 from jax_transformer.proof.witness import Witness
+from jax_transformer.runtime.extras import require
 from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import CERTIFICATE_ELEMENTS
@@ -348,6 +349,7 @@ def _problem(held: Any) -> str | None:
             f"schema: expected {SCHEMA}; received {version}, which another version of jax-transformer writes: prove "
             "the programs again, or install that version"
         )
+    require("jsonschema", "certificate")
     return first_problem(held, _schema())
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from jax_transformer.config.run import RunConfig
+from jax_transformer.runtime.extras import require
 from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.tensorboard import TensorBoard, require_tensorboard
-from jax_transformer.training.weights_and_biases import WeightsAndBiases, require_wandb
+from jax_transformer.training.tensorboard import TensorBoard
+from jax_transformer.training.weights_and_biases import WeightsAndBiases
 
 
 def configured_callbacks(config: RunConfig) -> list[Callback]:
@@ -27,11 +28,11 @@ def configured_callbacks(config: RunConfig) -> list[Callback]:
 
 
 def check_packages(config: RunConfig) -> None:
-    """Raises ValueError if a package that the config asks for isn't installed; imports none."""
+    """Raises MissingPackage if a package that the config asks for isn't installed; imports none."""
     if config.train.tensorboard:
-        require_tensorboard()
+        require("tensorboard", "train.tensorboard")
     if config.train.wandb_project:
-        require_wandb()
+        require("wandb", "train.wandb_project")
 
 
 def check_kinds(callbacks: Sequence[Callback]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,19 +10,6 @@ from jax_transformer.training.callbacks import Callback, RunEnd, RunStart, figur
 from jax_transformer.training.evaluation import Sample
 
 DIRECTORY = "tensorboard"
-
-
-class MissingTensorBoard(ValueError):
-    """Raised when train.tensorboard is set and the package isn't installed."""
-
-
-def require_tensorboard() -> None:
-    """Raises MissingTensorBoard if the package isn't installed; cheap, since it imports nothing."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingTensorBoard(
-            "train.tensorboard: expected the package tensorboard; received an environment without it; "
-            "install it (pip install 'jax-transformer[tensorboard]') or leave train.tensorboard out"
-        )
 
 
 class TensorBoard(Callback):

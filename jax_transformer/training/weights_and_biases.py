@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,19 +17,6 @@ from jax_transformer.training.evaluation import Sample
 
 ID_FILE = "wandb.json"
 """File of the run directory with the id of its W&B run."""
-
-
-class MissingWandb(ValueError):
-    """Raised when train.wandb_project is set and the package isn't installed."""
-
-
-def require_wandb() -> None:
-    """Raises MissingWandb if the package isn't installed; cheap, since it imports nothing."""
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingWandb(
-            "train.wandb_project: expected the package wandb; received an environment without it; "
-            "install it (pip install 'jax-transformer[wandb]') or leave train.wandb_project out"
-        )
 
 
 class WeightsAndBiases(Callback):

@@ -276,7 +276,7 @@ def test_spacy_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
     _load_spacy.cache_clear()
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(ImportError, match=re.escape("it isn't installed; run: pip install 'jax-transformer[spacy]'")):
+    with pytest.raises(ImportError, match=r"spacy, which isn't installed: .*\[spacy\]"):
         train_tokenizer(["a b"], kind="spacy", specials=SPECIALS, language="en")
 
 

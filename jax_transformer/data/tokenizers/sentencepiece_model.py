@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
 from jax_transformer.data.tokenizers.special_tokens import Around, unused_entries
+from jax_transformer.runtime.extras import require
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -102,7 +103,13 @@ class SentencePieceBackend:
 
 
 def read_sentencepiece(model: bytes) -> Any:
-    """Returns the `sentencepiece.SentencePieceProcessor` of a .model file. Raises ValueError for other bytes."""
+    """Returns the `sentencepiece.SentencePieceProcessor` of a .model file.
+
+    Raises:
+      MissingPackage: sentencepiece isn't installed.
+      ValueError: other bytes.
+    """
+    require("sentencepiece", "a sentencepiece model")
     import sentencepiece
 
     try:

@@ -22,6 +22,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     unknown_token,
     unused_entries,
 )
+from jax_transformer.runtime.extras import require
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -81,13 +82,9 @@ class SpacyRules:
 @functools.cache
 def _load_spacy(language: str) -> tuple[Any, str]:
     """Returns spaCy's tokenizer of a language, and its version."""
-    try:
-        import spacy
-    except ImportError:
-        raise ImportError(
-            "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install "
-            "'jax-transformer[spacy]'"
-        ) from None
+    require("spacy", "tokenizer spacy")
+    import spacy
+
     try:
         return spacy.blank(language).tokenizer, spacy.__version__
     except Exception as error:  # unknown languages, and those whose own libraries are missing, in several classes

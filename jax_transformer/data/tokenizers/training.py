@@ -13,6 +13,7 @@ from jax_transformer.data.tokenizers.pipelines import Normalization, PipelineBac
 from jax_transformer.data.tokenizers.special_tokens import UNK, SpecialIds, check_tags, hidden_name
 from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer
 from jax_transformer.data.tokenizers.word_counts import count_words, thinned_counts
+from jax_transformer.runtime.extras import require
 
 Kind = Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"]
 SUBWORDS = ("bpe", "unigram")
@@ -65,7 +66,7 @@ def train_tokenizer(
     Raises:
       ValueError: an unknown kind or language; tags with spaces; sentences without a token; a vocabulary too small for
         the specials (and the characters of bpe and unigram), or so small that a special's id lies beyond its end.
-      ImportError: kind spacy, and spaCy isn't installed.
+      MissingPackage: kind spacy or unigram, and spaCy or sentencepiece isn't installed.
 
     Example:
       >>> words = train_tokenizer(["who sleeps", "who reads"], kind="whitespace", specials=SpecialIds(0, 1, 2, 3))
@@ -76,6 +77,8 @@ def train_tokenizer(
         raise ValueError(f"tokenizer kind: expected one of {', '.join(get_args(Kind))}; received {kind!r}")
     if isinstance(sentences, str):
         raise ValueError("sentences: expected a list of strings, or another iterable; received one string")
+    if kind == "unigram":
+        require("sentencepiece", "tokenizer unigram")
     tags = check_tags(tags)
     reserved = specials.names()
     fixed = len(reserved) + len(tags)
