@@ -156,7 +156,7 @@ def _other_versions(before: Certificate, now: Certificate) -> str:
 
 def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
     """Calls `prove` with what the options name, on these inputs."""
-    from jax_transformer.parity.proving import prove
+    from jax_transformer.parity.proofs.api import prove
 
     stages = None if options.stages is None else _split(options.stages)
     programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}

@@ -5,9 +5,9 @@
 
 from jax_transformer.discover.api import Check, Discovery, discover
 from jax_transformer.discover.calling import Call, CallError
+from jax_transformer.discover.comparison import prove
 from jax_transformer.discover.conclusions import Conclusion, conclusion_lines
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, Unknown
-from jax_transformer.discover.proving import prove
 from jax_transformer.discover.writing import write_discovery
 
 __all__ = [
