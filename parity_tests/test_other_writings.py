@@ -13,8 +13,8 @@ import user_models
 
 from jax_transformer.compare.report.report import Report
 from jax_transformer.parity import NameMap, compare
-from jax_transformer.parity.pairing import Sides, pair_models
 from jax_transformer.parity.problems import own_problem
+from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.porting import import_checkpoint
 

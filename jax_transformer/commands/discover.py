@@ -145,7 +145,7 @@ def _conclude(found: Discovery, report: Report) -> None:
 
 def _prove(found: Discovery, module: nn.Module, options: DiscoverOptions) -> Report:
     """Runs the parity command's comparison of the model with the module in its adapter."""
-    from jax_transformer.discover.proving import prove
+    from jax_transformer.discover.comparison import prove
 
     stages = None if options.stages is None else [name.strip() for name in options.stages.split(",")]
     return prove(found, module, options.module, stages)

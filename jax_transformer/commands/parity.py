@@ -156,7 +156,7 @@ def _other_versions(before: Certificate, now: Certificate) -> str:
 
 def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
     """Calls `prove` with what the options name, on these inputs."""
-    from jax_transformer.parity.proving import prove
+    from jax_transformer.parity.proofs.api import prove
 
     stages = None if options.stages is None else _split(options.stages)
     programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}
@@ -286,7 +286,7 @@ def _draft_map(options: ParityOptions) -> int:
 
 def _module(name: str) -> Any:
     """Returns the module that a factory makes. Raises ValueError if it isn't one in evaluation mode."""
-    from jax_transformer.parity.pairing import check_module
+    from jax_transformer.parity.sides.pairing import check_module
 
     module = load_factory(name, "--reference")
     check_module(module, name)

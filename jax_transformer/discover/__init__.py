@@ -4,9 +4,9 @@
 """
 
 from jax_transformer.discover.api import Check, Discovery, discover
+from jax_transformer.discover.comparison import prove
 from jax_transformer.discover.conclusions import Conclusion, conclusion_lines
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, Unknown
-from jax_transformer.discover.proving import prove
 from jax_transformer.discover.writing import write_discovery
 from jax_transformer.programs.calling import Call, CallError
 

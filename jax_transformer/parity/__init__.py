@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jax_transformer.compare.report.report import Divergence, Report
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
-    from jax_transformer.parity.proving import prove
+    from jax_transformer.parity.proofs.api import prove
     from jax_transformer.proof.certificate import Certificate
     from jax_transformer.proof.witness import Witness
 
@@ -28,7 +28,7 @@ _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
     "jax_transformer.compare.capture": ("capture",),
     "jax_transformer.compare.gates.arrays": ("ParityError",),
-    "jax_transformer.parity.proving": ("prove",),
+    "jax_transformer.parity.proofs.api": ("prove",),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
     "jax_transformer.mapping.maps": ("NameMap",),

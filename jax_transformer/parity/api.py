@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.report.report import Report
-from jax_transformer.parity.array_pairs import compare_arrays, compare_on_inputs
-from jax_transformer.parity.options import Path, check_options, kind_of, rule_of, selected
+from jax_transformer.parity.runs.array_pairs import compare_arrays, compare_on_inputs
+from jax_transformer.parity.sides.options import Path, check_options, kind_of, rule_of, selected
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -166,9 +166,9 @@ def compare(
     if model is not None and kind_of(model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
     from jax_transformer.parity.allowances import ALLOWANCES
-    from jax_transformer.parity.pairing import Sides, compare_models
     from jax_transformer.parity.rules import Programs, make_rules
     from jax_transformer.parity.run_results import DTYPES, OPTIONAL, STAGES
+    from jax_transformer.parity.sides.pairing import Sides, compare_models
 
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
     rules = make_rules(rule_of(candidate, train, ours, theirs), ours, theirs, decoding)
@@ -246,9 +246,9 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       # A DRAFT
     """
     from jax_transformer.parity.backends.module_names import names_for_draft
-    from jax_transformer.parity.loading import load, name_of
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.pairing import check_module
+    from jax_transformer.parity.sides.loading import load, name_of
+    from jax_transformer.parity.sides.pairing import check_module
 
     check_module(module, name_of(module))
     return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

@@ -4,8 +4,8 @@ Both are lowered to exact operations on real numbers and evaluated in prime fiel
 """
 
 from jax_transformer.proof.certificate import Certificate, StageProof, TaskProof
+from jax_transformer.proof.deciding import Difference, Result, Task, decide
 from jax_transformer.proof.programs import Program, UnknownOperation
-from jax_transformer.proof.proving import Difference, Result, Task, decide
 
 __all__ = [
     "Certificate",

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.proof.axioms import AXIOMS
+from jax_transformer.proof.deciding import Difference, Result, Task
 from jax_transformer.proof.programs import Program
-from jax_transformer.proof.proving import Difference, Result, Task
 from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.extras import require
 from jax_transformer.runtime.json_schema import first_problem

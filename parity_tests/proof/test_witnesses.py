@@ -21,7 +21,8 @@ from jax_transformer.compare.gates.compare import relative_rms
 from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.compare.precision import in_precision
 from jax_transformer.model.functional import apply
-from jax_transformer.parity import Certificate, prove, witnesses
+from jax_transformer.parity import Certificate, prove
+from jax_transformer.parity.proofs import witnesses
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.runtime.trees import map_leaves
 from jax_transformer.storage.model_directory import Model

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from jax_transformer.discover import discover
 from jax_transformer.discover.api import Discovery
-from jax_transformer.discover.proving import prove
+from jax_transformer.discover.comparison import prove
 from jax_transformer.programs.calling import adapter_text
 from jax_transformer.programs.exact import exact, exact_constants
 from tests.discover import programs

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Result, Task, constants, decide, differences, domains, proving, tables
+from jax_transformer.proof import Result, Task, constants, decide, deciding, differences, domains, tables
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Program, Value
 
@@ -184,7 +184,7 @@ def test_softmax_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, same, _ = NEEDED["softmax"]
     assert "softmax" in compared(one, same).axioms
     monkeypatch.setattr(Builder, "_about_mean", lambda self, x, axis: x)
-    monkeypatch.setattr(proving, "_without_differences", lambda task: None)  # it proves this pair, too
+    monkeypatch.setattr(deciding, "_without_differences", lambda task: None)  # it proves this pair, too
     assert compared(one, same).verdict == "unknown"
 
 
@@ -200,7 +200,7 @@ def test_masks_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_differences_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, same, _ = NEEDED["differences"]
     assert "differences" in compared(one, same).axioms
-    monkeypatch.setattr(proving, "_without_differences", lambda task: None)
+    monkeypatch.setattr(deciding, "_without_differences", lambda task: None)
     assert compared(one, same).verdict == "unknown"
 
 
@@ -213,7 +213,7 @@ def test_reading_constants_is_needed(name: str, monkeypatch: pytest.MonkeyPatch)
     one, same, _ = NEEDED[name]
     assert name.partition(":")[0] in compared(one, same).axioms
     monkeypatch.setattr(domains, "as_read", as_they_stand)
-    monkeypatch.setattr(proving, "_with_tables", lambda task: None)  # it proves these pairs, too
+    monkeypatch.setattr(deciding, "_with_tables", lambda task: None)  # it proves these pairs, too
     assert compared(one, same).verdict == "unknown"
 
 
@@ -222,7 +222,7 @@ def test_rounding_is_needed_and_listed(name: str, monkeypatch: pytest.MonkeyPatc
     one, same, _ = NEEDED[name]
     first = compared(one, same).axioms["rounded constants"][0]
     assert " by " in first
-    monkeypatch.setattr(proving, "_with_tables", lambda task: None)
+    monkeypatch.setattr(deciding, "_with_tables", lambda task: None)
     assert compared(one, same).verdict == "refuted"
 
 

@@ -21,8 +21,8 @@ from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.stages.proof import OF_STAGE
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.certificate import SCHEMA, VERIFY, SideProgram, StageProof, TaskProof
+from jax_transformer.proof.deciding import Difference, Point
 from jax_transformer.proof.locating import Place
-from jax_transformer.proof.proving import Difference, Point
 from jax_transformer.runtime.json_schema import first_problem
 
 Value = Any

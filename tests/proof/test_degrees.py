@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from jax_transformer.proof import Program, Task, decide, proving
+from jax_transformer.proof import Program, Task, decide, deciding
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.degrees import LIKELIEST, SERIES, Bounds, bound
 from jax_transformer.proof.domains import Residues, pattern
@@ -116,9 +116,9 @@ def test_points_with_one_pattern_prove() -> None:
     found = decide(task(both_exponentials, unlike))
     assert found.verdict == "proven"
     assert {point.draws for point in found.points} == {1}
-    assert found.log2_error < -proving.SECURITY
+    assert found.log2_error < -deciding.SECURITY
     assert found.bounds is not None
-    assert found.bounds.log2_error([point.prime for point in found.points[1:]]) > -proving.SECURITY
+    assert found.bounds.log2_error([point.prime for point in found.points[1:]]) > -deciding.SECURITY
 
 
 def test_a_series_with_equal_arguments_at_one_point_is_given_up() -> None:

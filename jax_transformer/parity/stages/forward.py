@@ -23,7 +23,7 @@ from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Forward, Pair, RunResults
-from jax_transformer.parity.seen import with_shared_masks
+from jax_transformer.parity.sides.seen import with_shared_masks
 
 MASK = "mask."
 LARGEST_MAP = 120

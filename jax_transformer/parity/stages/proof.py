@@ -16,9 +16,9 @@ from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.problems import Problem, own_problem
+from jax_transformer.parity.proofs.witness_weights import kinds_for_model
+from jax_transformer.parity.proofs.witnesses import Subject, find_witness
 from jax_transformer.parity.run_results import LIBRARIES, Pair
-from jax_transformer.parity.witness_weights import kinds_for_model
-from jax_transformer.parity.witnesses import Subject, find_witness
 from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
 from jax_transformer.proof.certificate import described, difference_of
 from jax_transformer.proof.witness import Witness

@@ -1,4 +1,4 @@
-"""`prove`: are two programs the same function for all weights?"""
+"""`prove`: reads what two programs are, and asks whether they are the same function for all weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jax_transformer.compare.gates.arrays import Arrays, ParityError
 from jax_transformer.compare.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.allowances import ALLOWANCES
-from jax_transformer.parity.array_pairs import read_inputs
-from jax_transformer.parity.loading import name_of
-from jax_transformer.parity.options import Path, kind_of, rule_of, selected
-from jax_transformer.parity.pairing import Sides, check_module, pair_models
+from jax_transformer.parity.proofs.witness_weights import kinds_for_any
+from jax_transformer.parity.proofs.witnesses import Subject
 from jax_transformer.parity.rules import Programs, make_rules
+from jax_transformer.parity.runs.array_pairs import read_inputs
+from jax_transformer.parity.sides.loading import name_of
+from jax_transformer.parity.sides.options import Path, kind_of, rule_of, selected
+from jax_transformer.parity.sides.pairing import Sides, check_module, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
-from jax_transformer.parity.witness_weights import kinds_for_any
-from jax_transformer.parity.witnesses import Subject
 from jax_transformer.proof import Certificate
 
 if TYPE_CHECKING:

@@ -12,8 +12,13 @@ import numpy as np
 from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
 from jax_transformer.compare.gates.stages import compare_stage
 from jax_transformer.compare.report.report import Report, depth_of
-from jax_transformer.parity.checksums import hash_files
-from jax_transformer.parity.options import Path, selected
+from jax_transformer.parity.sides.checksums import hash_files
+from jax_transformer.parity.sides.options import Path, selected
+from jax_transformer.parity.sides.checksums import hash_files
+from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
+from jax_transformer.compare.gates.stages import compare_stage
+from jax_transformer.parity.sides.options import Path, selected
+from jax_transformer.compare.report.report import Report, depth_of
 
 if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap
@@ -72,11 +77,14 @@ def compare_on_inputs(
     that there are not."""
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity import run_any
-    from jax_transformer.parity.loading import name_of
-    from jax_transformer.parity.pairing import check_module
+    from jax_transformer.parity.sides.loading import name_of
+    from jax_transformer.parity.sides.pairing import check_module
+    from jax_transformer.parity.runs import any_two
+    from jax_transformer.parity.sides.loading import name_of
+    from jax_transformer.parity.sides.pairing import check_module
     from jax_transformer.parity.run_results import DTYPES
 
-    pair = run_any.AnyPair(
+    pair = any_two.AnyPair(
         candidate_name or name_of(function),
         function,
         reference_name or name_of(module),
@@ -85,8 +93,8 @@ def compare_on_inputs(
         NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
     )
     check_module(module, pair.reference_name)
-    report = run_any.run(
-        pair, stages=selected(stages, run_any.STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes")
+    report = any_two.run(
+        pair, stages=selected(stages, any_two.STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes")
     )
     return dataclasses.replace(report, sha256=hash_files(inputs))
 

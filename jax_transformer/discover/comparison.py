@@ -1,4 +1,4 @@
-"""Prove a discovery: compare the model with the module by a parity run that knows what was found."""
+"""Compare a discovered model with its module, by a parity run that knows what was found."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from jax_transformer.compare.gates.tolerances import (
     MOST_FOR_ROUNDING,
 )
 from jax_transformer.compare.lowering import GRADIENT
-from jax_transformer.parity.witness_weights import OWN
+from jax_transformer.parity.proofs.witness_weights import OWN
 from jax_transformer.proof import Program, Result, Task
+from jax_transformer.proof.deciding import fills_of, masking_of
 from jax_transformer.proof.digits import Digits, as_decimals, work
 from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
-from jax_transformer.proof.proving import fills_of, masking_of
 from jax_transformer.proof.witness import Arrays, Witness
 
 FINAL = ("logits", "output")

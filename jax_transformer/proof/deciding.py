@@ -1,4 +1,4 @@
-"""Prove that two programs are one function of their weights, or find where they part."""
+"""Decide whether two programs are one function of their weights, or find where they part."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.report.report import Report
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.checksums import hash_arrays, hash_files
-from jax_transformer.parity.loading import load, name_of, with_own_table
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.parity.sides.checksums import hash_arrays, hash_files
+from jax_transformer.parity.sides.loading import load, name_of, with_own_table
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -86,8 +86,8 @@ def compare_models(
       PortingError: a checkpoint can't be read; the module's parameters aren't the model's.
       ImportError: PyTorch or transformers isn't installed.
     """
-    from jax_transformer.parity.run import run
     from jax_transformer.parity.run_results import LIBRARIES
+    from jax_transformer.parity.runs.models import run
     from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
@@ -183,7 +183,7 @@ def _shown(
     and none if it can't be run, which the run will tell."""
     from jax_transformer.compare.sides import CannotRun
     from jax_transformer.parity.problems import own_problem
-    from jax_transformer.parity.seen import unseen
+    from jax_transformer.parity.sides.seen import unseen
 
     if visible is None:
         return None, frozenset()
