@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "integrity": {"config", "data", "runtime", "storage", "training"},
     "programs": {"runtime"},
     "proof": {"runtime"},
-    "compare": {"pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
+    "compare": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "compare.gates": {"runtime"},
     "compare.report": {"compare.findings", "compare.gates", "pages", "proof"},

@@ -286,7 +286,7 @@ def _draft_map(options: ParityOptions) -> int:
 
 def _module(name: str) -> Any:
     """Returns the module that a factory makes. Raises ValueError if it isn't one in evaluation mode."""
-    from jax_transformer.parity.sides.pairing import check_module
+    from jax_transformer.compare.capture import check_module
 
     module = load_factory(name, "--reference")
     check_module(module, name)

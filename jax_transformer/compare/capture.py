@@ -305,3 +305,35 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def check_module(module: Any, name: str) -> None:
+    """Raises ParityError for anything but a PyTorch module in evaluation mode."""
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise ParityError(f"reference {name}: expected a torch.nn.Module; received {type(module).__name__}")
+    training = part_in_training(module)
+    if training is not None:
+        raise ParityError(
+            f"reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() "
+            "first"
+        )
+
+
+def tensors_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+    """Yields the tensors in an output and the keys that lead to them: through mappings, sequences, and the attributes
+    of other objects."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from tensors_in(part, (*path, key))
+    elif isinstance(value, tuple | list):
+        for number, part in enumerate(value):
+            yield from tensors_in(part, (*path, number))
+    elif hasattr(value, "__dict__") and len(path) < 3:
+        for key, part in vars(value).items():
+            yield from tensors_in(part, (*path, key))

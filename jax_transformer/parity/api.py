@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.named_arrays import compare_arrays, compare_on_inputs
 from jax_transformer.compare.report.report import Report
-from jax_transformer.parity.runs.array_pairs import compare_arrays, compare_on_inputs
-from jax_transformer.parity.sides.options import Path, check_options, kind_of, rule_of, selected
+from jax_transformer.compare.sides import Path, selected
+from jax_transformer.parity.sides.options import check_options, kind_of, rule_of
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -165,9 +166,10 @@ def compare(
     check_options("models", given, hints)
     if model is not None and kind_of(model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
+    from jax_transformer.compare.sides import DTYPES
     from jax_transformer.parity.allowances import ALLOWANCES
     from jax_transformer.parity.rules import Programs, make_rules
-    from jax_transformer.parity.run_results import DTYPES, OPTIONAL, STAGES
+    from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
@@ -245,10 +247,11 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
       # A DRAFT
     """
+    from jax_transformer.compare.capture import check_module
+    from jax_transformer.compare.sides import name_of
     from jax_transformer.parity.backends.module_names import names_for_draft
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.sides.loading import load, name_of
-    from jax_transformer.parity.sides.pairing import check_module
+    from jax_transformer.parity.sides.loading import load
 
     check_module(module, name_of(module))
     return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

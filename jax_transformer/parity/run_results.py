@@ -13,7 +13,7 @@ from jax_transformer.compare.findings import Fault, Finding, SideName
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.gates.stages import Stage, merge_stages
 from jax_transformer.compare.report.report import Depth, Effect, HeatMap, Report
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.compare.sides import Arrays, CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 OPTIONAL = ("resume", "ctranslate2", "proof")
 """Stages that run only when they are asked for."""
-DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 """Stages that the report lists after the one they belong to."""
 EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))

@@ -6,11 +6,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from jax_transformer.compare.capture import tensors_in
 from jax_transformer.compare.gates import tolerances
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.user_errors import ADAPTER, RAISED, told
@@ -296,24 +297,6 @@ def _axes(found: tuple[int, ...], shape: tuple[int, ...], batch_first: bool) -> 
         return ()
     orders = [(0, 1, 2), (1, 0, 2), *permutations(range(3))]
     return next((axes for axes in orders if len(found) == 3 and tuple(found[axis] for axis in axes) == shape), None)
-
-
-def tensors_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
-    """Yields the tensors in an output and the keys that lead to them: through mappings, sequences, and the attributes
-    of other objects."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from tensors_in(part, (*path, key))
-    elif isinstance(value, tuple | list):
-        for number, part in enumerate(value):
-            yield from tensors_in(part, (*path, number))
-    elif hasattr(value, "__dict__") and len(path) < 3:
-        for key, part in vars(value).items():
-            yield from tensors_in(part, (*path, key))
 
 
 def _head(values: torch.Tensor) -> Head:

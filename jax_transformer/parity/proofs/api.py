@@ -7,18 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.compare.capture import OWN
+from jax_transformer.compare.capture import OWN, check_module
 from jax_transformer.compare.gates.arrays import Arrays, ParityError
 from jax_transformer.compare.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
+from jax_transformer.compare.named_arrays import read_inputs
+from jax_transformer.compare.sides import Path, name_of, selected
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
 from jax_transformer.parity.rules import Programs, make_rules
-from jax_transformer.parity.runs.array_pairs import read_inputs
-from jax_transformer.parity.sides.loading import name_of
-from jax_transformer.parity.sides.options import Path, kind_of, rule_of, selected
-from jax_transformer.parity.sides.pairing import Sides, check_module, pair_models
+from jax_transformer.parity.sides.options import kind_of, rule_of
+from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate
 

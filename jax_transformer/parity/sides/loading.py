@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.sides import name_of
 
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
-
-
-def name_of(side: Any) -> str:
-    """Returns the name that a report gives to a side: its path, its function's or its class's name."""
-    if isinstance(side, str | os.PathLike):
-        return os.fspath(side)
-    return str(getattr(side, "__qualname__", type(side).__name__))
 
 
 def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:

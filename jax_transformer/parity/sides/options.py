@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.compare.sides import Path
 
 if TYPE_CHECKING:
     from jax_transformer.config.run import TrainConfig
     from jax_transformer.parity.rules import Programs
 
-Path = str | os.PathLike[str]
 Kind = Literal["arrays", "model", "module", "function"]
 
 OPTIONS: dict[str, frozenset[str]] = {
@@ -56,17 +56,6 @@ def check_options(comparison: str, given: Collection[str], hints: Collection[str
     wrong = [name for name in given if name not in allowed and name not in hints]
     if wrong:
         raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
-
-
-def selected(chosen: Sequence[str] | None, usual: Sequence[str], option: str, optional: Sequence[str] = ()) -> Any:
-    """Returns the names that were chosen, or the usual ones. Raises ParityError for unknown ones, or none."""
-    if chosen is None:
-        return usual
-    known = (*usual, *optional)
-    chosen = [chosen] if isinstance(chosen, str) else list(chosen)
-    if not chosen or not {*chosen} <= {*known}:
-        raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")
-    return chosen
 
 
 def config_of_run(directory: Path) -> str | None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.capture import check_module
+from jax_transformer.compare.checksums import hash_arrays, hash_files
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.report.report import Report
+from jax_transformer.compare.sides import name_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
-from jax_transformer.parity.sides.checksums import hash_arrays, hash_files
-from jax_transformer.parity.sides.loading import load, name_of, with_own_table
+from jax_transformer.parity.sides.loading import load, with_own_table
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -86,8 +88,8 @@ def compare_models(
       PortingError: a checkpoint can't be read; the module's parameters aren't the model's.
       ImportError: PyTorch or transformers isn't installed.
     """
+    from jax_transformer.parity.run import run
     from jax_transformer.parity.run_results import LIBRARIES
-    from jax_transformer.parity.runs.models import run
     from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
@@ -227,22 +229,6 @@ def _check_axes(mesh: AnyMesh) -> None:
     if tuple(mesh.axis_names) != AXES or any(kind != AxisType.Auto for kind in mesh.axis_types):
         raise ParityError(
             f"mesh: expected one of make_mesh or make_abstract_mesh, with axes {', '.join(AXES)}; received {mesh}"
-        )
-
-
-def check_module(module: Any, name: str) -> None:
-    """Raises ParityError for anything but a PyTorch module in evaluation mode."""
-    from torch import nn
-
-    from jax_transformer.compare.capture import part_in_training
-
-    if not isinstance(module, nn.Module):
-        raise ParityError(f"reference {name}: expected a torch.nn.Module; received {type(module).__name__}")
-    training = part_in_training(module)
-    if training is not None:
-        raise ParityError(
-            f"reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() "
-            "first"
         )
 
 

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.compare.checksums import hash_files
 from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
 from jax_transformer.compare.gates.stages import compare_stage
 from jax_transformer.compare.report.report import Report, depth_of
-from jax_transformer.parity.sides.checksums import hash_files
-from jax_transformer.parity.sides.options import Path, selected
-from jax_transformer.parity.sides.checksums import hash_files
-from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
-from jax_transformer.compare.gates.stages import compare_stage
-from jax_transformer.parity.sides.options import Path, selected
-from jax_transformer.compare.report.report import Report, depth_of
+from jax_transformer.compare.sides import Path, selected
 
 if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap
@@ -75,14 +70,10 @@ def compare_on_inputs(
 ) -> Report:
     """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for inputs, stages or dtypes
     that there are not."""
+    from jax_transformer.compare import any_two
+    from jax_transformer.compare.capture import check_module
+    from jax_transformer.compare.sides import DTYPES, name_of
     from jax_transformer.mapping.maps import NameMap
-    from jax_transformer.parity import run_any
-    from jax_transformer.parity.sides.loading import name_of
-    from jax_transformer.parity.sides.pairing import check_module
-    from jax_transformer.parity.runs import any_two
-    from jax_transformer.parity.sides.loading import name_of
-    from jax_transformer.parity.sides.pairing import check_module
-    from jax_transformer.parity.run_results import DTYPES
 
     pair = any_two.AnyPair(
         candidate_name or name_of(function),

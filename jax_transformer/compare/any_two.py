@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.capture import OWN, unfused_attention, watch
+from jax_transformer.compare.capture import OWN, tensors_in, unfused_attention, watch
 from jax_transformer.compare.findings import Fault, Finding
 from jax_transformer.compare.gates import tolerances
 from jax_transformer.compare.gates.arrays import ParityError
@@ -29,7 +29,6 @@ from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
 from jax_transformer.compare.torch_tensors import distance, to_array
 from jax_transformer.compare.user_errors import cannot_run, shapes_of
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.programs.copies import converted, copied
 from jax_transformer.programs.torch_precision import deterministic
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.gates.stages import Stage, compare_stage
 from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import CannotRun, Dtype
+from jax_transformer.compare.sides import DTYPES, CannotRun, Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Plan
 from jax_transformer.parity.oracle.graph import nodes
@@ -22,7 +22,7 @@ from jax_transformer.parity.problems import (
     own_problem,
     training_problem,
 )
-from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
+from jax_transformer.parity.run_results import STAGES, Pair, RunResults
 from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
 from jax_transformer.parity.stages.decoding import compare_decoding, searches
 from jax_transformer.parity.stages.forward import run_forward

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.runtime.digests import sha256
+
 HASHED = (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")
 """The suffixes of the files of a directory that are hashed."""
 
@@ -20,9 +22,7 @@ def hash_files(*sides: Any) -> dict[str, str]:
     Args:
       *sides: paths; anything else is left out.
     """
-    from jax_transformer.data.text_files import hash_file
-
-    return {str(file): hash_file(str(file)) for side in sides for file in _files(side)}
+    return {str(file): sha256(file) for side in sides for file in _files(side)}
 
 
 def _files(side: Any) -> list[Path]:
