@@ -10,7 +10,7 @@ import pytest
 import torch
 import user_models
 
-from jax_transformer.parity import ParityError, capture, compare, draft_map
+from jax_transformer.parity import ParityError, Side, capture, compare, draft_map
 from jax_transformer.porting import import_checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -32,7 +32,7 @@ def test_a_model_with_its_program_and_with_a_module() -> None:
     report = compare(model, progress=progress.append, **OPTIONS)
     assert (report.verdict, report.reference) == ("passed", "torch_reference.pytorch")
     assert progress[0] == "weights"
-    report = compare(model, user_models.other_eps(), reference_name="mine", **OPTIONS)
+    report = compare(model, Side(user_models.other_eps(), "mine"), **OPTIONS)
     assert (report.verdict, report.exit_code, report.reference) == ("diverged", 1, "mine")
     (fault,) = report.faults
     assert (fault.side, fault.finding.cause, fault.command) == ("reference", "norm: ε = 1e-06", "")

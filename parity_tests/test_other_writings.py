@@ -12,7 +12,7 @@ import torch
 import user_models
 
 from jax_transformer.compare.report.report import Report
-from jax_transformer.parity import NameMap, compare
+from jax_transformer.parity import NameMap, Side, compare
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.forward import compare_forward
@@ -140,7 +140,7 @@ def test_t5s_norms_are_in_float64(tmp_path: Path) -> None:
     """As the reference for modules of transformers computes them, on the model's own weights."""
     model, theirs = as_loaded("t5", tmp_path)
     next(part for part in theirs.modules() if hasattr(part, "variance_epsilon")).variance_epsilon = 1e-3
-    sides = Sides(model, theirs, ("model", "module"), None, None, None, {}, None, None)
+    sides = Sides(Side(model), Side(theirs), ("model", "module"))
     pair, _ = pair_models(sides)
     problem = own_problem(model.config, model.params)
     traces = [side.forward(problem, "float64") for side in (pair.candidate, pair.reference)]

@@ -15,7 +15,7 @@ import yaml
 
 from jax_transformer import TrainConfig, compare
 from jax_transformer.cli import main
-from jax_transformer.parity import ParityError
+from jax_transformer.parity import ParityError, Side
 from jax_transformer.parity.diagnosis.training import unseen_losses
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.problems import own_problem
@@ -198,13 +198,14 @@ def test_mistakes_get_one_line(arguments: list[str], message: str, run: Run) -> 
 
 def test_compare_takes_programs_and_the_config_of_a_run() -> None:
     model = import_checkpoint(user_models.pytorch().state_dict(), "pytorch", **user_models.HINTS)
-    options = {"stages": ["loss"], "dtypes": ["float64"], "loss": user_programs.loss_without_smoothing}
-    assert compare(model, train=TrainConfig(label_smoothing=0.0), **options).verdict == "passed"
-    report = compare(model, train=TrainConfig(label_smoothing=0.2), **options)
+    options = {"stages": ["loss"], "dtypes": ["float64"]}
+    theirs = Side(loss=user_programs.loss_without_smoothing)
+    assert compare(model, theirs, train=TrainConfig(label_smoothing=0.0), **options).verdict == "passed"
+    report = compare(model, theirs, train=TrainConfig(label_smoothing=0.2), **options)
     assert [fault.finding.cause for fault in report.faults] == ["smoothing missing"]
     assert report.environment["reference's loss"] == "loss_without_smoothing"
     with pytest.raises(ParityError, match="expected no frozen parameters; received freeze=encoder"):
-        compare(model, train=TrainConfig(freeze=("encoder/*",)), **options)
+        compare(model, theirs, train=TrainConfig(freeze=("encoder/*",)), **options)
 
 
 def test_the_labels_show_every_known_fault_of_the_loss() -> None:
@@ -219,16 +220,18 @@ def test_counted_pads_are_those_of_sentences() -> None:
     model = import_checkpoint(user_models.pytorch().state_dict(), "pytorch", **user_models.HINTS)
     train = TrainConfig(label_smoothing=0.2, loss_counts_pads=True)
     stages = ["loss", "step"]
-    report = compare(model, train=train, loss=user_programs.loss_counting_pads, stages=stages, dtypes=["float64"])
+    theirs = Side(loss=user_programs.loss_counting_pads)
+    report = compare(model, theirs, train=train, stages=stages, dtypes=["float64"])
     assert report.verdict == "passed", report
 
 
 def test_jax_programs_of_a_function_are_used() -> None:
     model = import_checkpoint(user_models.pytorch().state_dict(), "pytorch", **user_models.HINTS)
-    options = {"loss": user_programs.loss, "stages": ["loss"], "dtypes": ["float64"], "dialect": "pytorch"}
-    assert compare(user_models.function(), model=model, jax_loss=user_programs.jax_loss, **options).verdict == "passed"
+    options = {"stages": ["loss"], "dtypes": ["float64"], "dialect": "pytorch", "model": model}
+    ours, theirs = Side(user_models.function(), loss=user_programs.jax_loss), Side(loss=user_programs.loss)
+    assert compare(ours, theirs, **options).verdict == "passed"
 
     def twice(logits: jax.Array, labels: jax.Array) -> jax.Array:
         return 2 * user_programs.jax_loss(logits, labels)
 
-    assert compare(user_models.function(), model=model, jax_loss=twice, **options).verdict == "diverged"
+    assert compare(Side(user_models.function(), loss=twice), theirs, **options).verdict == "diverged"

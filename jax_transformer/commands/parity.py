@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from jax_transformer.compare.report.report import Report
     from jax_transformer.parallel.mesh import AnyMesh
+    from jax_transformer.parity.sides.options import Side
     from jax_transformer.proof import Certificate
 
 REPORTS = ("--json", "--html")
@@ -159,10 +160,8 @@ def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
     from jax_transformer.parity.proofs.api import prove
 
     stages = None if options.stages is None else _split(options.stages)
-    programs = {name: value for name, value in options.programs.options().items() if name not in ("decode", "decoding")}
-    candidate, reference = _sides(options)
-    mesh = _traced_mesh(options.parallel)
-    return prove(candidate, reference, stages=stages, mesh=mesh, **programs, **{**_what(options), "inputs": inputs})
+    told = {**_what(options), "inputs": inputs, "mesh": _traced_mesh(options.parallel)}
+    return prove(*_sides(options), stages=stages, **told)
 
 
 def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:
@@ -181,17 +180,15 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
 
     if options.diff is not None:
         return compare(*options.diff, truth=options.truth, tolerance=options.tolerance)
-    candidate, reference = _sides(options)
     return compare(
-        candidate,
-        reference,
+        *_sides(options),
         stages=_stages(options, proves=proves),
         dtypes=None if options.dtypes is None else _split(options.dtypes),
         node=options.node,
         truth=options.truth,
         tolerance=options.tolerance,
         mesh=_mesh(options.parallel),
-        **options.programs.options(),
+        decoding=options.programs.decoding(),
         **_what(options),
     )
 
@@ -205,8 +202,7 @@ def _what(options: ParityOptions) -> dict[str, Any]:
         "seed": options.seed,
         "allow": None if options.allow is None else _split(options.allow),
         "dialect": options.dialect,
-        "candidate_name": options.candidate,
-        "reference_name": options.reference,
+        "train": options.programs.train,
         "progress": _print_progress,
         **options.checkpoint.hints(),
     }
@@ -223,8 +219,10 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
     return [*STAGES, "proof"]
 
 
-def _sides(options: ParityOptions) -> tuple[Any, Any]:
-    """Returns the candidate and the reference."""
+def _sides(options: ParityOptions) -> tuple[Side, Side]:
+    """Returns the candidate and the reference, with their programs."""
+    from jax_transformer.parity.sides.options import Side
+
     function = load_factory(options.candidate, "--candidate") if options.candidate else None
     if options.candidate and not callable(function):
         kind = type(function).__name__
@@ -234,8 +232,9 @@ def _sides(options: ParityOptions) -> tuple[Any, Any]:
     module = _module(options.reference) if options.reference else None
     candidate, reference = (options.model, module) if options.model else (module, None)
     if function is not None:
-        return function, module
-    return candidate, reference
+        candidate, reference = function, module
+    ours, theirs = options.programs.of_sides()
+    return Side(candidate, options.candidate, **ours), Side(reference, options.reference, **theirs)
 
 
 def _mesh(config: MeshConfig) -> Mesh | None:

@@ -52,16 +52,22 @@ class ProgramOptions:
     early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
     """With --decode: when a sentence is done. (Default: false)"""
 
-    def options(self) -> dict[str, Any]:
-        """Returns the options as `compare` takes them. Raises ValueError for a name that can't be found."""
-        search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
+    def of_sides(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the candidate's and the reference's, as a `Side` takes them. Raises ValueError for a name that can't
+        be found."""
         programs = {
             name: load_named(getattr(self, name), f"--{name.replace('_', '-')}")
             for name in ("loss", "optimizer", "decode", "jax_loss", "jax_optimizer")
         }
         if inspect.isfunction(programs["jax_optimizer"]):
             programs["jax_optimizer"] = load_factory(str(self.jax_optimizer), "--jax-optimizer")
-        return {**programs, "train": self.train, "decoding": DecodingConfig(**search) if search else None}
+        ours = {name: programs.pop(f"jax_{name}") for name in ("loss", "optimizer")}
+        return ours, programs
+
+    def decoding(self) -> DecodingConfig | None:
+        """Returns the search that a decoder should make, if any of it is told."""
+        search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
+        return DecodingConfig(**search) if search else None
 
 
 @dataclass(frozen=True)

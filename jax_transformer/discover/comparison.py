@@ -25,16 +25,15 @@ def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] 
     """
     from jax_transformer.parity.api import compare
     from jax_transformer.parity.run_results import STAGES
+    from jax_transformer.parity.sides.options import Side
 
     generation = found.model.generation
     knows_ends = generation.decoder_start_id is not None and generation.eos_id is not None
     return compare(
-        found.model,
-        found.call.wrap(module),
+        Side(found.model, f"model of {name}"),
+        Side(found.call.wrap(module), name),
         names=found.names,
         allow=found.allow,
         dtypes=["float64", "float32"] if found.bfloat16_problem else None,
         stages=[name for name in STAGES if name != "decode" or knows_ends] if stages is None else stages,
-        candidate_name=f"model of {name}",
-        reference_name=name,
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
     from jax_transformer.parity.proofs.api import prove
+    from jax_transformer.parity.sides.options import Options, Side
     from jax_transformer.proof.certificate import Certificate
     from jax_transformer.proof.witness import Witness
 
@@ -29,6 +30,7 @@ _HOMES = {
     "jax_transformer.compare.capture": ("capture",),
     "jax_transformer.compare.gates.arrays": ("ParityError",),
     "jax_transformer.parity.proofs.api": ("prove",),
+    "jax_transformer.parity.sides.options": ("Options", "Side"),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
     "jax_transformer.mapping.maps": ("NameMap",),
@@ -39,8 +41,10 @@ __all__ = [
     "Certificate",
     "Divergence",
     "NameMap",
+    "Options",
     "ParityError",
     "Report",
+    "Side",
     "Witness",
     "assert_parity",
     "capture",

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.named_arrays import compare_arrays, compare_on_inputs
 from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import Path, selected
-from jax_transformer.parity.sides.options import check_options, kind_of, rule_of
-
-if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
-    from jax_transformer.config.decoding import DecodingConfig
-    from jax_transformer.config.run import TrainConfig
-    from jax_transformer.mapping.maps import NameMap
+from jax_transformer.compare.sides import DTYPES, selected
+from jax_transformer.parity.sides.options import Options, as_side, kind_of, map_of, rule_of
 
 
-def compare(
-    candidate: Any,
-    reference: Any = None,
-    *,
-    model: Any = None,
-    inputs: Mapping[str, Any] | Path | None = None,
-    names: NameMap | Path | None = None,
-    stages: Sequence[str] | None = None,
-    dtypes: Sequence[str] | None = None,
-    node: str | None = None,
-    seed: int = 0,
-    allow: Sequence[str] | None = None,
-    truth: Mapping[str, Any] | Path | None = None,
-    tolerance: float | None = None,
-    dialect: str | None = None,
-    train: TrainConfig | Path | None = None,
-    loss: Callable[..., Any] | None = None,
-    optimizer: Callable[..., Any] | None = None,
-    decode: Callable[..., Any] | None = None,
-    decoding: DecodingConfig | None = None,
-    jax_loss: Callable[..., Any] | None = None,
-    jax_optimizer: Any = None,
-    mesh: Mesh | None = None,
-    candidate_name: str | None = None,
-    reference_name: str | None = None,
-    progress: Callable[[str], None] = lambda what: None,
-    **hints: Any,
-) -> Report:
+def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
     """Compares a candidate with a reference on the same weights and inputs, and explains where and why they differ.
 
     Each call is one of these comparisons:
@@ -64,48 +29,17 @@ def compare(
 
     Args:
       candidate: a `Model`; the path of a model directory, run directory or checkpoint; a torch.nn.Module in evaluation
-        mode; a function; a mapping of names to NumPy, JAX or PyTorch arrays; or the path of an `.npz`.
+        mode; a function; a mapping of names to NumPy, JAX or PyTorch arrays; the path of an `.npz`; or a `Side`, which
+        holds one of these with a name, and a loss and an optimizer of yours.
       reference: a torch.nn.Module in evaluation mode, a `Model` or its path, a mapping of arrays or the path of an
-        `.npz`, in execution order. None: the program of the model's dialect.
-      model: with a function, the model whose parameters it receives; a `Model` or a path.
-      inputs: with a function and a module, the arguments of the module's `forward` by name; arrays or an `.npz`.
-      names: a map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names
-        them.
-      stages: a selection of weights, inputs, masks, forward, loss, gradients, step, trajectory and decode; with
-        `inputs`, of inputs, forward and gradients. None: all. If asked for, also resume: each side continues the
-        training that the other began, with its optimizer's state ported; ctranslate2: that program scores the
-        same sentences; and proof: both are proven to be one function for all weights, as by `prove`.
-      dtypes: a selection of float64, float32 and bfloat16. float64 decides; the others are judged by their distance
-        from it. None: all.
-      node: the only activation to look at, in float64.
-      seed: seeds the inputs and the random weights.
-      allow: differences that don't count: "fully-masked", what an attention gives a query that sees no key;
-        "inner-padding", what depends on padding before a token of its sentence; "first-token", what a target's first
-        token does: all begin with the model's decoder_start_id. None: all count.
-      truth: with arrays in lower precision, the reference's arrays in float64, computed from weights and inputs
-        rounded to that precision.
-      tolerance: with arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype,
-        1e-12 in float64.
-      dialect: the dialect of the checkpoint's or module's names.
-      train: the rule that `loss` and `optimizer` should follow; a config.yaml or the directory of a run. None: the
-        config of the run that the candidate is.
-      loss: a PyTorch loss of yours, (logits [B, T, V], labels [B, T]) → a scalar, in place of the built-in one.
-      optimizer: a PyTorch optimizer of yours, a function module → an object with `zero_grad()` and `step()`. Its step
-        does everything that follows `loss.backward()`: clipping, the optimizer's step, the scheduler's.
-      decode: a PyTorch decoder of yours, (module, source_ids [B, S], start_id=, eos_id=, max_new_tokens=) → ids [B, T]
-        without the start token: up to the end token, then pads; or a list of each sentence's ids. It may return (ids,
-        scores), the scores [B] as `generate` has them.
-      decoding: the search that `decode` should make: beam_size, max_new_tokens, semantics, length_penalty and
-        early_stopping. None: greedy, 12 tokens.
-      jax_loss, jax_optimizer: programs of yours on the candidate's side, as `make_train_step` takes them: (logits,
-        labels) → losses [B, T], and an optax.GradientTransformation. With both sides yours, `train` may be left out;
-        differences are then found and not explained.
-      mesh: the devices that share the candidate's weights and rows, as `make_mesh` returns them: what it computes there
-        is compared. None: one device.
-      candidate_name, reference_name: the names of the sides in the report.
-      progress: called with the name of each piece of work before it begins.
-      **hints: fields of the config that a checkpoint or module doesn't tell, as of `import_checkpoint`: `num_heads`,
-        `source_pad_id`, …
+        `.npz`, in execution order; or a `Side`. None: the program of the model's dialect.
+      options: see `Options`. Its stages are a selection of weights, inputs, masks, forward, loss, gradients, step,
+        trajectory and decode; with `inputs`, of inputs, forward and gradients. None: all. If asked for, also resume:
+        each side continues the training that the other began, with its optimizer's state ported; ctranslate2, which
+        scores the same sentences; and proof: both are proven to be one function for all weights, as by `prove`.
+      **changes: options by name, such as seed=1, and hints: fields of the config that a checkpoint or module doesn't
+        tell, as of `import_checkpoint`: `num_heads`, `source_pad_id`, … With programs of yours on both sides, `train`
+        may be left out; differences are then found and not explained.
 
     Returns:
       A Report: its verdict is "passed", "diverged" or "inconclusive".
@@ -129,81 +63,48 @@ def compare(
       >>> report.verdict, report.faults[0].finding.node
       ('diverged', 'output')
     """
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(f"tolerance must be at least 0; received {tolerance}")
-    options = {
-        "model": model,
-        "inputs": inputs,
-        "names": names,
-        "stages": stages,
-        "dtypes": dtypes,
-        "node": node,
-        "seed": seed or None,
-        "allow": allow,
-        "truth": truth,
-        "tolerance": tolerance,
-        "dialect": dialect,
-        "train": train,
-        "loss": loss,
-        "optimizer": optimizer,
-        "decode": decode,
-        "decoding": decoding,
-        "jax_loss": jax_loss,
-        "jax_optimizer": jax_optimizer,
-        "mesh": mesh,
-        **hints,
-    }
-    given = [name for name, value in options.items() if value is not None]
-    kinds = kind_of(candidate), None if reference is None else kind_of(reference)
+    ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if "arrays" in kinds:
-        check_options("named arrays", given)
-        return compare_arrays(candidate, reference, truth, tolerance, candidate_name, reference_name)
-    if inputs is not None:
+        told.check("named arrays", ours, theirs)
+        return compare_arrays(ours.program, theirs.program, told.truth, told.tolerance, ours.name, theirs.name)
+    if told.inputs is not None:
         if kinds != ("function", "module"):
-            raise ValueError("inputs: only a JAX function compared with a torch.nn.Module takes them")
-        check_options("a function and a module on inputs", given)
-        return compare_on_inputs(candidate, reference, inputs, names, stages, dtypes, candidate_name, reference_name)
-    check_options("models", given, hints)
-    if model is not None and kind_of(model) != "model":
-        raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
-    from jax_transformer.compare.sides import DTYPES
+            raise ParityError("inputs: only a JAX function compared with a torch.nn.Module takes them")
+        told.check("a function and a module on inputs", ours, theirs)
+        return compare_on_inputs(
+            ours.program,
+            theirs.program,
+            told.inputs,
+            map_of(told.names),
+            told.stages,
+            told.dtypes,
+            ours.name,
+            theirs.name,
+        )
+    told.check("models", ours, theirs)
+    if told.model is not None and kind_of(told.model) != "model":
+        raise ParityError(f"model: expected a Model or its path; received {type(told.model).__name__}")
     from jax_transformer.parity.allowances import ALLOWANCES
-    from jax_transformer.parity.rules import Programs, make_rules
+    from jax_transformer.parity.rules import make_rules
     from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
-    ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
-    rules = make_rules(rule_of(candidate, train, ours, theirs), ours, theirs, decoding)
+    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
+    rules = make_rules(followed, ours.programs, theirs.programs, told.decoding)
     return compare_models(
-        Sides(
-            candidate,
-            reference,
-            kinds,
-            model,
-            names,
-            dialect,
-            hints,
-            candidate_name,
-            reference_name,
-            rules,
-            candidate_programs=ours,
-            reference_programs=theirs,
-            mesh=mesh,
-        ),
-        stages=selected(stages, STAGES, "stages", OPTIONAL),
-        dtypes=selected(dtypes, DTYPES, "dtypes"),
-        seed=seed,
-        node=node,
-        allow=() if allow is None else selected(allow, ALLOWANCES, "allow"),
-        progress=progress,
+        Sides(ours, theirs, kinds, told, rules),
+        stages=selected(told.stages, STAGES, "stages", OPTIONAL),
+        dtypes=selected(told.dtypes, DTYPES, "dtypes"),
+        allow=() if told.allow is None else selected(told.allow, ALLOWANCES, "allow"),
     )
 
 
-def assert_parity(candidate: Any, reference: Any = None, **options: Any) -> None:
+def assert_parity(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> None:
     """Compares the sides as `compare` does, and raises unless they pass.
 
     Args:
-      candidate, reference, **options: as of `compare`.
+      candidate, reference, options, **changes: as of `compare`.
 
     Raises:
       Divergence: the sides differ, or the comparison is inconclusive; an AssertionError whose message is the report.
@@ -214,7 +115,7 @@ def assert_parity(candidate: Any, reference: Any = None, **options: Any) -> None
       >>> from jax_transformer.parity import assert_parity
       >>> assert_parity({"logits": np.ones(3)}, {"logits": np.ones(3) + 1e-9}, tolerance=1e-6)
     """
-    compare(candidate, reference, **options).raise_for_divergence()
+    compare(candidate, reference, options, **changes).raise_for_divergence()
 
 
 def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: Any) -> str:

@@ -12,7 +12,7 @@ import user_programs
 from torch import nn
 
 from jax_transformer import TrainConfig
-from jax_transformer.parity import Certificate, ParityError, prove
+from jax_transformer.parity import Certificate, ParityError, Side, prove
 from jax_transformer.parity.backends import lowering
 from jax_transformer.parity.backends.proof_torch import _exact_corrections
 from jax_transformer.porting import import_checkpoint
@@ -35,8 +35,11 @@ def model() -> Model:
     return import_checkpoint(build().state_dict(), "pytorch", **hints)
 
 
-def proof(*stages: str, **options: Any) -> Certificate:
-    return prove(model(), build(), dialect="pytorch", stages=stages, **options)
+NONE: dict[str, Any] = {}
+
+
+def proof(*stages: str, ours: dict[str, Any] = NONE, theirs: dict[str, Any] = NONE, **options: Any) -> Certificate:
+    return prove(Side(model(), **ours), Side(build(), **theirs), dialect="pytorch", stages=stages, **options)
 
 
 @pytest.fixture
@@ -48,14 +51,14 @@ def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_step")
 def test_an_optimizer_is_proven_at_its_own_rates() -> None:
     """Its float corrections and rates become tensors, so that no rounding of them counts."""
-    certificate = proof("steps", train=RULE, optimizer=user_programs.optimizer)
+    certificate = proof("steps", train=RULE, theirs={"optimizer": user_programs.optimizer})
     assert certificate.stages[0].verdict == "proven", str(certificate)
     assert "learning rates" not in certificate.tasks[0].candidate.inputs  # it isn't proven for all rates
 
 
 @pytest.mark.usefixtures("one_step")
 def test_a_wrong_optimizer_is_refuted_and_shown() -> None:
-    certificate = proof("steps", train=RULE, optimizer=user_programs.optimizer_a_step_ahead)
+    certificate = proof("steps", train=RULE, theirs={"optimizer": user_programs.optimizer_a_step_ahead})
     assert certificate.verdict == "refuted"
     assert certificate.difference["name"].startswith("after step 1: ")
     assert certificate.difference["witness"]["found"]
@@ -66,7 +69,7 @@ def test_both_optimizers_may_be_of_a_user() -> None:
     def sgd(module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(module.parameters(), 0.01)
 
-    proofs = [proof("steps", optimizer=sgd, jax_optimizer=optax.sgd(rate)) for rate in (0.01, 0.02)]
+    proofs = [proof("steps", theirs={"optimizer": sgd}, ours={"optimizer": optax.sgd(rate)}) for rate in (0.01, 0.02)]
     assert [one.stages[0].verdict for one in proofs] == ["proven", "refuted"]
 
 
@@ -85,20 +88,20 @@ def test_steps_are_defined_where_the_loss_is(more: Any, verdict: str) -> None:
     def sgd(module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(module.parameters(), 0.01)
 
-    programs = {"loss": loss, "jax_loss": user_programs.jax_loss, "optimizer": sgd, "jax_optimizer": optax.sgd(0.01)}
-    (stage,) = proof("steps", **programs).stages[:1]
+    ours = {"loss": user_programs.jax_loss, "optimizer": optax.sgd(0.01)}
+    (stage,) = proof("steps", ours=ours, theirs={"loss": loss, "optimizer": sgd}).stages[:1]
     assert stage.verdict == verdict, stage.reason
 
 
 def test_both_losses_may_be_of_a_user() -> None:
-    programs = {"loss": user_programs.loss, "jax_loss": user_programs.jax_loss}
-    assert proof("loss", **programs).verdict == "proven"
-    wrong = proof("loss", **{**programs, "loss": user_programs.loss_without_smoothing})
+    ours = {"loss": user_programs.jax_loss}
+    assert proof("loss", ours=ours, theirs={"loss": user_programs.loss}).verdict == "proven"
+    wrong = proof("loss", ours=ours, theirs={"loss": user_programs.loss_without_smoothing})
     assert wrong.verdict == "refuted"
 
 
 def test_an_operation_of_a_loss_without_a_rule_is_unknown() -> None:
-    certificate = proof("loss", train=RULE, loss=user_programs.loss_of_odd_power)
+    certificate = proof("loss", train=RULE, theirs={"loss": user_programs.loss_of_odd_power})
     assert certificate.verdict == "unknown"
     assert "user_programs.py:" in certificate.stages[0].reason
 
@@ -113,7 +116,7 @@ def test_an_operation_of_a_loss_without_a_rule_is_unknown() -> None:
 )
 def test_a_program_that_is_none_is_one_clear_message(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ParityError, match=message):
-        proof("loss" if "loss" in options else "steps", train=RULE, **options)
+        proof("loss" if "loss" in options else "steps", train=RULE, theirs=options)
 
 
 def test_an_optimizer_has_its_own_options_after_each_step() -> None:

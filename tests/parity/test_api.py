@@ -50,7 +50,7 @@ MODEL: Any = "model"
         (({"a": X}, {"a": X}), {"node": "a"}, "node doesn't apply to named arrays; expected only tolerance, truth"),
         (({"a": X}, {"a": X}), {"num_heads": 2}, "num_heads doesn't apply to named arrays"),
         ((5,), {}, "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; rec"),
-        ((MODEL,), {"truth": {"a": X}}, "truth doesn't apply to models; expected only allow, decode, decoding, dia"),
+        ((MODEL,), {"truth": {"a": X}}, "truth doesn't apply to models; expected only allow, decoding, dialect"),
         ((MODEL,), {"stages": ["forwards"]}, "stages: expected some of weights, inputs, masks, forward, loss, grad"),
         ((MODEL,), {"dtypes": []}, "dtypes: expected some of float64, float32, bfloat16; received none"),
         ((MODEL,), {"num_heads": 2}, "Model is a model and has its config; expected no num_heads"),

@@ -441,5 +441,5 @@ def test_integers_on_explicit_axes_are_what_they_are() -> None:
 
 
 def test_two_functions_take_no_mesh_beside_their_own() -> None:
-    with pytest.raises(ParityError, match="mesh doesn't apply to two programs on inputs; it needs a model"):
+    with pytest.raises(ParityError, match="mesh doesn't apply to two programs on inputs; expected only inputs"):
         prove(on_a_mesh, on_one_device, mesh=GRID, **GIVEN)

@@ -5,54 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax_transformer.compare.capture import OWN, check_module
 from jax_transformer.compare.gates.arrays import Arrays, ParityError
 from jax_transformer.compare.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.compare.named_arrays import read_inputs
-from jax_transformer.compare.sides import Path, name_of, selected
-from jax_transformer.mapping.maps import NameMap
+from jax_transformer.compare.sides import name_of, selected
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
-from jax_transformer.parity.rules import Programs, make_rules
-from jax_transformer.parity.sides.options import kind_of, rule_of
+from jax_transformer.parity.rules import make_rules
+from jax_transformer.parity.sides.options import Options, as_side, kind_of, rule_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate
-
-if TYPE_CHECKING:
-    from jax_transformer.config.run import TrainConfig
-    from jax_transformer.parallel.mesh import AnyMesh
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
 
 
-def prove(
-    candidate: Any,
-    reference: Any = None,
-    *,
-    model: Any = None,
-    inputs: Mapping[str, Any] | Path | None = None,
-    weights: Mapping[str, Any] | None = None,
-    names: NameMap | Mapping[str, str] | Path | None = None,
-    stages: Sequence[str] | None = None,
-    seed: int = 0,
-    allow: Sequence[str] | None = None,
-    dialect: str | None = None,
-    train: TrainConfig | Path | None = None,
-    loss: Callable[..., Any] | None = None,
-    optimizer: Callable[..., Any] | None = None,
-    jax_loss: Callable[..., Any] | None = None,
-    jax_optimizer: Any = None,
-    mesh: AnyMesh | None = None,
-    candidate_name: str | None = None,
-    reference_name: str | None = None,
-    progress: Callable[[str], None] = lambda work: None,
-    **hints: Any,
-) -> Certificate:
+def prove(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Certificate:
     """Proves that two programs are the same function for all weights, or finds the operation at which they part.
 
     Both are read operation by operation, in the types in which they run, and evaluated in prime fields, where
@@ -65,21 +38,12 @@ def prove(
       called with the inputs by name. Their outputs are compared, and all activations that both name.
 
     Args:
-      candidate, reference, model, dialect, candidate_name, reference_name, progress, **hints: as of `compare`.
-      inputs: arrays by name. Integers and booleans are what they are; floats stand for all floats of their shapes.
-      weights: with two functions, the parameters that both receive, a dict of arrays, whose values don't matter.
-      names: for models as of `compare`. For two programs, the reference's names of weights → the candidate's, where
-        they differ.
-      stages: a selection of forward, loss, gradients and steps; of forward and gradients with `inputs`. None: all.
-        steps are the parameters after one and three steps of the optimizer that `compare` takes, for all learning
-        rates.
-      seed: seeds the ids, primes and weights.
-      allow: differences that don't count, as of `compare`: the ids then have no place that shows them, and nothing is
-        claimed of them. "fully-masked" needs no mention.
-      train, loss, optimizer, jax_loss, jax_optimizer: as of `compare`. An optimizer of yours is proven for its own
-        learning rates.
-      mesh: the devices that share a model's weights and rows, as `make_mesh` returns them, or `make_abstract_mesh`,
-        whose devices needn't be there. None: one device. (A function has the mesh of its own `jax.shard_map`.)
+      candidate, reference: as of `compare`. An optimizer of yours is proven for its own learning rates.
+      options: see `Options`. Its stages are a selection of forward, loss, gradients and steps; of forward and gradients
+        with `inputs`. None: all. steps are the parameters after one and three steps of the optimizer that `compare`
+        takes, for all learning rates. With `allow` the ids have no place that shows such a difference, and nothing is
+        claimed of it; "fully-masked" needs no mention. A function has the mesh of its own `jax.shard_map`.
+      **changes: options by name, and hints, as of `compare`.
 
     Returns:
       A certificate. Its verdict is "proven", "refuted" or "unknown"; an unknown operation, or control flow that depends
@@ -104,39 +68,32 @@ def prove(
       >>> certificate.verdict, [(stage.name, len(stage.equal)) for stage in certificate.stages]
       ('proven', [('forward', 1), ('gradients', 1)])
     """
-    kinds = kind_of(candidate), None if reference is None else kind_of(reference)
-    if not 0 <= seed < 2**63:
-        raise ParityError(f"seed: expected an integer from 0 to 2^63 - 1; received {seed}")
-    if inputs is not None:
+    ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
+    if told.inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
-        own: dict[str, Any] = {"allow": allow, "train": train, "loss": loss, "optimizer": optimizer}
-        own |= {"jax_loss": jax_loss, "jax_optimizer": jax_optimizer, "model": model, "mesh": mesh, "dialect": dialect}
-        own |= hints
-        wrong = [name for name, value in own.items() if value is not None]
-        if wrong:
-            raise ParityError(f"{wrong[0]} doesn't apply to two programs on inputs; it needs a model")
+        told.check("two programs on inputs", ours, theirs)
+        names = told.names
         if names is not None and not isinstance(names, Mapping):
             kind = type(names).__name__
             raise ParityError(
                 "names: two programs on inputs take a mapping from the reference's names of weights to the "
                 f"candidate's; received a {kind} (--map is for models)"
             )
-        two = _two(candidate, reference, read_inputs(inputs), weights, names, (candidate_name, reference_name))
-        return _prove_any(two, selected(stages, ANY_STAGES, "stages"), seed, progress)
+        shown = (ours.name, theirs.name)
+        two = _two(ours.program, theirs.program, read_inputs(told.inputs), told.weights, names, shown)
+        return _prove_any(two, selected(told.stages, ANY_STAGES, "stages"), told.seed, told.progress)
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
-    if isinstance(names, Mapping):
-        raise ParityError("names: models take a map of names, or its file")
-    ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer)
-    train = rule_of(candidate, train, ours, theirs)
-    rules = make_rules(train, ours, theirs, None)
-    shown = candidate_name, reference_name
-    sides = Sides(candidate, reference, kinds, model, names, dialect, hints, *shown, rules, ours, theirs, mesh=mesh)
-    chosen = selected(stages, STAGES, "stages")
-    allowed = () if allow is None else selected(allow, ALLOWANCES, "allow")
-    pair, _ = pair_models(sides)
-    return prove_pair(replace(pair, allow=frozenset(allowed)), stages=chosen, seed=seed, progress=progress)
+    told.check("a proof of models", ours, theirs)
+    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
+    rules = make_rules(followed, ours.programs, theirs.programs, None)
+    chosen = selected(told.stages, STAGES, "stages")
+    allowed = () if told.allow is None else selected(told.allow, ALLOWANCES, "allow")
+    pair, _ = pair_models(Sides(ours, theirs, kinds, told, rules))
+    pair = replace(pair, allow=frozenset(allowed))
+    return prove_pair(pair, stages=chosen, seed=told.seed, progress=told.progress)
 
 
 # --- any two programs

@@ -4,25 +4,162 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.sides import Path
+from jax_transformer.parity.rules import Programs
 
 if TYPE_CHECKING:
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.run import TrainConfig
-    from jax_transformer.parity.rules import Programs
+    from jax_transformer.mapping.maps import NameMap
+    from jax_transformer.parallel.mesh import AnyMesh
 
 Kind = Literal["arrays", "model", "module", "function"]
 
 OPTIONS: dict[str, frozenset[str]] = {
     "named arrays": frozenset({"truth", "tolerance"}),
     "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
-    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "allow", "dialect"})
-    | {"train", "loss", "optimizer", "decode", "decoding", "jax_loss", "jax_optimizer", "mesh"},
+    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "allow", "dialect", "train"})
+    | {"decoding", "mesh"},
+    "two programs on inputs": frozenset({"inputs", "weights", "names", "stages", "seed"}),
+    "a proof of models": frozenset({"model", "names", "stages", "seed", "allow", "dialect", "train", "mesh"}),
 }
-"""The options of each sort of comparison; that of models also takes hints."""
+"""The options of each sort of comparison; those of models also take hints."""
+OF_HINTS = ("models", "a proof of models")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison, with a name and programs of its own.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import Side, compare
+      >>> compare(Side({"x": np.ones(2)}, name="ours"), {"x": np.ones(2)}).candidate
+      'ours'
+    """
+
+    program: Any = None
+    """What `compare` takes as a side without a name. None, as a reference: the program of the model's dialect."""
+    name: str | None = None
+    """Its name in the report. None: its path, or that of its function or class."""
+    loss: Callable[..., Any] | None = None
+    """A loss of yours in place of the built-in one: (logits [B, T, V], labels [B, T]) → a scalar in PyTorch, or losses
+    [B, T] in JAX, as `make_train_step` takes it."""
+    optimizer: Any = None
+    """An optimizer of yours. In PyTorch, a function module → an object with `zero_grad()` and `step()`, whose step does
+    everything that follows `loss.backward()`: clipping, the optimizer's step, the scheduler's. In JAX, an
+    optax.GradientTransformation."""
+    decode: Callable[..., Any] | None = None
+    """A PyTorch decoder of yours, (module, source_ids [B, S], start_id=, eos_id=, max_new_tokens=) → ids [B, T] without
+    the start token: up to the end token, then pads; or a list of each sentence's ids. It may return (ids, scores), the
+    scores [B] as `generate` has them."""
+
+    @property
+    def programs(self) -> Programs:
+        """The programs alone."""
+        return Programs(self.loss, self.optimizer, self.decode)
+
+
+def as_side(given: Any) -> Side:
+    """Returns a side as it was given, or one of a program."""
+    return given if isinstance(given, Side) else Side(given)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a comparison, or a proof, is told beside its two sides. None: the usual."""
+
+    model: Any = None
+    """With a function, the model whose parameters it receives; a `Model` or a path."""
+    inputs: Mapping[str, Any] | Path | None = None
+    """With two functions or modules, their arguments by name; arrays or an `.npz`. In a proof, integers and booleans
+    are what they are, and floats stand for all floats of their shapes."""
+    weights: Mapping[str, Any] | None = None
+    """In a proof of two functions, the parameters that both receive, a dict of arrays, whose values don't matter."""
+    names: NameMap | Mapping[str, str] | Path | None = None
+    """A map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names them.
+    In a proof of two programs on inputs, the reference's names of weights → the candidate's."""
+    stages: Sequence[str] | None = None
+    """A selection of stages."""
+    dtypes: Sequence[str] | None = None
+    """A selection of float64, float32 and bfloat16. float64 decides; the others are judged by their distance from
+    it."""
+    node: str | None = None
+    """The only activation to look at, in float64."""
+    seed: int = 0
+    """Seeds the inputs and the random weights; in a proof, ids, primes and weights."""
+    allow: Sequence[str] | None = None
+    """Differences that don't count: "fully-masked", what an attention gives a query that sees no key; "inner-padding",
+    what depends on padding before a token of its sentence; "first-token", what a target's first token does: all begin
+    with the model's decoder_start_id."""
+    truth: Mapping[str, Any] | Path | None = None
+    """With arrays in lower precision, the reference's arrays in float64, computed from weights and inputs rounded to
+    that precision."""
+    tolerance: float | None = None
+    """With arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype, 1e-12 in
+    float64."""
+    dialect: str | None = None
+    """The dialect of the checkpoint's or module's names."""
+    train: TrainConfig | Path | None = None
+    """The rule that a loss and an optimizer of yours should follow; a config.yaml or the directory of a run. None: the
+    config of the run that the candidate is."""
+    decoding: DecodingConfig | None = None
+    """The search that a decoder of yours should make: beam_size, max_new_tokens, semantics, length_penalty and
+    early_stopping. None: greedy, 12 tokens."""
+    mesh: AnyMesh | None = None
+    """The devices that share the candidate's weights and rows, as `make_mesh` returns them; in a proof also as
+    `make_abstract_mesh` does, whose devices needn't be there. None: one device."""
+    progress: Callable[[str], None] = lambda work: None
+    """Called with the name of each piece of work before it begins."""
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the config that a checkpoint or module doesn't tell, as of `import_checkpoint`: `num_heads`,
+    `source_pad_id`, …"""
+
+    @classmethod
+    def of(cls, options: Options | None, changes: Mapping[str, Any]) -> Options:
+        """Returns options with some of them changed; what isn't an option is a hint.
+
+        Raises:
+          ParityError: one belongs to a side; a seed or tolerance out of range.
+        """
+        known = {one.name for one in fields(cls)} - {"hints"}
+        of_side = [one.name for one in fields(Side) if one.name in changes]
+        if of_side:
+            name = of_side[0]
+            raise ParityError(f"{name} belongs to one of the sides: expected Side(…, {name}=…) in its place")
+        options = options or cls()
+        hints = {**options.hints, **{name: value for name, value in changes.items() if name not in known}}
+        made = replace(options, hints=hints, **{name: value for name, value in changes.items() if name in known})
+        if not 0 <= made.seed < 2**63:
+            raise ParityError(f"seed: expected an integer from 0 to 2^63 - 1; received {made.seed}")
+        if made.tolerance is not None and not made.tolerance >= 0:
+            raise ParityError(f"tolerance must be at least 0; received {made.tolerance}")
+        return made
+
+    def check(self, comparison: str, candidate: Side, reference: Side) -> None:
+        """Raises ParityError for options, and programs of a side, that this sort of comparison doesn't take."""
+        allowed, usual = OPTIONS[comparison], Options()
+        names = [one.name for one in fields(self) if one.name not in ("progress", "hints")]
+        given = [name for name in names if getattr(self, name) is not getattr(usual, name)]
+        if comparison not in OF_HINTS:
+            sides = (candidate.programs, reference.programs)
+            given += [name for side in sides for name, program in vars(side).items() if program is not None]
+            given += self.hints
+        wrong = [name for name in given if name not in allowed]
+        if wrong:
+            raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
+
+
+def map_of(names: NameMap | Mapping[str, str] | Path | None) -> NameMap | Path | None:
+    """Returns a map of names, or its file. Raises ParityError for a mapping, which names weights in some proofs."""
+    if isinstance(names, Mapping):
+        raise ParityError("names: models take a map of names, or its file")
+    return names
 
 
 def kind_of(side: Any) -> Kind:
@@ -48,14 +185,6 @@ def kind_of(side: Any) -> Kind:
         "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; received "
         f"{type(side).__name__}"
     )
-
-
-def check_options(comparison: str, given: Collection[str], hints: Collection[str] = ()) -> None:
-    """Raises ParityError for options that this sort of comparison doesn't take."""
-    allowed = OPTIONS[comparison]
-    wrong = [name for name in given if name not in allowed and name not in hints]
-    if wrong:
-        raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
 
 
 def config_of_run(directory: Path) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from jax_transformer.compare.gates.arrays import ParityError
 from jax_transformer.compare.report.report import Report
 from jax_transformer.compare.sides import name_of
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules
 from jax_transformer.parity.sides.loading import load, with_own_table
+from jax_transformer.parity.sides.options import Options, Side, map_of
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -32,43 +33,39 @@ MOST_PROBLEMS = 6
 
 @dataclass(frozen=True)
 class Sides:
-    """Holds the arguments of `compare` that say what the two sides are."""
+    """Holds two sides of models, and what is known of both."""
 
-    candidate: Any
+    candidate: Side
     """A Model, a path, a module or a function."""
-    reference: Any
+    reference: Side
     """A module, a Model, a path, or None."""
     kinds: tuple[str, str | None]
     """Of both: "model", "module" or "function"."""
-    model: Any
-    """With a function, the Model or path whose parameters it receives; None: those of the reference."""
-    names: NameMap | str | os.PathLike[str] | None
-    dialect: str | None
-    hints: Mapping[str, Any]
-    candidate_name: str | None
-    reference_name: str | None
+    options: Options = field(default_factory=Options)
     rules: Rules = BUILT_IN
-    candidate_programs: Programs = NO_PROGRAMS
-    reference_programs: Programs = NO_PROGRAMS
-    mesh: AnyMesh | None = None
-    """The devices on which the model computes. None: one."""
+
+    @property
+    def names(self) -> NameMap | str | os.PathLike[str] | None:
+        """The map of names, or its file. Raises ParityError for a mapping, which names weights in other proofs."""
+        return map_of(self.options.names)
 
     @property
     def module(self) -> Any:
         """Returns the PyTorch module among the sides, if there is one."""
         both = zip((self.candidate, self.reference), self.kinds, strict=True)
-        return next((side for side, kind in both if kind == "module"), None)
+        return next((side.program for side, kind in both if kind == "module"), None)
 
     @property
     def source(self) -> Any:
         """Returns the source of the JAX model."""
         if self.kinds[0] != "function":
-            return self.candidate
-        return self.reference if self.model is None else self.model
+            return self.candidate.program
+        return self.reference.program if self.options.model is None else self.options.model
 
     def name_map(self) -> NameMap | None:
         """Returns the map of names, read from its file if need be."""
-        return self.names if self.names is None or isinstance(self.names, NameMap) else NameMap.read(self.names)
+        names = self.names
+        return names if names is None or isinstance(names, NameMap) else NameMap.read(names)
 
 
 def compare_models(
@@ -76,10 +73,7 @@ def compare_models(
     *,
     stages: Sequence[str],
     dtypes: Sequence[Any],
-    seed: int,
-    node: str | None,
     allow: Sequence[str],
-    progress: Callable[[str], None],
 ) -> Report:
     """Pairs the sides, runs the stages, and adds checksums and environment to the report.
 
@@ -94,20 +88,19 @@ def compare_models(
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
 
-    pair, notes = pair_models(sides)
+    options, (pair, notes) = sides.options, pair_models(sides)
     pair = dataclasses.replace(pair, allow=frozenset(allow))
     notes |= {"allowed": ", ".join(allow)} if allow else {}
 
     def trimming(work: str) -> None:
         gc.collect()  # the graphs of PyTorch's gradients have cycles
         trim()
-        progress(work)
+        options.progress(work)
 
     if pair.is_large:
         give_back_freed_memory()
-    report = run(
-        pair, stages=stages, dtypes=dtypes, seed=seed, progress=trimming if pair.is_large else progress, node=node
-    )
+    progress = trimming if pair.is_large else options.progress
+    report = run(pair, stages=stages, dtypes=dtypes, seed=options.seed, progress=progress, node=options.node)
     facts = environment(LIBRARIES) | dict(report.environment) | notes
     tables = other_tables(pair.config, pair.params)
     remarks = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
@@ -126,39 +119,39 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     _check_kinds(sides)
     if sides.module is not None:
         check_module(sides.module, _reference_name(sides))
-    model = load(sides.source, sides.dialect, sides.hints)
-    model, table = with_own_table(model, sides.source, sides.dialect, sides.hints, sides.module)
-    if sides.mesh is not None:
+    model = load(sides.source, sides.options.dialect, sides.options.hints)
+    model, table = with_own_table(model, sides.source, sides.options.dialect, sides.options.hints, sides.module)
+    if sides.options.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
-        _check_axes(sides.mesh)
-        check_divides(model.config, sides.mesh)
+        _check_axes(sides.options.mesh)
+        check_divides(model.config, sides.options.mesh)
     reference, visible = _reference(sides, model)
     visible, unseen = _shown(reference, visible, model)
-    ours = sides.rules, sides.candidate_programs
-    candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.mesh)
+    ours = sides.rules, sides.candidate.programs
+    candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.options.mesh)
     if sides.kinds[0] == "function":
         from jax_transformer.parity.backends.jax_function import FunctionSide
         from jax_transformer.parity.problems import own_problem
 
-        candidate = FunctionSide(_candidate_name(sides), sides.candidate, model, *ours)
+        candidate = FunctionSide(_candidate_name(sides), sides.candidate.program, model, *ours)
         own = own_problem(model.config, model.params)
         candidate.check(own)
         shown = frozenset(candidate.forward(own, "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     notes |= {"position table": table} if table else {}
-    if sides.mesh is not None:
+    if sides.options.mesh is not None:
         from jax_transformer.parallel.mesh import described
 
-        notes["candidate's devices"] = described(sides.mesh)
+        notes["candidate's devices"] = described(sides.options.mesh)
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
     if unseen:
         notes["reference doesn't show"] = f"{len(unseen)} masks, logits and weights of attentions"
     notes |= {
         f"{side}'s {name}": name_of(program)
-        for side, programs in (("candidate", sides.candidate_programs), ("reference", sides.reference_programs))
+        for side, programs in (("candidate", sides.candidate.programs), ("reference", sides.reference.programs))
         for name, program in vars(programs).items()
         if program is not None
     }
@@ -208,13 +201,13 @@ def _check_kinds(sides: Sides) -> None:
             "candidate: a torch.nn.Module is compared with its own port, without a reference; to compare two modules, "
             "compare what capture() returns of each"
         )
-    if sides.reference_programs != NO_PROGRAMS and reference in ("model", "function"):
+    if sides.reference.programs != NO_PROGRAMS and reference in ("model", "function"):
         raise ParityError(
             "loss, optimizer, decode: expected a PyTorch reference, whose programs they are; received a model"
         )
-    if sides.mesh is not None and candidate == "function":
+    if sides.options.mesh is not None and candidate == "function":
         raise ParityError("mesh: expected a model, which computes on it; received a function")
-    if sides.model is not None and candidate != "function":
+    if sides.options.model is not None and candidate != "function":
         raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
     if candidate == "function" and sides.source is None:
         raise ParityError("expected a model whose parameters the function receives, or a reference that has them")
@@ -233,13 +226,14 @@ def _check_axes(mesh: AnyMesh) -> None:
 
 
 def _candidate_name(sides: Sides) -> str:
-    return sides.candidate_name or (
-        f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate)
+    return sides.candidate.name or (
+        f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate.program)
     )
 
 
 def _reference_name(sides: Sides) -> str:
-    return sides.reference_name or name_of(sides.candidate if sides.reference is None else sides.reference)
+    program = sides.reference.program
+    return sides.reference.name or name_of(sides.candidate.program if program is None else program)
 
 
 # --- the reference
@@ -249,14 +243,14 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     """Returns the other side, and the activations that it can show; None: all."""
     if sides.module is not None:
         return _module_side(sides, model)
-    if sides.reference is not None:
+    if sides.reference.program is not None:
         return _model_side(sides, model), None
     from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.porting.dialects import get_dialect
     from jax_transformer.porting.names_of_dialects import NAME as MAP
 
-    dialect = sides.dialect or (model.origin or {}).get("dialect") or _fitting_dialect(model)
+    dialect = sides.options.dialect or (model.origin or {}).get("dialect") or _fitting_dialect(model)
     if dialect == MAP:
         raise ParityError(
             "this model was imported by a map of names, and its program isn't known: give a reference, the PyTorch "
@@ -265,7 +259,7 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     refusals = get_dialect(dialect).refusals(model.config)
     if refusals:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
-    name, theirs = sides.reference_name, (sides.rules, sides.reference_programs)
+    name, theirs = sides.reference.name, (sides.rules, sides.reference.programs)
     if knows(dialect):
         program = SystemReference(dialect, model.config, _constants(model))
         return TorchSide(name or f"torch_reference.{dialect}", model, program, *theirs), None
@@ -280,7 +274,8 @@ def _model_side(sides: Sides, model: Model) -> Any:
     from jax_transformer.parity.backends.jax_model import JaxSide
     from jax_transformer.runtime.trees import flatten
 
-    other = model if sides.reference is sides.source else load(sides.reference, sides.dialect, sides.hints)
+    program, options = sides.reference.program, sides.options
+    other = model if program is sides.source else load(program, options.dialect, options.hints)
     shapes = [{path: np.shape(leaf) for path, leaf in flatten(one.params).items()} for one in (model, other)]
     different = [path for path in shapes[0] | shapes[1] if shapes[0].get(path) != shapes[1].get(path)]
     if different:
@@ -302,14 +297,14 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin
 
     module, constants, names, prefix = sides.module, _constants(model), sides.name_map(), ""
-    if names is None and sides.dialect is None:
+    if names is None and sides.options.dialect is None:
         names = map_of_origin(model.origin)
     if names is not None and names.parameters:
         paths = [path for path, _ in module.named_modules()]
         names = names.under(names.prefix_in(module.state_dict().keys()), paths)
         dialect = dialect_of_map(names, lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()})
     else:
-        known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
+        known = sides.options.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
         prefix = prefix_of(dialect, module.state_dict())
     kind = FamilyReference if is_of_transformers(module) else ModuleReference
@@ -322,7 +317,7 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     follow = names is not None and bool(names.parameters) and not names.activations
     problem = own_problem(model.config, model.params)
     reference = reference.tried(_reference_name(sides), problem, only_called=follow)
-    side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
+    side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference.programs)
     return side, _frozen(reference.visible())
 
 
@@ -374,7 +369,7 @@ def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
     from jax_transformer.runtime.trees import flatten
     from jax_transformer.storage.tensor_mappings import as_arrays
 
-    parts = (sides.candidate, sides.reference, sides.model, sides.names)
+    parts = (sides.candidate.program, sides.reference.program, sides.options.model, sides.names)
     sums = {
         path: digest
         for part in parts
