@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.torch_module import Pass

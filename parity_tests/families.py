@@ -21,9 +21,9 @@ import torch
 import transformers
 from torch import nn
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.stages import Stage
-from jax_transformer.compare.sides import Dtype
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.stages import Stage
+from jax_transformer.comparison.sides import Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional

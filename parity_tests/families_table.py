@@ -40,8 +40,8 @@ from families import (
     round_trip,
 )
 
-from jax_transformer.compare.gates.stages import Stage
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.stages import Stage
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "families.md"

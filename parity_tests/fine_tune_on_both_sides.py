@@ -41,8 +41,8 @@ from text_families import train as train_sentencepiece
 from text_families import write_json
 
 from jax_transformer.cli import main as command
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,

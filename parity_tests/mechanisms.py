@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves

@@ -38,8 +38,8 @@ import torch
 from recipes_in_torch import NO_DROPOUT, adam, divergence, noam, trained_leaves
 from torch import nn
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import has_zero_gradient
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import has_zero_gradient
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import annotated_zh_debug
 from jax_transformer.data.batching import Batch, Shape, assemble

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as torch_functional
 
-from jax_transformer.compare.gates.compare import compare, float32_rule
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
+from jax_transformer.comparison.gates.compare import compare, float32_rule
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.batching import Batch, Shape, assemble
 from jax_transformer.data.phrasebook.pairs import sample_pairs

@@ -17,8 +17,8 @@ from selftest.run import BLOCKS
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.model import functional
 from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.parity.backends.jax_model import QUICKLY, understood

@@ -11,10 +11,10 @@ import torch
 import user_models
 import user_styles
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.parity.backends.calling import Calling
 from jax_transformer.parity.backends.module_names import layers_of, names_of
 from jax_transformer.parity.backends.modules import LOGITS, ModuleReference

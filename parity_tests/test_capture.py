@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from jax_transformer.compare.capture import observe, watch
-from jax_transformer.compare.gates.arrays import ParityError, read_arrays
+from jax_transformer.comparison.capture import observe, watch
+from jax_transformer.comparison.gates.arrays import ParityError, read_arrays
 from jax_transformer.parity import assert_parity, capture
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -15,7 +15,7 @@ import torch
 import transformers
 from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
 
-from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
+from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.generation import Generated, generate
 from jax_transformer.porting import export_checkpoint, import_checkpoint

@@ -16,8 +16,8 @@ from recipes_in_torch import NO_DROPOUT, trained_leaves
 from text_families import FAMILIES, PAIRS, TextCase, make_case
 
 from jax_transformer.cli import main
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,

@@ -17,8 +17,8 @@ import pytest
 import torch
 from systems import SYSTEMS
 
-from jax_transformer.compare.gates.compare import compare, float32_rule
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare, float32_rule
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting import import_checkpoint

@@ -19,8 +19,8 @@ from fine_tuning import train_in_jax, train_in_torch
 from recipes_in_torch import NO_DROPOUT
 
 from jax_transformer.cli import main
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     FACTOR_RMS,
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,

@@ -14,8 +14,8 @@ from mechanisms import MECHANISMS, MechanismReference, make_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.torch_module import TorchSide

@@ -24,8 +24,8 @@ import torch
 from recipes_in_torch import trained_leaves
 from torch.nn import functional as torch_functional
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
     LONG_TRAJECTORY_LOSS_RELATIVE,
     has_zero_gradient,

@@ -15,9 +15,9 @@ from recipes_in_torch import trained_leaves
 from systems import SYSTEMS, TIED, Case, make_case
 from torch.nn import functional as torch_functional
 
-from jax_transformer.compare.capture import watch
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.sides import Arrays
+from jax_transformer.comparison.capture import watch
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity import capture

@@ -12,7 +12,7 @@ import one_epoch
 import pytest
 from one_epoch import Trained, data_folder, differences, make_task, read_corpus, train_exactly
 
-from jax_transformer.compare.gates.tolerances import TRAJECTORY_LOSS_RELATIVE, TRAJECTORY_PARAMETERS_RELATIVE_RMS
+from jax_transformer.comparison.gates.tolerances import TRAJECTORY_LOSS_RELATIVE, TRAJECTORY_PARAMETERS_RELATIVE_RMS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

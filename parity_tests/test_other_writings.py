@@ -11,7 +11,7 @@ import pytest
 import torch
 import user_models
 
-from jax_transformer.compare.report.report import Report
+from jax_transformer.comparison.report.report import Report
 from jax_transformer.parity import NameMap, Side, compare
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.parity.sides.pairing import Sides, pair_models

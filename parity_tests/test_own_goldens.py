@@ -17,8 +17,8 @@ import torch
 from make_goldens import FOLDER
 from systems import SYSTEMS
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from torch_reference.trace import Trace
 
 

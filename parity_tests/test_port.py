@@ -13,8 +13,8 @@ import torch
 from systems import SYSTEMS, TIED, Case, bits, make_case
 
 from jax_transformer.cli import main
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.storage.model_directory import load_model
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from systems import START_ID, SYSTEMS, TIED, Case, bits, make_case
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.stages.forward import attended

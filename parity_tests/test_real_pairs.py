@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from systems import Case, make_case
 
-from jax_transformer.compare.findings import Finding
+from jax_transformer.comparison.findings import Finding
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 

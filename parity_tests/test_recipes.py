@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,

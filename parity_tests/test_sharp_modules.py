@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from jax_transformer.compare.gates.rounding import TOO_MUCH
-from jax_transformer.compare.report.report import Report
+from jax_transformer.comparison.gates.rounding import TOO_MUCH
+from jax_transformer.comparison.report.report import Report
 from jax_transformer.parity import compare
 from torch_reference.harvard import HarvardTransformer
 

@@ -19,7 +19,7 @@ from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
 from transformers import FSMTTokenizer
 
 from jax_transformer.cli import main
-from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
+from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.pairs import score_pairs
 from jax_transformer.decoding.prepared import prepare

@@ -16,8 +16,8 @@ from continued_trainings import FROZEN, STEPS, TRAININGS, Trainer, as_run, porte
 from recipes_in_torch import trained_leaves
 from systems import layers, make_case
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import (
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
     has_zero_gradient,

@@ -12,7 +12,7 @@ import torch
 from continued_trainings import STEPS, Trainer, Training, as_run, ported, train_config, trained_here
 from systems import layers, make_case
 
-from jax_transformer.compare.gates.tolerances import TRAJECTORY_LOSS_RELATIVE
+from jax_transformer.comparison.gates.tolerances import TRAJECTORY_LOSS_RELATIVE
 from jax_transformer.porting import export_checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

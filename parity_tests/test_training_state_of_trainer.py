@@ -17,7 +17,7 @@ from test_fine_tuning import shifted
 from text_families import PAIRS
 from text_families import make_case as make_text_case
 
-from jax_transformer.compare.gates.tolerances import FEW_STEPS_FLOAT32_LOSS_RELATIVE
+from jax_transformer.comparison.gates.tolerances import FEW_STEPS_FLOAT32_LOSS_RELATIVE
 from jax_transformer.data.batching import Batch
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.optimizers.port import import_training_state

@@ -13,8 +13,8 @@ from recipes_in_torch import divergence
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.oracle.losses import LossRule, logits_gradient, loss
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step

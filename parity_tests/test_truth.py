@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.oracle import nodes, recompute

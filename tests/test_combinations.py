@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import jax_transformer
 from jax_transformer.runtime.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,38 +40,38 @@ ALLOWED: dict[str, set[str]] = {
     "integrity": {"config", "data", "runtime", "storage", "training"},
     "programs": {"runtime"},
     "proof": {"runtime"},
-    "compare": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
+    "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
-    "compare.gates": {"runtime"},
-    "compare.report": {"compare.findings", "compare.gates", "pages", "proof"},
+    "comparison.gates": {"runtime"},
+    "comparison.report": {"comparison.findings", "comparison.gates", "pages", "proof"},
     "parity.oracle": {"config"},
     "parity.names": {"mapping", "porting.names_of_dialects"},
-    "parity.faults": {"compare.gates", "config.stack", "parity.oracle"},  # how a stack follows from a changed config
-    "parity.diagnosis": {"compare.findings", "compare.gates", "parity.faults", "parity.oracle"},
+    "parity.faults": {"comparison.gates", "config.stack", "parity.oracle"},  # how a stack follows from a changed config
+    "parity.diagnosis": {"comparison.findings", "comparison.gates", "parity.faults", "parity.oracle"},
     "parity.backends": {
         *("config", "data.batching", "decoding", "model", "parallel", "porting", "runtime", "storage", "training"),
-        *("compare", "mapping", "parity.names", "parity.problems", "parity.rules", "programs", "proof"),
+        *("comparison", "mapping", "parity.names", "parity.problems", "parity.rules", "programs", "proof"),
     },
     "parity": {
-        *("compare", "config", "data", "decoding", "exporting", "mapping", "model", "pages", "parallel", "porting"),
+        *("comparison", "config", "data", "decoding", "exporting", "mapping", "model", "pages", "parallel", "porting"),
         *("programs", "proof", "runtime", "storage", "training"),
     },
     "discover": {
-        *("compare", "config", "mapping", "model", "parity", "porting", "programs", "runtime.memory", "storage"),
+        *("comparison", "config", "mapping", "model", "parity", "porting", "programs", "runtime.memory", "storage"),
     },
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "compare.gates": {"ml_dtypes", "numpy"},
+    "comparison.gates": {"ml_dtypes", "numpy"},
     "parity.oracle": {"numpy"},
     "parity.names": set(),
     "parity.faults": {"numpy"},
     "parity.diagnosis": {"numpy"},
     "parity.stages": {"ctranslate2", "ml_dtypes", "numpy"},
-    "compare.report": {"numpy", "rich"},
-    "compare": {"jax", "ml_dtypes", "numpy", "rich", "torch"},
+    "comparison.report": {"numpy", "rich"},
+    "comparison": {"jax", "ml_dtypes", "numpy", "rich", "torch"},
     "mapping": {"numpy", "yaml"},
     "programs": {"numpy", "torch"},
     "pages": {"numpy"},
@@ -277,11 +279,18 @@ def test_importing_the_package_costs_little() -> None:
 
 
 def test_reading_and_comparing_programs_loads_no_transformer() -> None:
-    files = [file for room in ("mapping", "programs", "proof", "compare") for file in files_of(room)]
+    files = [file for room in ("mapping", "programs", "proof", "comparison") for file in files_of(room)]
     loaded = modules_after("\n".join(f"import {module_name(file)}" for file in files))
     ours = {name.split(".")[1] for name in loaded if name.startswith("jax_transformer.")}
-    assert ours == {"mapping", "programs", "proof", "compare", "runtime", "storage"}
+    assert ours == {"mapping", "programs", "proof", "comparison", "runtime", "storage"}
     assert not {name for name in loaded if name.startswith("jax_transformer.storage.model")}
+
+
+def test_no_part_has_the_name_of_a_public_function() -> None:
+    """Importing such a part would put it in the function's place."""
+    parts = {file.parent.name for file in PACKAGE.glob("*/__init__.py")} | {file.stem for file in PACKAGE.glob("*.py")}
+    functions = {name for name in jax_transformer.__all__ if not inspect.ismodule(getattr(jax_transformer, name))}
+    assert not parts & functions
 
 
 def test_asking_for_help_loads_no_xla() -> None:

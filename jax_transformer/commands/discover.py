@@ -14,7 +14,7 @@ from jax_transformer.commands.user_modules import load_factory
 if TYPE_CHECKING:
     from torch import nn
 
-    from jax_transformer.compare.report.report import Report
+    from jax_transformer.comparison.report.report import Report
     from jax_transformer.discover import Discovery
 
 REFUSED = 1
@@ -126,7 +126,7 @@ def _show_call(lines: Sequence[str], notes: Sequence[str]) -> None:
 
 def _show(found: Discovery, *, verbose: bool) -> None:
     """Prints what was found, every choice with its residual and the runner-up."""
-    from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+    from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 
     _show_call(found.call.lines, found.notes)
     for line in found.conclusion_lines(every_layer=verbose):

@@ -18,7 +18,7 @@ from jax_transformer.config.parallel import MeshConfig
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from jax_transformer.compare.report.report import Report
+    from jax_transformer.comparison.report.report import Report
     from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.sides.options import Side
     from jax_transformer.proof import Certificate
@@ -285,7 +285,7 @@ def _draft_map(options: ParityOptions) -> int:
 
 def _module(name: str) -> Any:
     """Returns the module that a factory makes. Raises ValueError if it isn't one in evaluation mode."""
-    from jax_transformer.compare.capture import check_module
+    from jax_transformer.comparison.capture import check_module
 
     module = load_factory(name, "--reference")
     check_module(module, name)

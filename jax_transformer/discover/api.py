@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.capture import part_in_training
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.compare.user_errors import RAISED, in_short
+from jax_transformer.comparison.capture import part_in_training
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.discover.checking import (
     Candidate,
     Check,

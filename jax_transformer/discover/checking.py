@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jax_transformer.compare.gates.rounding import nudged
-from jax_transformer.compare.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
-from jax_transformer.compare.user_errors import RAISED, in_short
+from jax_transformer.comparison.gates.rounding import nudged
+from jax_transformer.comparison.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
+from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, long_checks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-    from jax_transformer.compare.report.report import Report
+    from jax_transformer.comparison.report.report import Report
     from jax_transformer.discover.api import Discovery
 
 

@@ -15,7 +15,7 @@ from jax_transformer.programs.calling import adapter_text
 from jax_transformer.storage.model_directory import save_model, temporary_directory_beside
 
 if TYPE_CHECKING:
-    from jax_transformer.compare.report.report import Report
+    from jax_transformer.comparison.report.report import Report
     from jax_transformer.discover.api import Discovery
 
 

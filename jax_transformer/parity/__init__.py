@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer.compare.capture import capture
-    from jax_transformer.compare.gates.arrays import ParityError
-    from jax_transformer.compare.report.report import Divergence, Report
+    from jax_transformer.comparison.capture import capture
+    from jax_transformer.comparison.gates.arrays import ParityError
+    from jax_transformer.comparison.report.report import Divergence, Report
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
     from jax_transformer.parity.proofs.api import prove
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
-    "jax_transformer.compare.capture": ("capture",),
-    "jax_transformer.compare.gates.arrays": ("ParityError",),
+    "jax_transformer.comparison.capture": ("capture",),
+    "jax_transformer.comparison.gates.arrays": ("ParityError",),
     "jax_transformer.parity.proofs.api": ("prove",),
     "jax_transformer.parity.sides.options": ("Options", "Side"),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
     "jax_transformer.mapping.maps": ("NameMap",),
-    "jax_transformer.compare.report.report": ("Divergence", "Report"),
+    "jax_transformer.comparison.report.report": ("Divergence", "Report"),
 }
 
 __all__ = [

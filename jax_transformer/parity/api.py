@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.named_arrays import compare_arrays, compare_on_inputs
-from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import DTYPES, selected
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.named_arrays import compare_arrays, compare_on_inputs
+from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.sides import DTYPES, selected
 from jax_transformer.parity.sides.options import Options, as_side, kind_of, map_of, rule_of
 
 
@@ -148,8 +148,8 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
       # A DRAFT
     """
-    from jax_transformer.compare.capture import check_module
-    from jax_transformer.compare.sides import name_of
+    from jax_transformer.comparison.capture import check_module
+    from jax_transformer.comparison.sides import name_of
     from jax_transformer.parity.backends.module_names import names_for_draft
     from jax_transformer.parity.names.drafts import draft
     from jax_transformer.parity.sides.loading import load

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.compare.gates.rounding import nudged
+from jax_transformer.comparison.gates.rounding import nudged
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
 from jax_transformer.runtime.trees import flatten, unflatten

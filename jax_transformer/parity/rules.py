@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.tolerances import TRAJECTORY_STEPS
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.tolerances import TRAJECTORY_STEPS
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
 from jax_transformer.config.run import TrainConfig
 

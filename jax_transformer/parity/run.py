@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import DTYPES, CannotRun, Dtype
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.sides import DTYPES, CannotRun, Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Plan
 from jax_transformer.parity.oracle.graph import nodes

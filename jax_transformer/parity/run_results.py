@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.findings import Fault, Finding, SideName
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.stages import Stage, merge_stages
-from jax_transformer.compare.report.report import Depth, Effect, HeatMap, Report
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.findings import Fault, Finding, SideName
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.stages import Stage, merge_stages
+from jax_transformer.comparison.report.report import Depth, Effect, HeatMap, Report
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.allowances import (

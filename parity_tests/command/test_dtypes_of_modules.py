@@ -9,7 +9,7 @@ import user_dtypes
 from parity_command import PYTORCH, Run
 
 from jax_transformer import compare
-from jax_transformer.compare.torch_tensors import to_tensor
+from jax_transformer.comparison.torch_tensors import to_tensor
 from jax_transformer.storage.tensor_mappings import as_array
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

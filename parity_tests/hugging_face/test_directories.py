@@ -23,7 +23,7 @@ from families import (
     round_trip,
 )
 
-from jax_transformer.compare.gates.compare import compare
+from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model

@@ -21,8 +21,8 @@ from families import (
     make_case,
 )
 
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.compare.sides import Dtype
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.sides import Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.distances import relative_buckets
 from jax_transformer.parity.backends.families import wide_norms

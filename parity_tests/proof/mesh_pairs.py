@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from jax_transformer.compare.gates.tolerances import ZERO_GRADIENTS
+from jax_transformer.comparison.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.compare.precision import in_precision
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.precision import in_precision
 from jax_transformer.model.functional import apply
 from jax_transformer.parity import Certificate, prove
 from jax_transformer.parity.proofs import witnesses

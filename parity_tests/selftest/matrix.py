@@ -12,8 +12,8 @@ import mechanisms
 import numpy as np
 from block_pairs import PAIRS, BlocksReference
 
-from jax_transformer.compare.findings import Fault
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.findings import Fault
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import Reference, TorchSide

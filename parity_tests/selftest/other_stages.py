@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.findings import Finding
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.diagnosis.decoding import explain_decoding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps

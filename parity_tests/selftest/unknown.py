@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import LEAST_FAULT_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import LEAST_FAULT_RELATIVE_RMS
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, Node
 

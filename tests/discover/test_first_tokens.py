@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.discover import DiscoverError, discover, prove
 from tests.discover.tiny import PAD, Tiny, earlier
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hostile import bounded_memory, failed_line, refusal, safetensors, sparse
 
-from jax_transformer.compare.gates.arrays import ParityError, read_arrays
+from jax_transformer.comparison.gates.arrays import ParityError, read_arrays
 from jax_transformer.runtime import limits
 from jax_transformer.runtime.memory import VARIABLE
 from jax_transformer.storage.tensor_files import read_array, read_tensors

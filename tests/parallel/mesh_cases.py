@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_transformer.compare.gates.tolerances import ZERO_GRADIENTS
+from jax_transformer.comparison.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.compiling import programs
 from jax_transformer.compiling.costs import COLLECTIVES, count_costs
 from jax_transformer.compiling.hlo import parse

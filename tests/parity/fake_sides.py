@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 from selftest.subjects import constants
 
-from jax_transformer.compare.findings import Blamed
-from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.findings import Blamed
+from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params

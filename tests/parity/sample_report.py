@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.findings import Fault
-from jax_transformer.compare.gates.compare import max_error, relative_rms
-from jax_transformer.compare.gates.stages import Stage, compare_stage, merge_stages
-from jax_transformer.compare.report.report import Depth, Effect, HeatMap, Report
+from jax_transformer.comparison.findings import Fault
+from jax_transformer.comparison.gates.compare import max_error, relative_rms
+from jax_transformer.comparison.gates.stages import Stage, compare_stage, merge_stages
+from jax_transformer.comparison.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.judging import distance

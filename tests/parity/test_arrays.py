@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.arrays import NOTES, ParityError, read_arrays, save_arrays
+from jax_transformer.comparison.gates.arrays import NOTES, ParityError, read_arrays, save_arrays
 
 
 def test_arrays_come_back_in_their_order(tmp_path: Path) -> None:

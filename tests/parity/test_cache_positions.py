@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fault_cases import make_case
 
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.faults.cache_positions import at_other_positions
 from jax_transformer.parity.oracle import formulas

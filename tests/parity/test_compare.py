@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.compare import compare, float32_rule, max_error, precision_rule, relative_rms
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.compare import compare, float32_rule, max_error, precision_rule, relative_rms
 
 
 def make_reference(dtype="float64"):

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 from sample_report import ACTIVATION, UNKNOWN, make_report
 
-from jax_transformer.compare.findings import Fault, Finding, Match
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.report.console import FEW_ROWS, MOST_ROWS
-from jax_transformer.compare.report.console_faults import grouped
-from jax_transformer.compare.report.report import Depth, HeatMap, Report, print_report
+from jax_transformer.comparison.findings import Fault, Finding, Match
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.report.console import FEW_ROWS, MOST_ROWS
+from jax_transformer.comparison.report.console_faults import grouped
+from jax_transformer.comparison.report.report import Depth, HeatMap, Report, print_report
 
 FIRST = "encoder.layers.0.self_attention_norm"
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate

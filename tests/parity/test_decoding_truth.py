@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.tolerances import HYPOTHESIS_SCORE
+from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate

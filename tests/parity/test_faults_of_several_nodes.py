@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, make_params
 
-from jax_transformer.compare.findings import Finding
+from jax_transformer.comparison.findings import Finding
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.gradients import CUT_OFF, LossAt, known_gradients, wrong_sides
 
 WEIGHTS = {"a": np.array([0.3, -1.2, 2.0]), "b[0]": np.array([[0.7, 0.1]])}

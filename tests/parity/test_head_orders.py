@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fake_sides import FakeSide, Trace, blamed, hiding, run_pair
 
-from jax_transformer.compare.findings import SideName
+from jax_transformer.comparison.findings import SideName
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

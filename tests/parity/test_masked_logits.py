@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, NORM, FakeSide, blamed, own_params, run_pair
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.report.report import Report
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.report.report import Report
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay

@@ -16,8 +16,8 @@ from selftest.unknown_inputs import sinusoids
 from selftest.unknown_norms import normed
 from selftest.unknown_products import activated
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.oracle import Node, activations, formulas, forward, nodes, parameter
 from jax_transformer.parity.oracle.graph import Kind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, LAYER, FakeSide, blamed, make_params, run_pair
 
-from jax_transformer.compare.sides import Arrays
+from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.diagnosis.padding import ZERO, counting
 from jax_transformer.parity.faults import Replay

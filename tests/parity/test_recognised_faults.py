@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from fault_cases import LAYER, SIZES, make_case, matches
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.faults import Replay, outcomes

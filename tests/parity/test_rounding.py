@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, excuse_rounding, nudged
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.gates.tolerances import FACTOR_RMS, FLOOR_ROUNDOFFS, UNIT_ROUNDOFF
+from jax_transformer.comparison.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, excuse_rounding, nudged
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.gates.tolerances import FACTOR_RMS, FLOOR_ROUNDOFFS, UNIT_ROUNDOFF
 
 Weights = dict[str, np.ndarray]
 Program = Callable[[Weights], np.ndarray]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, HIDDEN, LAYER, NORM, QUERY, FakeSide, blamed, hiding, reasons, run_pair, showing
 
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.stages.training import update_rule

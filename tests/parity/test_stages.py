@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.report.report import Report
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.report.report import Report
 from jax_transformer.parity import assert_parity
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.parity.diagnosis.training import Step, explain_step, explain_steps, unseen_updates
 from jax_transformer.parity.faults.training import pairs, update_variants
 from jax_transformer.parity.oracle.updates import State, UpdateRule, initial_state, step

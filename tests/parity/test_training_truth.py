@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.faults.training import loss_variants
 from jax_transformer.parity.oracle.losses import LossRule, logits_gradient, loss

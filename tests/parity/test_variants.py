@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fault_cases import CONFIGS, LAYER, make_case, matches, with_received
 
-from jax_transformer.compare.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.faults import catalogue, outcomes
 from jax_transformer.parity.oracle import nodes

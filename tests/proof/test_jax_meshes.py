@@ -21,7 +21,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.parity import prove
 from jax_transformer.proof import Program, Result, Task, UnknownOperation, decide, jax_programs
 

@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.lowering import AnyProgram, AnyTwo
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.lowering import AnyProgram, AnyTwo
 from jax_transformer.parity import prove
 from jax_transformer.proof import Result, Task, UnknownOperation, decide, jax_programs
 

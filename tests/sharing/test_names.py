@@ -15,7 +15,7 @@ from shared_models import make_model
 
 from jax_transformer import load_model, save_model
 from jax_transformer.cli import main
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig
 from jax_transformer.parity.sides.loading import load

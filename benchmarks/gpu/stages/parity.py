@@ -349,8 +349,8 @@ def _torch_side(reference: Any, model: Any, params: Any, ids: Any, precision: st
 def _judge(ours: Any, theirs: Any, truth: Any, precision: str, quantity: str, ids: Any) -> dict[str, Any]:
     """Returns how far both sides are from the truth, and whether ours is within the gate; of many arrays, how many
     are, and the one that comes closest to its gate, or is furthest beyond."""
-    from jax_transformer.compare.gates.compare import compare
-    from jax_transformer.compare.gates.tolerances import (
+    from jax_transformer.comparison.gates.compare import compare
+    from jax_transformer.comparison.gates.tolerances import (
         FACTOR_MAX,
         FACTOR_RMS,
         FLOOR_ROUNDOFFS,

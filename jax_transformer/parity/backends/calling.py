@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jax_transformer.compare.capture import tensors_in
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.user_errors import ADAPTER, RAISED, told
+from jax_transformer.comparison.capture import tensors_in
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.user_errors import ADAPTER, RAISED, told
 
 if TYPE_CHECKING:
     import torch

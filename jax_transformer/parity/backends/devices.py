@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import AnyMesh

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.precision import in_force, in_precision, on_device, wide
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
-from jax_transformer.compare.user_errors import RAISED, in_short, shapes_of
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.precision import in_force, in_precision, on_device, wide
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.user_errors import RAISED, in_short, shapes_of
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import mean_loss
 from jax_transformer.parity.backends.parameters import cast

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.precision import in_force, in_precision, wide
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.precision import in_force, in_precision, wide
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig

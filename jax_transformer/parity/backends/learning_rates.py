@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax_transformer.compare.precision import in_precision
+from jax_transformer.comparison.precision import in_precision
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.training.schedules import make_schedule
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.copyable import check_apart, check_copyable, check_hooks
-from jax_transformer.compare.lowering import GRADIENT, is_masked
-from jax_transformer.compare.precision import in_precision
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.copyable import check_apart, check_copyable, check_hooks
+from jax_transformer.comparison.lowering import GRADIENT, is_masked
+from jax_transformer.comparison.precision import in_precision
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.parity.backends import proof_jax, proof_torch
 from jax_transformer.parity.backends.jax_function import FunctionSide
 from jax_transformer.parity.backends.jax_model import JaxSide

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 
 if TYPE_CHECKING:
-    from jax_transformer.compare.gates.arrays import Arrays
+    from jax_transformer.comparison.gates.arrays import Arrays
     from jax_transformer.config.model import TransformerConfig
     from jax_transformer.config.stack import PaddingCover
 

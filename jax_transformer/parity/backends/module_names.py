@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.compare.capture import watch
+from jax_transformer.comparison.capture import watch
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.backends.calling import find_calling

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import numpy as np
 
-from jax_transformer.compare.capture import call_unwatched, part_in_training, unfused_attention, watch
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.sides import Arrays, CannotRun
-from jax_transformer.compare.torch_tensors import distance, equal_tensor, may_differ, to_array
-from jax_transformer.compare.user_errors import RAISED, in_short
+from jax_transformer.comparison.capture import call_unwatched, part_in_training, unfused_attention, watch
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.sides import Arrays, CannotRun
+from jax_transformer.comparison.torch_tensors import distance, equal_tensor, may_differ, to_array
+from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.mapping.rules import matcher

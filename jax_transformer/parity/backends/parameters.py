@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from jax_transformer.compare.precision import on_device
-from jax_transformer.compare.sides import Dtype
+from jax_transformer.comparison.precision import on_device
+from jax_transformer.comparison.sides import Dtype
 from jax_transformer.model.functional import Params
 from jax_transformer.runtime.trees import flatten, unflatten
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.torch_tensors import to_array
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.torch_tensors import to_array
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model
 

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.compare.lowering import GRADIENT
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.lowering import GRADIENT
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.model import functional
 from jax_transformer.parallel.tracing import divide_rows
 from jax_transformer.parity.backends.jax_function import FunctionSide

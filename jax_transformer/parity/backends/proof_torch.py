@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from jax_transformer.compare.lowering import GRADIENT
+from jax_transformer.comparison.lowering import GRADIENT
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.proof_jax import LOSS, after
 from jax_transformer.parity.backends.torch_module import TorchSide, _tensors

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.parity.problems import Problem
 from jax_transformer.storage.training_state import TrainingState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import traced

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
-from jax_transformer.compare.torch_tensors import to_array, to_tensor
-from jax_transformer.compare.user_errors import cannot_run, shapes_of
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.torch_tensors import to_array, to_tensor
+from jax_transformer.comparison.user_errors import cannot_run, shapes_of
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.side import (
     Gradients,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.parity.backends.side import Halt
 from jax_transformer.parity.backends.torch_programs import BuiltInOptimizer, Optimizer
 from jax_transformer.porting.optimizers.kinds import Kind, kind_of, read_groups

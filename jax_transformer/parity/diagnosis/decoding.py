@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding, Match
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.findings import Finding, Match
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.parity.faults.decoding import DecodingProblem, Outcome
 from jax_transformer.parity.oracle.decoding import Decoded
 

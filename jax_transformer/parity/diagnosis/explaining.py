@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.findings import Effect, Finding, Match
-from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.comparison.findings import Effect, Finding, Match
+from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
 from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
 from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes, rotary

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.compare.findings import Match, SideName
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
-from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.comparison.findings import Match, SideName
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.parity.oracle import formulas
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.findings import Effect
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
-from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.comparison.findings import Effect
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.parity.oracle.graph import Node, place
 
 GATE = tolerances.FLOAT64_RELATIVE_RMS

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jax_transformer.compare.findings import Match
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.findings import Match
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.faults.catalogue import catalogue
 from jax_transformer.parity.faults.norms import with_narrow_variance

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
-from jax_transformer.compare.gates.rounding import nudged
+from jax_transformer.comparison.findings import Finding
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.rounding import nudged
 from jax_transformer.parity.diagnosis.explaining import Explained, Step, explain
 from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of

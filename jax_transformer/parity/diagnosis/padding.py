@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding, Match
-from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.comparison.findings import Finding, Match
+from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import GATE, stack_of, within
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, nodes

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding, Match
-from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.comparison.findings import Finding, Match
+from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import measure, rows_of
 from jax_transformer.parity.oracle.graph import Node, nodes, place

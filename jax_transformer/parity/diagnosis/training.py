@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.findings import Finding, Match
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays, ParityError
+from jax_transformer.comparison.findings import Finding, Match
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.parity.faults.training import TrainingVariant, loss_variants, pairs, update_variants
 from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.updates import State, UpdateRule, step

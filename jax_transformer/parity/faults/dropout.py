@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.faults.replay import Replay, Variant, norm_scale, terms
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.faults.replay import (
     Replay,
     Variant,

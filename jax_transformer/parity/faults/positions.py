@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.faults.replay import Replay, Variant, changed
 from jax_transformer.parity.faults.rounding import UNITS, is_of, rounded
 from jax_transformer.parity.oracle import formulas

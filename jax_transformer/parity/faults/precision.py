@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.faults.replay import Replay, Variant, changed
 from jax_transformer.parity.faults.rounding import LOWEST, is_of, is_rounding, rounded
 from jax_transformer.parity.oracle.graph import Kind

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
-from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.config.stack import decoder_stack, encoder_stack
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.compare import relative_rms
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.parity.faults.precision import rounded
 from jax_transformer.parity.faults.replay import Replay, Variant, changed
 from jax_transformer.parity.oracle import formulas

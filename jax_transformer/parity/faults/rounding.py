@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.faults.replay import Replay
 from jax_transformer.parity.oracle.graph import Kind
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jax_transformer.compare.capture import OWN, check_module
-from jax_transformer.compare.gates.arrays import Arrays, ParityError
-from jax_transformer.compare.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
-from jax_transformer.compare.named_arrays import read_inputs
-from jax_transformer.compare.sides import name_of, selected
+from jax_transformer.comparison.capture import OWN, check_module
+from jax_transformer.comparison.gates.arrays import Arrays, ParityError
+from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
+from jax_transformer.comparison.named_arrays import read_inputs
+from jax_transformer.comparison.sides import name_of, selected
 from jax_transformer.parity.allowances import ALLOWANCES
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject

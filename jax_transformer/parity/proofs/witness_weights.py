@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from jax_transformer.compare.lowering import INPUT
+from jax_transformer.comparison.lowering import INPUT
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.problems import Problem, is_formula, other_weights, randomised
 from jax_transformer.runtime.trees import flatten

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.rounding import moved
-from jax_transformer.compare.gates.tolerances import (
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.rounding import moved
+from jax_transformer.comparison.gates.tolerances import (
     FACTOR_ROUNDING,
     FLOAT64_RELATIVE_RMS,
     MOST_FOR_ROUNDING,
 )
-from jax_transformer.compare.lowering import GRADIENT
+from jax_transformer.comparison.lowering import GRADIENT
 from jax_transformer.parity.proofs.witness_weights import OWN
 from jax_transformer.proof import Program, Result, Task
 from jax_transformer.proof.deciding import fills_of, masking_of

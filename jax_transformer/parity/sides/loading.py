@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.sides import name_of
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.sides import name_of
 
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
@@ -72,7 +72,7 @@ def _is_directory_of_a_model(source: Any) -> bool:
 def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
     """Ports a module's weights, without the buffers and the second copies of tied tensors that the dialect lacks; the
     module keeps these itself. A model of transformers has a config that tells what hints don't."""
-    from jax_transformer.compare.torch_tensors import equal_tensor
+    from jax_transformer.comparison.torch_tensors import equal_tensor
     from jax_transformer.parity.backends.families import is_of_transformers
     from jax_transformer.porting.convert import import_checkpoint
     from jax_transformer.porting.hugging_face import told_by_configs

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.sides import Path
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.sides import Path
 from jax_transformer.parity.rules import Programs
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.capture import check_module
-from jax_transformer.compare.checksums import hash_arrays, hash_files
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.report.report import Report
-from jax_transformer.compare.sides import name_of
+from jax_transformer.comparison.capture import check_module
+from jax_transformer.comparison.checksums import hash_arrays, hash_files
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.sides import name_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules
 from jax_transformer.parity.sides.loading import load, with_own_table
@@ -176,7 +176,7 @@ def _shown(
 ) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax; all
     and none if it can't be run, which the run will tell."""
-    from jax_transformer.compare.sides import CannotRun
+    from jax_transformer.comparison.sides import CannotRun
     from jax_transformer.parity.problems import own_problem
     from jax_transformer.parity.sides.seen import unseen
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.oracle.graph import Node, nodes
 from jax_transformer.parity.oracle.replay import recompute
 
 if TYPE_CHECKING:
-    from jax_transformer.compare.gates.arrays import Arrays
+    from jax_transformer.comparison.gates.arrays import Arrays
     from jax_transformer.config.model import TransformerConfig
     from jax_transformer.parity.problems import Problem
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.parity.backends.side import starts_and_ends
 from jax_transformer.parity.problems import SOURCE_LENGTH, TARGET_LENGTH, Problem

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from jax_transformer.compare.findings import Fault, SideName
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.findings import Fault, SideName
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Hypotheses, starts_and_ends

@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.compare.findings import Fault, Finding, SideName
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.compare import compare
-from jax_transformer.compare.gates.rounding import allow_for_rounding
-from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
-from jax_transformer.compare.report.report import Effect, HeatMap
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.findings import Fault, Finding, SideName
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.compare import compare
+from jax_transformer.comparison.gates.rounding import allow_for_rounding
+from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.report.report import Effect, HeatMap
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Side
 from jax_transformer.parity.diagnosis.head_orders import in_order

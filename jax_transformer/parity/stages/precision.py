@@ -9,12 +9,12 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from jax_transformer.compare.findings import SideName
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.rounding import excuse_rounding
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.sides import Arrays, Dtype
+from jax_transformer.comparison.findings import SideName
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.rounding import excuse_rounding
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.sides import Arrays, Dtype
 from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Pair, RunResults

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.compare.lowering import GRADIENT
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.lowering import GRADIENT
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.parallel.mesh import described as described_mesh
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from jax_transformer.compare.findings import Blamed, Fault, Finding, Match, SideName
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.rounding import allow_for_rounding
-from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
-from jax_transformer.compare.sides import Arrays, CannotRun
+from jax_transformer.comparison.findings import Blamed, Fault, Finding, Match, SideName
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.rounding import allow_for_rounding
+from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates

@@ -10,9 +10,9 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from jax_transformer.compare.findings import Fault, Finding, Match
-from jax_transformer.compare.gates.stages import Row, Stage, compare_stage
-from jax_transformer.compare.sides import Arrays
+from jax_transformer.comparison.findings import Fault, Finding, Match
+from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.run_results import Pair, RunResults
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.compare.gates.arrays import ParityError, save_arrays
+from jax_transformer.comparison.gates.arrays import ParityError, save_arrays
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.compare.checksums import hash_files
-from jax_transformer.compare.gates.arrays import Kept, ParityError, read_arrays
-from jax_transformer.compare.gates.stages import compare_stage
-from jax_transformer.compare.report.report import Report, depth_of
-from jax_transformer.compare.sides import Path, selected
+from jax_transformer.comparison.checksums import hash_files
+from jax_transformer.comparison.gates.arrays import Kept, ParityError, read_arrays
+from jax_transformer.comparison.gates.stages import compare_stage
+from jax_transformer.comparison.report.report import Report, depth_of
+from jax_transformer.comparison.sides import Path, selected
 
 if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap
@@ -70,9 +70,9 @@ def compare_on_inputs(
 ) -> Report:
     """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for inputs, stages or dtypes
     that there are not."""
-    from jax_transformer.compare import any_two
-    from jax_transformer.compare.capture import check_module
-    from jax_transformer.compare.sides import DTYPES, name_of
+    from jax_transformer.comparison import any_two
+    from jax_transformer.comparison.capture import check_module
+    from jax_transformer.comparison.sides import DTYPES, name_of
     from jax_transformer.mapping.maps import NameMap
 
     pair = any_two.AnyPair(

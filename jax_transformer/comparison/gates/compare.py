@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.stages import Row, Stage
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.stages import Row, Stage
 
 AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves when weights move in the last bit"
 TOO_MUCH = "rounding alone moves it too far for a verdict"

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from jax_transformer.compare.findings import Fault
-from jax_transformer.compare.gates.compare import Comparison
-from jax_transformer.compare.gates.stages import Row, Stage, Verdict
-from jax_transformer.compare.report.console import STYLES, WIDE, describe, row_reasons, stage_lines, stage_table
-from jax_transformer.compare.report.console_faults import REPLAY, Fact, fault_facts, grouped
+from jax_transformer.comparison.findings import Fault
+from jax_transformer.comparison.gates.compare import Comparison
+from jax_transformer.comparison.gates.stages import Row, Stage, Verdict
+from jax_transformer.comparison.report.console import STYLES, WIDE, describe, row_reasons, stage_lines, stage_table
+from jax_transformer.comparison.report.console_faults import REPLAY, Fact, fault_facts, grouped
 from jax_transformer.proof.certificate import Certificate
 
 SCHEMA = 1

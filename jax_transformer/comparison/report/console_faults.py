@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jax_transformer.compare.findings import Fault, Match
+from jax_transformer.comparison.findings import Fault, Match
 
 MOST_NODES = 3
 """The most nodes named for a cause, before "and 11 more"."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.sides import CannotRun
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.proof.programs import UnknownOperation, WideIntegers
 from jax_transformer.storage.tensors import PortingError
 

@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.capture import OWN, tensors_in, unfused_attention, watch
-from jax_transformer.compare.findings import Fault, Finding
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.gates.compare import relative_rms
-from jax_transformer.compare.gates.rounding import allow_for_rounding, excuse_rounding, nudged
-from jax_transformer.compare.gates.stages import Stage, compare_stage
-from jax_transformer.compare.precision import in_precision, on_device, wide
-from jax_transformer.compare.report.report import Report, depth_of
-from jax_transformer.compare.sides import Arrays, CannotRun, Dtype
-from jax_transformer.compare.torch_tensors import distance, to_array
-from jax_transformer.compare.user_errors import cannot_run, shapes_of
+from jax_transformer.comparison.capture import OWN, tensors_in, unfused_attention, watch
+from jax_transformer.comparison.findings import Fault, Finding
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding, nudged
+from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.precision import in_precision, on_device, wide
+from jax_transformer.comparison.report.report import Report, depth_of
+from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.torch_tensors import distance, to_array
+from jax_transformer.comparison.user_errors import cannot_run, shapes_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.programs.copies import converted, copied
 from jax_transformer.programs.torch_precision import deterministic

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jax_transformer.compare.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError
 
 Arrays = Mapping[str, np.ndarray]
 Dtype = Literal["float64", "float32", "bfloat16"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from jax_transformer.compare.gates.stages import Row, Stage
+from jax_transformer.comparison.gates.stages import Row, Stage
 
 STYLES = {"passed": "green", "diverged": "bold red", "inconclusive": "yellow"}
 MARKS = {"passed": "✓", "diverged": "✗", "inconclusive": "?"}

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
-from jax_transformer.compare.gates.arrays import Arrays
-from jax_transformer.compare.gates.compare import Comparison, PrecisionVerdict, compare, precision_rule
+from jax_transformer.comparison.gates import tolerances
+from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.compare import Comparison, PrecisionVerdict, compare, precision_rule
 
 Verdict = Literal["passed", "diverged", "inconclusive"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.compare.gates import tolerances
+from jax_transformer.comparison.gates import tolerances
 
 if TYPE_CHECKING:
     import torch

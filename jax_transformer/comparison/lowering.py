@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.capture import OWN, Watched, watch
-from jax_transformer.compare.copyable import check_copyable, check_hooks
-from jax_transformer.compare.gates.arrays import ParityError
-from jax_transformer.compare.precision import in_bits
-from jax_transformer.compare.sides import Arrays, CannotRun
-from jax_transformer.compare.ties import Leaf, Lies, Ties, find_ties, shared_memory
-from jax_transformer.compare.user_errors import RAISED, cannot_run, shapes_of
+from jax_transformer.comparison.capture import OWN, Watched, watch
+from jax_transformer.comparison.copyable import check_copyable, check_hooks
+from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.precision import in_bits
+from jax_transformer.comparison.sides import Arrays, CannotRun
+from jax_transformer.comparison.ties import Leaf, Lies, Ties, find_ties, shared_memory
+from jax_transformer.comparison.user_errors import RAISED, cannot_run, shapes_of
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.proof import Program, Task, UnknownOperation

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.compare.sides import Dtype
+from jax_transformer.comparison.sides import Dtype
 
 
 @contextlib.contextmanager
