@@ -35,7 +35,7 @@ from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.stages import Stage
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.parity.runs.results import Forward
+from jax_transformer.parity.run_results import Forward
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.parity.stages.training import compare_gradients, compare_losses

@@ -218,7 +218,7 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
         return _split(options.stages)
     if not proves or options.inputs is not None or options.node is not None:
         return None
-    from jax_transformer.parity.runs.results import STAGES
+    from jax_transformer.parity.run_results import STAGES
 
     return [*STAGES, "proof"]
 

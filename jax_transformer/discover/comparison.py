@@ -24,7 +24,7 @@ def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] 
         end.
     """
     from jax_transformer.parity.api import compare
-    from jax_transformer.parity.runs.results import STAGES
+    from jax_transformer.parity.run_results import STAGES
 
     generation = found.model.generation
     knows_ends = generation.decoder_start_id is not None and generation.eos_id is not None

@@ -167,7 +167,7 @@ def compare(
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
     from jax_transformer.parity.allowances import ALLOWANCES
     from jax_transformer.parity.rules import Programs, make_rules
-    from jax_transformer.parity.runs.results import DTYPES, OPTIONAL, STAGES
+    from jax_transformer.parity.run_results import DTYPES, OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)

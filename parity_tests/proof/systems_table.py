@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jax_transformer.parity.runs.results import Pair
+from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import prove_pair
 from jax_transformer.proof import Certificate
 from parity_tests import families, systems

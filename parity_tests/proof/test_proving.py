@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from jax_transformer.parity import Certificate, ParityError, compare, prove
-from jax_transformer.parity.runs.results import Pair
+from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.proof import _stage_proof, prove_pair
 from jax_transformer.proof import Result
 from parity_tests.systems import make_case

@@ -34,8 +34,8 @@ from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, ste
 from jax_transformer.parity.problems import Problem, randomised
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP
+from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.runs.models import run
-from jax_transformer.parity.runs.results import Pair
 from jax_transformer.parity.stages.training import update_rule
 from jax_transformer.runtime.trees import flatten, unflatten
 

@@ -14,7 +14,7 @@ from jax_transformer.parity.diagnosis.padding import ZERO, counting
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.parity.runs.results import Forward
+from jax_transformer.parity.run_results import Forward
 from jax_transformer.parity.stages.forward import compare_forward
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -11,8 +11,8 @@ from fake_sides import CONFIG, GENERATION, NORM, QUERY, FakeSide, blamed, hiding
 
 from jax_transformer.parity.backends.side import Gradients, NotFinite, Training
 from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.run_results import STAGES, Pair
 from jax_transformer.parity.runs.models import run
-from jax_transformer.parity.runs.results import STAGES, Pair
 from jax_transformer.parity.stages import precision
 from jax_transformer.runtime.trees import map_leaves
 

@@ -73,7 +73,7 @@ def compare_on_inputs(
     from jax_transformer.parity.runs import any_two
     from jax_transformer.parity.sides.loading import name_of
     from jax_transformer.parity.sides.pairing import check_module
-    from jax_transformer.parity.runs.results import DTYPES
+    from jax_transformer.parity.run_results import DTYPES
     from jax_transformer.porting.names.maps import NameMap
 
     pair = any_two.AnyPair(

@@ -21,7 +21,7 @@ from jax_transformer.parity.problems import (
     training_problem,
 )
 from jax_transformer.parity.report.report import Report
-from jax_transformer.parity.runs.results import DTYPES, STAGES, Pair, RunResults
+from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
 from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
 from jax_transformer.parity.stages.decoding import compare_decoding, searches
 from jax_transformer.parity.stages.forward import run_forward

@@ -21,7 +21,7 @@ from jax_transformer.porting.names.maps import NameMap
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.backends.modules import ModuleReference
-    from jax_transformer.parity.runs.results import Pair
+    from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
 
 MOST_PROBLEMS = 6
@@ -86,8 +86,8 @@ def compare_models(
       PortingError: a checkpoint can't be read; the module's parameters aren't the model's.
       ImportError: PyTorch or transformers isn't installed.
     """
+    from jax_transformer.parity.run_results import LIBRARIES
     from jax_transformer.parity.runs.models import run
-    from jax_transformer.parity.runs.results import LIBRARIES
     from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.runtime.allocator import give_back_freed_memory, trim
     from jax_transformer.runtime.environment import environment
@@ -119,7 +119,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
       see `compare_models`.
     """
     from jax_transformer.parity.backends.jax_model import JaxSide
-    from jax_transformer.parity.runs.results import Pair
+    from jax_transformer.parity.run_results import Pair
 
     _check_kinds(sides)
     if sides.module is not None:

@@ -17,7 +17,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.parity.backends.side import CannotRun, starts_and_ends
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.problems import SOURCE_LENGTH, TARGET_LENGTH, Problem
-from jax_transformer.parity.runs.results import Pair, RunResults
+from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.precision import rounded
 from jax_transformer.storage.model_directory import Model
 

@@ -18,7 +18,7 @@ from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.problems import Problem, swap_target_ids
 from jax_transformer.parity.rules import SEARCH_FIELDS
-from jax_transformer.parity.runs.results import FROM_OWN_RESULTS, Pair, RunResults
+from jax_transformer.parity.run_results import FROM_OWN_RESULTS, Pair, RunResults
 
 BEAMS = 4
 NEW_TOKENS = 12

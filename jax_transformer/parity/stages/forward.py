@@ -21,7 +21,7 @@ from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.report.report import Effect, HeatMap
-from jax_transformer.parity.runs.results import Forward, Pair, RunResults
+from jax_transformer.parity.run_results import Forward, Pair, RunResults
 from jax_transformer.parity.sides.seen import with_shared_masks
 
 MASK = "mask."

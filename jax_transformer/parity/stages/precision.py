@@ -13,7 +13,7 @@ from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.problems import Problem
-from jax_transformer.parity.runs.results import Pair, RunResults
+from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.forward import MASK, attended, both
 from jax_transformer.runtime.trees import flatten, unflatten
 

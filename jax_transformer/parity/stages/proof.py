@@ -18,7 +18,7 @@ from jax_transformer.parity.backends.side import CannotRun
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.proofs.witness_weights import kinds_for_model
 from jax_transformer.parity.proofs.witnesses import Subject, find_witness
-from jax_transformer.parity.runs.results import LIBRARIES, Pair
+from jax_transformer.parity.run_results import LIBRARIES, Pair
 from jax_transformer.proof import Certificate, Result, StageProof, Task, TaskProof, UnknownOperation, decide
 from jax_transformer.proof.certificate import described, difference_of
 from jax_transformer.proof.witness import Witness

@@ -34,7 +34,7 @@ from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
 from jax_transformer.parity.rules import SETUP
-from jax_transformer.parity.runs.results import Pair, RunResults
+from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.runtime.trees import flatten, unflatten
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
-from jax_transformer.parity.runs.results import Pair, RunResults
+from jax_transformer.parity.run_results import Pair, RunResults
 
 
 def compare_weights(pair: Pair, results: RunResults) -> Stage:
