@@ -155,15 +155,13 @@ def test_a_part_uses_only_the_libraries_it_may(part: str) -> None:
         assert libraries <= FOREIGN[part], file
 
 
-OF_MODELS = {f"jax_transformer.config.{name}" for name in ("guarantees", "model", "model_validation", "sizes", "stack")}
-"""Modules that describe one config, and name one another in annotations."""
-
-
 def test_no_modules_import_each_other() -> None:
     """Imports inside functions and for annotations count, too, but for those that a package exports lazily."""
+    names = ("guarantees", "model", "model_validation", "sizes", "stack")  # which name one another in annotations
+    of_model = {f"jax_transformer.config.{name}" for name in names}
 
     def one(module: str) -> str:
-        return "the model's config" if module in OF_MODELS else module
+        return "the model's config" if module in of_model else module
 
     graph: dict[str, set[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
