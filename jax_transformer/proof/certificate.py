@@ -284,7 +284,8 @@ class Certificate:
         error = math.ceil(self.log2_error)
         which = ("the weights" if self.conditions else "all weights") + _domain(self)
         text = f"one function for {which}: {proven} (wrong with a probability below 2^{error})"
-        return [text, *_condition_lines(self), *(f"    unknown of {reason}" for reason in unknown)]
+        limits = [f"    {stage.name}: {stage.reason}" for stage in self.stages if _is_limited(stage)]
+        return [text, *limits, *_condition_lines(self), *(f"    unknown of {reason}" for reason in unknown)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -443,11 +444,17 @@ def _same_output(certificate: Certificate) -> str | None:
     return name if name in forward.equal else None
 
 
+def _is_limited(stage: StageProof) -> bool:
+    """Returns whether a stage is proven without some of what both sides compute."""
+    return stage.verdict == "proven" and bool(stage.reason)
+
+
 def _stage_lines(stage: StageProof, verbose: bool) -> Iterator[str]:
     marks = {"proven": "✓", "refuted": "✗", "unknown": "?"}
     count = f"{len(stage.equal):4d} of {len(stage.equal) + len(stage.different):4d} arrays are the same"
     alone = f", {len(stage.alone)} on one side alone" if stage.alone else ""
-    yield f"{marks[stage.verdict]} {stage.name + ':':18s} {stage.reason or count}{alone}"
+    text = f"{count}; {stage.reason}" if _is_limited(stage) else stage.reason or count
+    yield f"{marks[stage.verdict]} {stage.name + ':':18s} {text}{alone}"
     if verbose:
         for mark, names in (("✓", stage.equal), ("✗", stage.different), ("on one side alone:", stage.alone)):
             yield from (f"    {mark} {name}" for name in names)

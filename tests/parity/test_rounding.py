@@ -118,15 +118,15 @@ def test_weights_move_in_the_last_bit() -> None:
 
 
 def test_numbers_of_bfloat16_move_to_the_next() -> None:
-    values: np.ndarray = A.astype(ml_dtypes.bfloat16).astype(np.float32)
-    moved = nudged({"a": values, "zero": np.zeros(3, np.float32)}, "bfloat16")
+    weights: Weights = {"a": A.astype(ml_dtypes.bfloat16).astype(np.float32), "zero": np.zeros(3, np.float32)}
+    values, moved = weights["a"], nudged(weights, "bfloat16")
     assert moved["a"].dtype == np.float32
     assert np.array_equal(moved["a"].astype(ml_dtypes.bfloat16).astype(np.float32), moved["a"])
     steps = np.abs(moved["a"] - values) / np.abs(values)
     assert (steps >= 2.0**-9).all()
     assert (steps <= 2.0**-7).all()
     assert not moved["zero"].any()
-    assert not np.array_equal(moved["a"], nudged({"a": values}, "bfloat16", draw=1)["a"])
+    assert not np.array_equal(moved["a"], nudged(weights, "bfloat16", draw=1)["a"])
 
 
 def lower(error: float, *moves: float) -> str:

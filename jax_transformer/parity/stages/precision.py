@@ -79,6 +79,8 @@ def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -
     counts = where_not_padding(pair.config, problem.ids, truth) if results.zeroes_padding else None
     shown = {name: pair.shown(side) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
     stage = compare_precision(dtype, shown["candidate"], shown["reference"], truth, counts)
+    if results.faults:  # they explain it
+        return stage
 
     def from_itself(name: SideName, draw: int) -> Stage:
         results.progress(f"{stage.name}: the {name} against itself")

@@ -15,6 +15,7 @@ from jax_transformer.parallel.mesh import described as described_mesh
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
+from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.proofs.witness_weights import kinds_for_model
 from jax_transformer.parity.proofs.witnesses import Subject, find_witness
@@ -63,7 +64,7 @@ def prove_pair(
         another order, or padding. If nothing else differs, the rest is compared without them.
     """
     problem = proof_problem(pair, seed)
-    collected = Collected(seed, inside=inside)
+    collected = Collected(seed, inside=inside, counts=partial(_counting, pair, problem))
     first = tuple(name for name in ("forward", "loss", "gradients") if name in stages)
     after_steps = ("step 1", "step 3") if "steps" in stages else ()
     try:
@@ -82,6 +83,19 @@ def prove_pair(
     certificate = collected.certificate(_name(pair.candidate), pair.reference.name, ids)
     conditions = both.conditions if collected.tasks else ()
     return replace(certificate, allowed=tuple(sorted(pair.allow)), conditions=conditions)
+
+
+def _counting(pair: Pair, problem: Problem, task: Task) -> dict[str, np.ndarray]:
+    """Returns masks of the values of activations at positions that count, by name: at tokens, and wherever the loss
+    counts a label. None are left out if the loss counts padding."""
+    if pair.rules.train.loss_counts_pads:
+        return {}
+    shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.candidate.outputs.items()}
+    counts = where_not_padding(pair.config, problem.ids, shapes)
+    labelled = problem.labels != pair.config.target_pad_id
+    if LOGITS in counts:
+        counts[LOGITS] = counts[LOGITS] | labelled[..., None]
+    return {name: mask for name, mask in counts.items() if mask.any()}
 
 
 def _name(candidate: Any) -> str:
@@ -132,12 +146,25 @@ class Collected:
       subject: what a search for weights needs to know, on which a refutation shows in float64; None: there is none.
       output: the name of what the programs return.
       inside: as of `prove_pair`.
+      counts: for a task, masks of the values that count, by output, where not all do. Outputs that differ elsewhere
+        alone are the same, and the stage says so.
     """
 
     def __init__(
-        self, seed: int, subject: Subject | None = None, output: str = LOGITS, inside: Collection[str] = ()
+        self,
+        seed: int,
+        subject: Subject | None = None,
+        output: str = LOGITS,
+        inside: Collection[str] = (),
+        counts: Callable[[Task], Mapping[str, np.ndarray]] = lambda task: {},
     ) -> None:
-        self.seed, self.subject, self.output, self.inside = seed, subject, output, frozenset(inside)
+        self.seed, self.subject, self.output, self.inside, self.counts = (
+            seed,
+            subject,
+            output,
+            frozenset(inside),
+            counts,
+        )
         self.stages: list[StageProof] = []
         self.tasks: list[TaskProof] = []
         self.difference: dict[str, Any] | None = None
@@ -159,12 +186,19 @@ class Collected:
         if inside:
             task = _without(task, inside)
             result = decide(task, seed=self.seed)
+        told = _told_of(inside)
+        if not inside and result.different:
+            counts = {name: mask for name, mask in self.counts(task).items() if name in result.different}
+            narrowed = replace(task, counts=counts)
+            again = decide(narrowed, seed=self.seed) if {*counts} == {*result.different} else result
+            if again.verdict == "proven":
+                told = _told_of_padding(narrowed, result.different)
+                task, result = narrowed, again
         is_first_refuted = result.verdict == "refuted" and all(stage.verdict != "refuted" for stage in self.stages)
         if result.difference is not None and (self.difference is None or is_first_refuted):
             facts = self._search(result.task or task, result) if is_first_refuted else None
             self.difference = difference_of(result.difference, facts)
         found = [_stage_proof(name, result, self.output) for name in names]
-        told = _told_of(inside)
         self.stages += [replace(one, reason=told) if told and one.name == "forward" else one for one in found]
         self.tasks.append(TaskProof.of(names, task, result))
 
@@ -206,6 +240,16 @@ def _told_of(inside: tuple[str, ...]) -> str:
         return ""
     more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
     return f"not compared, as they differ without changing what is returned: {inside[0]}{more}"
+
+
+def _told_of_padding(task: Task, names: tuple[str, ...]) -> str:
+    """Returns what a certificate says of activations that differ at padding alone."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    first = np.broadcast_to(task.counts[names[0]], task.candidate.outputs[names[0]].shape)
+    return (
+        f"not compared at positions of padding, where they differ: {names[0]} ({int((~first).sum()):,} of "
+        f"{first.size:,} values){more}"
+    )
 
 
 def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
