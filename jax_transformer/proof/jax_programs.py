@@ -152,7 +152,8 @@ class Lowering:
         held |= dict(zip(jaxpr.invars, inputs, strict=True))
 
         def value(each: Any) -> Any:
-            return self.constant(each.val) if isinstance(each, jex_core.Literal) else held[each]
+            is_literal = isinstance(each, jex_core.Literal)
+            return self.constant(np.asarray(array_of(each.val), each.aval.dtype)) if is_literal else held[each]
 
         for equation in jaxpr.eqns:
             outputs = self.lower_equation(equation, [value(each) for each in equation.invars])
@@ -187,7 +188,7 @@ class Lowering:
 
     def constant(self, array: Any) -> Any:
         """Returns a constant of a jaxpr."""
-        array = np.float64(array) if isinstance(array, float) else array_of(array)  # JAX keeps some as they are written
+        array = array_of(array)
         return constant(self.builder, array) if array.dtype.kind == "c" else self.builder.constant(array)
 
     def checked(self, name: str, found: Any, aval: Any) -> Any:
@@ -269,6 +270,7 @@ class Lowering:
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
             return [by_parts(partial(self._move, equation), *inputs)]
+        inputs = self._widened(equation, inputs)
         is_known = all(each.known is not None for each in inputs)
         if is_known and is_complex:
             return self._computed(equation, inputs)
@@ -285,6 +287,22 @@ class Lowering:
         if name in ROUNDED and is_known:
             return [self.builder.rounded(found, self._arrays(equation, inputs)[0])]
         return found if isinstance(found, list | tuple) else [found]
+
+    def _widened(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        """Returns inputs as an equation computes with them. Constants of a narrower type than its own were rounded to
+        that, and stay so; those whose precision it reduces are rounded."""
+        b, name = self.builder, equation.primitive.name
+        avals = [each.aval for each in (equation.outvars if name == "convert_element_type" else equation.invars)]
+        widest: Any = max((aval for aval in avals if _bits(aval)), key=_bits, default=None)
+
+        def widened(given: Any, aval: Any) -> Any:
+            is_constant = isinstance(given, Value) and given.kind == "float" and given.known is not None
+            if is_constant and name == "reduce_precision":
+                return b.constant(self._arrays(equation, [given])[0])
+            is_narrower = is_constant and widest is not None and 0 < _bits(aval) < _bits(widest)
+            return b.constant(given.known.astype(widest.dtype)) if is_narrower else given
+
+        return [widened(given, variable.aval) for given, variable in zip(inputs, equation.invars, strict=True)]
 
     def _ruled(self, name: str, params: Mapping[str, Any], inputs: list[Any], is_known: bool) -> Any:
         """Applies a primitive's rule."""
