@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.proof.programs import UnknownOperation, Value
+from jax_transformer.proof.programs import OutOfBounds, UnknownOperation, Value
 
 if TYPE_CHECKING:
     from jax_transformer.proof.building import Builder
@@ -199,7 +199,7 @@ def looked_up(b: Builder, source: Value, index: Value, places_of: PlacesOf, axes
     """
     places, numbers = _at_all(b, index, places_of, axes)
     if (places < 0).any():
-        raise UnknownOperation("index", b.line, "an index that depends on weights may be out of bounds")
+        raise OutOfBounds("index", b.line, "an index that depends on weights may be out of bounds")
     return b.sum(b.multiply(numbers, b.take(b.as_float(source), places)), (places.ndim - 1,))
 
 

@@ -33,7 +33,7 @@ from jax_transformer.proof.jaxprs import (
     stack,
     without_dead_code,
 )
-from jax_transformer.proof.programs import Program, UnknownOperation, Value, WideIntegers
+from jax_transformer.proof.programs import OutOfBounds, Program, UnknownOperation, Value, WideIntegers
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
@@ -340,9 +340,13 @@ class Lowering:
             params["fill_value"], fill = -1, None
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
-        if (moved < 0).any() and fill != 0:
-            raise UnknownOperation(equation.primitive.name, self._line, "an index is out of bounds")
-        return self.builder.take(source, moved)
+        found = self.builder.take(source, moved)
+        if not (moved < 0).any() or fill == 0:
+            return found
+        if fill is None or not np.isfinite(fill):
+            raise OutOfBounds(equation.primitive.name, self._line, "an index is out of bounds")
+        filling = self.builder.constant(np.asarray(fill, equation.outvars[0].aval.dtype))
+        return self.builder.where(self.builder.constant(moved < 0), filling, found)
 
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         """Runs the body once for each slice."""
