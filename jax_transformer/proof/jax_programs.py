@@ -296,11 +296,12 @@ class Lowering:
         widest: Any = max((aval for aval in avals if _bits(aval)), key=_bits, default=None)
 
         def widened(given: Any, aval: Any) -> Any:
-            is_constant = isinstance(given, Value) and given.kind == "float" and given.known is not None
-            if is_constant and name == "reduce_precision":
+            if not isinstance(given, Value) or given.kind != "float":
+                return given
+            if given.known is not None and name == "reduce_precision":
                 return b.constant(self._arrays(equation, [given])[0])
-            is_narrower = is_constant and widest is not None and 0 < _bits(aval) < _bits(widest)
-            return b.constant(given.known.astype(widest.dtype)) if is_narrower else given
+            is_narrower = widest is not None and 0 < _bits(aval) < _bits(widest)
+            return b.widened(given, widest.dtype) if is_narrower else given
 
         return [widened(given, variable.aval) for given, variable in zip(inputs, equation.invars, strict=True)]
 

@@ -141,6 +141,10 @@ SAME: dict[str, tuple[Side, Side]] = {
         loss(lambda w: w["table"][jnp.argmax(logits(w), -1)]),
         loss_in_torch(lambda w: w["table"][logits(w).argmax(-1)]),
     ),
+    "the largest of all entries": (
+        in_jax(lambda w: w["bias"][jnp.argmax(w["x"][0])] * w["x"]),
+        in_torch(lambda w: w["bias"].index_select(0, w["x"][:1].argmax(keepdim=True)[0]) * w["x"]),
+    ),
     "gradients of one row": (
         loss(lambda w: w["table"][jnp.argmax(logits(w)[0])]),
         loss_in_torch(lambda w: w["table"].index_select(0, logits(w)[:1].argmax(-1))),

@@ -407,6 +407,20 @@ SCALARS = [
         needs_tables=False,
     ),
     TypedPair(
+        "a number in bfloat16 before a sum in float32",
+        "proven",
+        lambda p, i: (p["w"] * 0.1 + 0.3).astype(jnp.float32).sum() * p["w"],
+        of_six(lambda m: ((m.w * 0.1 + 0.3).float().sum() * m.w).to(m.w.dtype), torch.bfloat16),
+        needs_tables=True,
+    ),
+    TypedPair(
+        "narrow tables that both choose",
+        "proven",
+        lambda p, i: p["w"] * jnp.where(p["w"] > 0, tenths(jnp.bfloat16), -tenths(jnp.bfloat16)),
+        of_six(lambda m: m.w * torch.where(m.w > 0, torch_tenths(torch.bfloat16), -torch_tenths(torch.bfloat16))),
+        needs_tables=False,
+    ),
+    TypedPair(
         "a precision that is reduced",
         "refuted",
         lambda p, i: p["w"] * lax.reduce_precision(tenths(jnp.float32), 8, 7),
@@ -455,6 +469,16 @@ SCALARS = [
                 "a table beside weights",
                 lambda p, i: jnp.concatenate([p["w"], tenths(jnp.float32)]),
                 lambda m, t=narrow: torch.cat([m.w, torch_tenths(t)]),
+            ),
+            (
+                "tables that are chosen by weights",
+                lambda p, i: p["w"] * jnp.where(p["w"] > 0, tenths(jnp.float32), -tenths(jnp.float32)),
+                lambda m, t=narrow: m.w * torch.where(m.w > 0, torch_tenths(t), -torch_tenths(t)),
+            ),
+            (
+                "a table that is looked up by weights",
+                lambda p, i, t=of_jax: p["w"] * tenths(t)[jnp.argmax(p["w"])],
+                lambda m: m.w * torch_tenths(torch.float32).gather(0, m.w.argmax(keepdim=True)),
             ),
             (
                 "a tensor without axes, rounded",
