@@ -46,6 +46,7 @@ GROWING = frozenset((
     "shift_left", "convert_element_type",
 ))  # fmt: skip
 """Primitives whose results may need more bits than what they read."""
+BITS_OF_FLOAT32 = 24
 PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
 TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
 """Packages that write texts of traced arrays for messages alone."""
@@ -300,7 +301,7 @@ class Lowering:
                 return given
             if given.known is not None and name == "reduce_precision":
                 return b.constant(self._arrays(equation, [given])[0])
-            is_narrower = widest is not None and 0 < _bits(aval) < _bits(widest)
+            is_narrower = widest is not None and 0 < _bits(aval) < min(_bits(widest), BITS_OF_FLOAT32)
             return b.widened(given, widest.dtype) if is_narrower else given
 
         return [widened(given, variable.aval) for given, variable in zip(inputs, equation.invars, strict=True)]

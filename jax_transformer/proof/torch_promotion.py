@@ -57,7 +57,7 @@ def as_computed(b: Builder, name: str, given: Any, value: Any, dtype: torch.dtyp
         return given if dtype is torch.float64 else Scalar(given, of_scalars)
     if not is_tensor(given) or not given.is_floating_point() or not isinstance(value, Value) or value.node is None:
         return value
-    if digits(given.dtype) < digits(dtype):
+    if digits(given.dtype) < min(digits(dtype), digits(torch.float32)):
         return b.widened(value, NUMPY[dtype])
     is_rounded = digits(given.dtype) > digits(dtype) and given.ndim == 0 and name not in CASTS
     return value if value.known is None or not is_rounded else b.constant(value.known.astype(of_scalars))
