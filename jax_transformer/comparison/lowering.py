@@ -26,7 +26,7 @@ from jax_transformer.programs.copies import copied
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.proof.jaxprs import used_inputs
-from jax_transformer.proof.programs import WideIntegers
+from jax_transformer.proof.programs import OutOfBounds, WideIntegers
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -97,7 +97,11 @@ class AnyProgram:
           ParityError: it returns something else than arrays.
         """
         given = {leaf.variable: shapes[leaf.variable] for leaf in leaves.values()}
-        return (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
+        found = (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
+        error = found.unknown.get(OWN)
+        if wanted.gradients is not None and isinstance(error, OutOfBounds):
+            raise error  # the gradients of no number
+        return found
 
     def reads(self, names: Collection[str]) -> set[str]:
         """Returns which of these weights it may read; of a function, those that its output depends on in any of the

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
-from jax_transformer.proof.programs import Operation, UnknownOperation, Value, key_of
+from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value, key_of
 
 MOST_EXPONENTS = 8
 """Different exponents in one array to which a value is raised."""
@@ -102,6 +103,63 @@ class Algebra(Emitter):
             return x
         self.axioms.setdefault("masks", {})[self.line] = None
         return self.where(self.constant(changed), self.constant(np.where(changed, rounded, 0.0)), x)
+
+    def widened(self, x: Value, dtype: Any) -> Value:
+        """Returns a value of a narrower type in this one. Constants that were moved or chosen since they were rounded,
+        and nothing else, stay what they were rounded to."""
+        if x.known is not None:
+            return self.constant(x.known.astype(dtype))
+        assert x.node is not None
+        found, selected = dict[int, int](), self._selected(x.node)
+        for node in sorted(selected):
+            one, value = self.operations[node], self._values[node]
+            if value.known is not None:
+                own = self.constant(value.known.astype(dtype))
+            elif node in self._chosen:
+                flag, *cases = self._chosen[node]
+                at_one, at_zero = (self._as("float", found.get(each.node or 0, each.node or 0)) for each in cases)
+                own = self._choose(self._as("indicator", flag), at_one, at_zero)
+            else:
+                inputs = [self._as("float", found.get(each, each)) for each in one.inputs]
+                is_same = [each.node for each in inputs] == [*one.inputs]
+                own = value if is_same else self._emit(one.name, inputs, one.shape, one.attributes, fills=value.fills)
+            assert own.node is not None
+            found[node] = own.node
+        return self._as(x.kind, found.get(x.node, x.node))
+
+    def _selected(self, node: int) -> set[int]:
+        """Returns the operations that only move or choose elements of a value, and the constants among those."""
+        found, waiting = set[int](), [node]
+        while waiting:
+            node = waiting.pop()
+            one = self.operations[node]
+            if node in found or one.name == "input":
+                continue
+            if self._values[node].known is not None:
+                found.add(node)
+                continue
+            if node in self._chosen:
+                read = [each.node for each in self._chosen[node][1:]]
+            elif one.name in MOVES or one.name == "chosen":
+                read = list(one.inputs)
+            elif one.name == "sum":  # of what is chosen, and zeros
+                product = self.operations[one.inputs[0]]
+                read = (
+                    list(one.inputs) if product.name == "multiply" and any(map(self._selects, product.inputs)) else []
+                )
+            elif one.name == "multiply":
+                read = [other for each, other in (one.inputs, one.inputs[::-1]) if self._selects(each)]
+            else:
+                continue
+            found.add(node)
+            waiting += [each for each in read if each is not None]
+        return found
+
+    def _selects(self, node: int) -> bool:
+        """Returns whether a value is 1 for what is chosen, and 0 for the rest."""
+        while self.operations[node].name in ("broadcast", "reshape", "transpose", "take"):
+            node = self.operations[node].inputs[0]
+        return self.operations[node].name in ("step", "equal", "places") or node in self._negated
 
     # --- arithmetic
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.emitting import MOST_ELEMENTS
-from jax_transformer.proof.programs import UnknownOperation, Value
+from jax_transformer.proof.programs import OutOfBounds, UnknownOperation, Value
 
 MOST_PAIRS = 2**18
 """How many pairs of entries are looked at for ties."""
@@ -172,7 +172,7 @@ def looked_up(b: Builder, source: Value, index: Value, places_of: PlacesOf, axes
     """
     places, numbers = _at_all(b, index, places_of, axes)
     if (places < 0).any():
-        raise UnknownOperation("index", b.line, "an index that depends on weights may be out of bounds")
+        raise OutOfBounds("index", b.line, "an index that depends on weights may be out of bounds")
     return b.sum(b.multiply(numbers, b.take(b.as_float(source), places)), (places.ndim - 1,))
 
 

@@ -200,6 +200,9 @@ def _narrow_candidates(value: float) -> Iterator[Number]:
         square = Fraction(value) ** 2
         yield root_of(square.limit_denominator(1) if square >= 1 else 1 / (1 / square).limit_denominator(1))
         yield from _multiples_of_roots_of_pi(value * value)
+        inverse = round(1 / Fraction(value) ** 4) if value < 1 else 0
+        if 1 < inverse <= MOST_TERM and math.isqrt(inverse) ** 2 != inverse:  # √(1/√H), as above
+            yield Number(Fraction(1, inverse), inverse**3, 0, "roots", True)
 
 
 def _multiples_of_roots_of_pi(square: float) -> Iterator[Number]:

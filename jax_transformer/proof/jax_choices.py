@@ -104,6 +104,8 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
         return _gathered(b, equation, params, *inputs)
     if name == "dynamic_slice" and inputs[0].table is None:
         return _sliced(b, equation, params, *inputs)
+    if name == "dynamic_update_slice" and inputs[0].table is None and inputs[1].table is None:
+        return _updated(b, equation, params, *inputs)
     if name in ("scatter", "scatter-add", "scatter_add") and inputs[0].table is None and inputs[2].table is None:
         return _scattered(b, name, params, *inputs)
     raise UnknownOperation(name, b.line, choices.DEPENDS)
@@ -174,6 +176,22 @@ def _sliced(b: Builder, equation: Any, params: Any, source: Value, *starts: Valu
             return np.asarray(equation.primitive.bind(flat, *at, **params))
 
     return choices.looked_up(b, source, starts[varying[0]], places_of, ())
+
+
+def _updated(b: Builder, equation: Any, params: Any, x: Value, update: Value, *starts: Value) -> Value:
+    varying = [axis for axis, start in enumerate(starts) if start.table is not None]
+    if len(varying) != 1 or any(start.known is None and start.table is None for start in starts):
+        raise UnknownOperation("dynamic_update_slice", b.line, choices.DEPENDS)
+    flat = np.arange(x.size, dtype=np.int64).reshape(x.shape)
+    dtypes = [each.aval.dtype for each in equation.invars[2:]]
+
+    def places_of(known: np.ndarray) -> np.ndarray:
+        found = [known if axis in varying else start.known for axis, start in enumerate(starts)]
+        with jax.enable_x64(True):
+            at = [np.asarray(each).astype(dtype) for each, dtype in zip(found, dtypes, strict=True)]
+            return np.asarray(jax.lax.dynamic_slice(flat, at, update.shape))
+
+    return choices.written(b, x, starts[varying[0]], places_of, update, (), adds=False)
 
 
 def _scattered(b: Builder, name: str, params: Any, x: Value, indices: Value, updates: Value) -> Value:

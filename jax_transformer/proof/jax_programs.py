@@ -36,7 +36,7 @@ from jax_transformer.proof.jaxprs import (
     stack,
     without_dead_code,
 )
-from jax_transformer.proof.programs import Program, UnknownOperation, Value, WideIntegers, digest_of
+from jax_transformer.proof.programs import OutOfBounds, Program, UnknownOperation, Value, WideIntegers, digest_of
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
@@ -49,6 +49,7 @@ GROWING = frozenset((
     "shift_left", "convert_element_type",
 ))  # fmt: skip
 """Primitives whose results may need more bits than what they read."""
+BITS_OF_FLOAT32 = 24
 PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
 TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
 """Packages that write texts of traced arrays for messages alone."""
@@ -157,7 +158,8 @@ class Lowering:
         held |= dict(zip(jaxpr.invars, inputs, strict=True))
 
         def value(each: Any) -> Any:
-            return self.constant(each.val) if isinstance(each, jex_core.Literal) else held[each]
+            is_literal = isinstance(each, jex_core.Literal)
+            return self.constant(np.asarray(array_of(each.val), each.aval.dtype)) if is_literal else held[each]
 
         for equation in jaxpr.eqns:
             outputs = self.lower_equation(equation, [value(each) for each in equation.invars])
@@ -192,7 +194,7 @@ class Lowering:
 
     def constant(self, array: Any) -> Any:
         """Returns a constant of a jaxpr."""
-        array = np.float64(array) if isinstance(array, float) else array_of(array)  # JAX keeps some as they are written
+        array = array_of(array)
         return constant(self.builder, array) if array.dtype.kind == "c" else self.builder.constant(array)
 
     def checked(self, name: str, found: Any, aval: Any) -> Any:
@@ -274,6 +276,7 @@ class Lowering:
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         if name in MOVES:
             return [by_parts(partial(self._move, equation), *inputs)]
+        inputs = self._widened(equation, inputs)
         is_known = all(each.known is not None for each in inputs)
         if is_known and is_complex:
             return self._computed(equation, inputs)
@@ -290,6 +293,23 @@ class Lowering:
         if name in ROUNDED and is_known:
             return [self.builder.rounded(found, self._arrays(equation, inputs)[0])]
         return found if isinstance(found, list | tuple) else [found]
+
+    def _widened(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        """Returns inputs as an equation computes with them. Constants of a narrower type than its own were rounded to
+        that, and stay so; those whose precision it reduces are rounded."""
+        b, name = self.builder, equation.primitive.name
+        avals = [each.aval for each in (equation.outvars if name == "convert_element_type" else equation.invars)]
+        widest: Any = max((aval for aval in avals if _bits(aval)), key=_bits, default=None)
+
+        def widened(given: Any, aval: Any) -> Any:
+            if not isinstance(given, Value) or given.kind != "float":
+                return given
+            if given.known is not None and name == "reduce_precision":
+                return b.constant(self._arrays(equation, [given])[0])
+            is_narrower = widest is not None and 0 < _bits(aval) < min(_bits(widest), BITS_OF_FLOAT32)
+            return b.widened(given, widest.dtype) if is_narrower else given
+
+        return [widened(given, variable.aval) for given, variable in zip(inputs, equation.invars, strict=True)]
 
     def _ruled(self, name: str, params: Mapping[str, Any], inputs: list[Any], is_known: bool) -> Any:
         """Applies a primitive's rule."""
@@ -327,9 +347,13 @@ class Lowering:
             params["fill_value"], fill = -1, None
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
-        if (moved < 0).any() and fill != 0:
-            raise UnknownOperation(equation.primitive.name, self._line, "an index is out of bounds")
-        return self.builder.take(source, moved)
+        found = self.builder.take(source, moved)
+        if not (moved < 0).any() or fill == 0:
+            return found
+        if fill is None or not np.isfinite(fill):
+            raise OutOfBounds(equation.primitive.name, self._line, "an index is out of bounds")
+        filling = self.builder.constant(np.asarray(fill, equation.outvars[0].aval.dtype))
+        return self.builder.where(self.builder.constant(moved < 0), filling, found)
 
     def _scan(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
         """Runs the body once for each slice."""

@@ -43,6 +43,10 @@ class UnknownOperation(Exception):
         self.operation, self.line, self.reason = operation, where, reason
 
 
+class OutOfBounds(UnknownOperation):
+    """Raised for what reads no element of an array: a program has no number there, nor what follows from it."""
+
+
 class WideIntegers(Exception):
     """Raised where a program computes integers that 32 bits don't hold, and is read as one of 32 bits."""
 

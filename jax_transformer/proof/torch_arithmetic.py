@@ -173,7 +173,7 @@ def native_layer_norm(
     axes = tuple(range(len(x.shape) - len(shape), len(x.shape)))
     centre = mean(b, x, axes, keepdim=True)
     variance = var(b, x, axes, correction=0, keepdim=True)
-    scale = b.inverse(b.root(b.add(variance, b.constant(float(eps)))))
+    scale = b.inverse(b.root(b.add(variance, value_of(b, eps))))
     normed = b.multiply(b.subtract(x, centre), scale)
     normed = normed if weight is None else b.multiply(normed, weight)
     return normed if bias is None else b.add(normed, bias), centre, scale

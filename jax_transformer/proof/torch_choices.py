@@ -59,7 +59,8 @@ def argmin(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) 
 
 def _extreme(b: Builder, x: Value, dim: int | None, keepdim: bool, name: str) -> Value:
     if dim is None:
-        x, dim, keepdim = b.reshape(x, (x.size,)), 0, False
+        index = _extreme(b, b.reshape(x, (x.size,)), 0, False, name)
+        return b.reshape(index, (1,) * len(x.shape)) if keepdim else index
     axis = dim % len(x.shape)
     index = choices.ordered(b, x, axis, (0 if name == "argmax" else x.shape[axis] - 1,), name)[1]
     return index if keepdim else b.reshape(index, [size for each, size in enumerate(index.shape) if each != axis])

@@ -9,7 +9,6 @@ looks for the rest.
 
 from __future__ import annotations
 
-import math
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ from jax_transformer.proof.torch_access import (
 from jax_transformer.proof.torch_complex import COMPLEX_RULES, apply_to_complex
 from jax_transformer.proof.torch_exits import Exits, unwatched
 from jax_transformer.proof.torch_memory import Memory, Variable, as_array
+from jax_transformer.proof.torch_promotion import as_computed, as_given, digits, type_of
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
@@ -90,6 +90,8 @@ class Lowering(TorchDispatchMode):
         self.memory = Memory(builder)
         self._lines: dict[int, str] = {}
         self._decompositions = _decompositions()
+        self._is_inside = False
+        """Whether what runs is a decomposition of PyTorch's."""
 
     def name(self, weight: torch.Tensor | Variable, name: str) -> None:
         """Declares a tensor, or the variable that several tensors are parts of, to be an input of the program."""
@@ -127,9 +129,7 @@ class Lowering(TorchDispatchMode):
             self._check_known(name, args)
             return func(*args, **kwargs)
         if not _has_rule(rule_name):
-            with self:
-                decomposition = self._decompositions.get(func, func.decompose)
-                result = decomposition(*args, **kwargs)
+            result = self._decomposed(func, rule_name, args, kwargs)
             if result is not NotImplemented:
                 return result
         written = written_by(func, args, kwargs)
@@ -154,6 +154,19 @@ class Lowering(TorchDispatchMode):
             self._spoil(written or _tensors_of(result), error)
         return result
 
+    def _decomposed(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Runs the operations of which one consists. The numbers of PyTorch's own formulas are exact, as in rules."""
+        outer = self._is_inside
+        if not outer:
+            dtype = type_of(name, args, kwargs)
+            args, kwargs = tree_map(lambda each: as_given(each, dtype), (args, kwargs))
+        self._is_inside = True
+        try:
+            with self:
+                return self._decompositions.get(func, func.decompose)(*args, **kwargs)
+        finally:
+            self._is_inside = outer
+
     def _spoil(self, tensors: Sequence[torch.Tensor], error: UnknownOperation) -> None:
         """Notes that no rule computes these tensors."""
         if any(each.layout is not torch.strided or each.is_quantized for each in tensors):
@@ -168,7 +181,7 @@ class Lowering(TorchDispatchMode):
         those that don't."""
         try:
             if _has_rule(call.name):
-                call.arguments = self._arguments(call.args, call.kwargs, call.unread)
+                call.arguments = self._arguments(call)
             read = [each for each in call.inputs if not among(each, call.unread)]
             call.depends = any(self.memory.depends_on_weights(each) for each in read)
             if not call.depends and not self._runs_alone(call.inputs) and not call.written:
@@ -244,7 +257,7 @@ class Lowering(TorchDispatchMode):
 
     def _narrows(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> bool:
         """Returns whether an operation's floats are narrower than those that it reads, and notes that."""
-        is_narrower = target.is_floating_point() and any(_digits(each) > _digits(target.dtype) for each in floats)
+        is_narrower = target.is_floating_point() and any(digits(each) > digits(target.dtype) for each in floats)
         if is_narrower:
             self.builder.narrow(str(target.dtype).removeprefix("torch."))
         return is_narrower
@@ -304,18 +317,22 @@ class Lowering(TorchDispatchMode):
                     name, self._line(), "the program branches on, or reads, numbers that depend on weights"
                 )
 
-    def _arguments(self, args: Any, kwargs: Any, overwritten: Sequence[torch.Tensor]) -> Any:
-        def value(each: Any) -> Any:
-            if is_tensor(each) and among(each, overwritten):
-                return Value(tuple(each.shape), "float")  # isn't read
-            return self.memory.read(each) if is_tensor(each) else each
-
+    def _arguments(self, call: _Call) -> Any:
         kept = {
             key: each
-            for key, each in kwargs.items()
+            for key, each in call.kwargs.items()
             if key not in ("out", "memory_format", "layout", "device", "pin_memory")
         }
-        return tree_map(value, list(args)), tree_map(value, kept)
+        dtype = type_of(call.name, call.args, kept)
+
+        def value(each: Any) -> Any:
+            if is_tensor(each) and among(each, call.unread):
+                return Value(tuple(each.shape), "float")  # isn't read
+            read = self.memory.read(each) if is_tensor(each) else each
+            is_exact = self._is_inside and isinstance(each, float)
+            return read if dtype is None or is_exact else as_computed(self.builder, call.name, each, read, dtype)
+
+        return tree_map(value, list(call.args)), tree_map(value, kept)
 
     # --- source lines
 
@@ -409,10 +426,6 @@ def _decompositions() -> Any:
 
 def _has_rule(name: str) -> bool:
     return name in MOVES or name.removeprefix(EACH) in RULES or name in COMPLEX_RULES
-
-
-def _digits(dtype: torch.dtype) -> float:
-    return -math.log2(torch.finfo(dtype).eps)
 
 
 def _cast(constants: np.ndarray, dtype: torch.dtype) -> np.ndarray:

@@ -141,6 +141,18 @@ SAME: dict[str, tuple[Side, Side]] = {
         loss(lambda w: w["table"][jnp.argmax(logits(w), -1)]),
         loss_in_torch(lambda w: w["table"][logits(w).argmax(-1)]),
     ),
+    "the largest of all entries": (
+        in_jax(lambda w: w["bias"][jnp.argmax(w["x"][0])] * w["x"]),
+        in_torch(lambda w: w["bias"].index_select(0, w["x"][:1].argmax(keepdim=True)[0]) * w["x"]),
+    ),
+    "gradients of one row": (
+        loss(lambda w: w["table"][jnp.argmax(logits(w)[0])]),
+        loss_in_torch(lambda w: w["table"].index_select(0, logits(w)[:1].argmax(-1))),
+    ),
+    "a number that is written where the largest is": (
+        in_jax(lambda w: lax.dynamic_update_slice(w["bias"], w["x"][0, :1], (jnp.argmax(logits(w)[0]),))),
+        in_torch(lambda w: torch.where(torch.arange(5) == logits(w)[0].argmax(), w["x"][0, 0], w["bias"])),
+    ),
 }
 
 DIFFERENT: dict[str, tuple[Side, Side]] = {
@@ -151,6 +163,10 @@ DIFFERENT: dict[str, tuple[Side, Side]] = {
     "the largest and the least": (
         in_jax(lambda w: jnp.argmax(logits(w), -1) * 1.0),
         in_torch(lambda w: logits(w).argmin(-1).double()),
+    ),
+    "a number that is written elsewhere": (
+        in_jax(lambda w: lax.dynamic_update_slice(w["bias"], w["x"][0, :1], (jnp.argmax(logits(w)[0]),))),
+        in_torch(lambda w: torch.where(torch.arange(5) == logits(w)[0].argmin(), w["x"][0, 0], w["bias"])),
     ),
     "another order": (
         in_jax(lambda w: jnp.sort(logits(w))),

@@ -87,8 +87,8 @@ NORMS = [
     TypedPair("ε of float32 in float64", "refuted", norm(NARROW), torch_norm(None, torch.float64), X),
     TypedPair("ε of the input's type", "proven", norm_of_type, torch_norm(None), X),
     TypedPair("ε of the input's type in float64", "proven", norm_of_type, torch_norm(None, torch.float64), X),
-    TypedPair("a decimal ε", "proven", norm(1e-6), written(1e-6), X, True),
-    TypedPair("an ε of many digits", "proven", norm(1.23456789e-5), written(1.23456789e-5), X, True),
+    TypedPair("a decimal ε", "proven", norm(1e-6), written(1e-6), X, False),
+    TypedPair("an ε of many digits", "proven", norm(1.23456789e-5), written(1.23456789e-5), X, False),
     TypedPair("another ε", "refuted", norm(1e-6), written(1.001e-6), X),
     TypedPair("the next ε", "refuted", norm(float(np.nextafter(np.float32(1e-6), 1))), written(1e-6), X),
     TypedPair("an ε that rounding hides", "refuted", norm(1e-6), written(1e-6 * (1 + 2**-50), torch.float64), X),
@@ -318,6 +318,178 @@ KINDS_OF_NUMBERS = [
 ]
 
 
+# --- numbers that meet tensors of another type, and tables that were rounded
+
+
+TENTHS = np.array([0.1, 0.2, 0.3, 0.7, 0.45, 0.9])
+
+
+def tenths(dtype: Any) -> Any:
+    return jnp.asarray(TENTHS, dtype)
+
+
+def torch_tenths(dtype: torch.dtype) -> Tensor:
+    return torch.tensor(TENTHS, dtype=dtype)
+
+
+def of_six(function: Callable[[Any], Any], dtype: torch.dtype = torch.float32) -> nn.Module:
+    return Computes(function, dtype, w=(6,))
+
+
+def third(dtype: torch.dtype) -> Tensor:
+    return torch.tensor(1 / 3, dtype=dtype)
+
+
+def written_at(place: Any, value: Any) -> Callable[[Any], Tensor]:
+    def function(m: Any) -> Tensor:
+        found = m.w * 1
+        found[place] = value
+        return found
+
+    return function
+
+
+NARROW_TYPES = ((torch.bfloat16, jnp.bfloat16), (torch.float16, jnp.float16))
+SCALARS = [
+    TypedPair(name, "proven", *map(of_six, programs), needs_tables=False)
+    for name, programs in {
+        "a sum with a number": (lambda m: m.w * m.w + 1e-5, lambda m: m.w * m.w + 1e-5 * (1 + 2**-50)),
+        "a product with a number": (lambda m: m.w * (1 / 3), lambda m: m.w * 0.33333334),
+        "a difference from a number": (lambda m: 1 / 3 - m.w, lambda m: 0.33333334 - m.w),
+        "a quotient of a number": (lambda m: np.pi / m.w, lambda m: 3.1415927 / m.w),
+        "a number that both types hold apart": (lambda m: m.w + 16777217.0, lambda m: m.w + 16777216.0),
+        "a factor of what is added": (lambda m: torch.add(m.w, m.w, alpha=1 / 3), lambda m: m.w + m.w * 0.33333334),
+        "a number that limits": (lambda m: m.w.clamp(min=1 / 3), lambda m: torch.maximum(m.w, third(torch.float32))),
+        "a number that is compared": (lambda m: torch.where(m.w > 1 / 3, m.w, 0), lambda m: m.w * (m.w > 0.33333334)),
+        "a number that is written": (written_at(2, 1 / 3), written_at(2, 0.33333334)),
+        "a norm's number": (
+            lambda m: functional.layer_norm(m.w, (6,), eps=1e-5),
+            lambda m: functional.layer_norm(m.w, (6,), eps=1e-5 * (1 + 2**-50)),
+        ),
+        "a slope": (lambda m: functional.leaky_relu(m.w, 1 / 3), lambda m: functional.leaky_relu(m.w, 0.33333334)),
+        "an operation that consists of others": (
+            lambda m: functional.softplus(m.w, 1 / 3),
+            lambda m: functional.softplus(m.w, 0.33333334),
+        ),
+        "a tensor without axes": (lambda m: m.w * third(torch.float64), lambda m: m.w * third(torch.float32)),
+        "a complex number's factor": (
+            lambda m: torch.view_as_real(torch.view_as_complex(m.w.view(3, 2)) * (1 / 3)),
+            lambda m: torch.view_as_real(torch.view_as_complex(m.w.view(3, 2)) * 0.33333334),
+        ),
+    }.items()
+] + [
+    TypedPair(
+        "a number of JAX's that is kept as it is written",
+        "proven",
+        lambda p, i: lax.mul(p["w"], 1 / 3),
+        of_six(lambda m: m.w * 0.33333334),
+        needs_tables=False,
+    ),
+    TypedPair("a number near another one", "refuted", lambda p, i: p["w"] * 0.3333333, of_six(lambda m: m.w * (1 / 3))),
+    TypedPair(
+        "a number of 64 bits",
+        "refuted",
+        lambda p, i: p["w"] * (1 / 3),
+        of_six(lambda m: m.w * 0.33333334, torch.float64),
+        is_wide=True,
+    ),
+    TypedPair(
+        "a table in bfloat16 throughout",
+        "proven",
+        lambda p, i: p["w"] * tenths(p["w"].dtype),
+        of_six(lambda m: m.w * torch_tenths(torch.float32).to(m.w.dtype), torch.bfloat16),
+    ),
+    TypedPair(
+        "one narrow table in float32",
+        "proven",
+        lambda p, i: p["w"] * tenths(jnp.bfloat16),
+        of_six(lambda m: m.w * torch_tenths(torch.bfloat16).float()),
+        needs_tables=False,
+    ),
+    TypedPair(
+        "a number in bfloat16 before a sum in float32",
+        "proven",
+        lambda p, i: (p["w"] * 0.1 + 0.3).astype(jnp.float32).sum() * p["w"],
+        of_six(lambda m: ((m.w * 0.1 + 0.3).float().sum() * m.w).to(m.w.dtype), torch.bfloat16),
+        needs_tables=True,
+    ),
+    TypedPair(
+        "narrow tables that both choose",
+        "proven",
+        lambda p, i: p["w"] * jnp.where(p["w"] > 0, tenths(jnp.bfloat16), -tenths(jnp.bfloat16)),
+        of_six(lambda m: m.w * torch.where(m.w > 0, torch_tenths(torch.bfloat16), -torch_tenths(torch.bfloat16))),
+        needs_tables=False,
+    ),
+    TypedPair(
+        "a precision that is reduced",
+        "refuted",
+        lambda p, i: p["w"] * lax.reduce_precision(tenths(jnp.float32), 8, 7),
+        of_six(lambda m: m.w * torch_tenths(torch.float32)),
+    ),
+    *(
+        TypedPair(f"{name} in {narrow}", "refuted", candidate, of_six(reference))
+        for narrow, of_jax in NARROW_TYPES
+        for name, candidate, reference in [
+            (
+                "a table that JAX rounds",
+                lambda p, i, t=of_jax: p["w"] * tenths(t).astype(jnp.float32),
+                lambda m: m.w * torch_tenths(torch.float32),
+            ),
+            (
+                "a table that JAX promotes",
+                lambda p, i, t=of_jax: p["w"] * tenths(t),
+                lambda m: m.w * torch_tenths(torch.float32),
+            ),
+            (
+                "a number that JAX rounds",
+                lambda p, i, t=of_jax: p["w"] * jnp.asarray(0.1, t).astype(jnp.float32),
+                lambda m: m.w * 0.1,
+            ),
+            (
+                "a table that PyTorch rounds",
+                lambda p, i: p["w"] * tenths(jnp.float32),
+                lambda m, t=narrow: m.w * torch_tenths(t).float(),
+            ),
+            (
+                "a table that PyTorch promotes",
+                lambda p, i: p["w"] * tenths(jnp.float32),
+                lambda m, t=narrow: m.w * torch_tenths(t),
+            ),
+            (
+                "a table that is copied",
+                lambda p, i: p["w"] * tenths(jnp.float32),
+                lambda m, t=narrow: m.w * torch.zeros(6).copy_(torch_tenths(t)),
+            ),
+            (
+                "a table that is added in place",
+                lambda p, i: p["w"] + tenths(jnp.float32),
+                lambda m, t=narrow: (m.w * 1).add_(torch_tenths(t)),
+            ),
+            (
+                "a table beside weights",
+                lambda p, i: jnp.concatenate([p["w"], tenths(jnp.float32)]),
+                lambda m, t=narrow: torch.cat([m.w, torch_tenths(t)]),
+            ),
+            (
+                "tables that are chosen by weights",
+                lambda p, i: p["w"] * jnp.where(p["w"] > 0, tenths(jnp.float32), -tenths(jnp.float32)),
+                lambda m, t=narrow: m.w * torch.where(m.w > 0, torch_tenths(t), -torch_tenths(t)),
+            ),
+            (
+                "a table that is looked up by weights",
+                lambda p, i, t=of_jax: p["w"] * tenths(t)[jnp.argmax(p["w"])],
+                lambda m: m.w * torch_tenths(torch.float32).gather(0, m.w.argmax(keepdim=True)),
+            ),
+            (
+                "a tensor without axes, rounded",
+                lambda p, i: p["w"] * 0.1,
+                lambda m, t=narrow: m.w * torch.tensor(0.1, dtype=t),
+            ),
+        ]
+    ),
+]
+
+
 # --- convolutions
 
 
@@ -479,4 +651,4 @@ STEPS = [
     TypedPair("a step of Adam with another ε", "refuted", adam(2e-8), Computes(torch_adam, w=(D, D)), X),
 ]
 
-PAIRS = (*NORMS, *TABLES_OF_POSITIONS, *KINDS_OF_NUMBERS, *CONVOLUTIONS, *COMPLEX, *STEPS)
+PAIRS = (*NORMS, *TABLES_OF_POSITIONS, *KINDS_OF_NUMBERS, *SCALARS, *CONVOLUTIONS, *COMPLEX, *STEPS)
