@@ -4,7 +4,8 @@
 
 Takes some ten minutes of one core. Most pairs are written by rules (`adversary_rules.py`) and checked with 60 digits;
 the others by hand (`adversary_written.py`, `adversary_newest.py`). A verdict is false if different functions are
-proven, equal ones refuted, or anything is said of programs that are defined for no weights. Exit code 1 if there is one.
+proven, equal ones refuted, or anything is said of programs that are defined for no weights. Exit code 1 if there is
+one.
 
 The truth is that of the programs as they run: float32, without `jax_enable_x64` unless a pair
 says so, with constants that are meant to be equal if they are equal up to their rounding. Programs that are equal where
