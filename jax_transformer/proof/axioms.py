@@ -18,7 +18,7 @@ AXIOMS = {
     ),
     "roots": (
         "√x · √x = x, √(x · y) = √x · √y, and a constant within one unit in the last place of √n, 1/√n, or such a "
-        "multiple of √π, is that number."
+        "multiple of √π or π, is that number."
     ),
     "fractions": (
         "a constant within one unit in the last place of a short fraction or decimal is that number. 0.1 is 1/10, and "
@@ -51,8 +51,9 @@ AXIOMS = {
     ),
     "exponentials": "exp(log x) = x, exp(−x) = 1/exp(x), and log(1/x) = −log(x).",
     "activations": (
-        "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), σ(x) = (1 + tanh(x/2))/2, erf and sin are odd, cos is even, and "
-        "[x > 0] + [−x > 0] = 1 unless x is zero for many weights."
+        "tanh(x) = (exp(2x) − 1)/(exp(2x) + 1), σ(x) = (1 + tanh(x/2))/2, erf and sin are odd, cos is even, "
+        "sin(x + π/2) = cos x (where two programs differ without it), and [x > 0] + [−x > 0] = 1 unless x is zero for "
+        "many weights."
     ),
 }
 """Name → what is taken for granted, and why."""

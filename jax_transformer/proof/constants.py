@@ -191,25 +191,25 @@ def _candidates(value: float) -> Iterator[Number]:
 
 
 def _narrow_candidates(value: float) -> Iterator[Number]:
-    """Yields numbers near a positive float of a narrow type that programs write."""
+    """Yields numbers near a positive float of a narrow type that programs write; 1/π is near 113/355, too."""
     if 1 / MOST_TERM <= value <= MOST_TERM:
+        yield from _multiples_of_roots_of_pi(value * value)
         yield Number(Fraction(value).limit_denominator(MOST_TERM), axiom="fractions")
     if value:
         yield Number(Fraction(f"{value:.3e}"), axiom="fractions")
     if 1 / MOST_TERM <= value <= MOST_TERM:
         square = Fraction(value) ** 2
         yield root_of(square.limit_denominator(1) if square >= 1 else 1 / (1 / square).limit_denominator(1))
-        yield from _multiples_of_roots_of_pi(value * value)
         inverse = round(1 / Fraction(value) ** 4) if value < 1 else 0
         if 1 < inverse <= MOST_TERM and math.isqrt(inverse) ** 2 != inverse:  # √(1/√H), as above
             yield Number(Fraction(1, inverse), inverse**3, 0, "roots", True)
 
 
 def _multiples_of_roots_of_pi(square: float) -> Iterator[Number]:
-    """Yields 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh."""
-    for halves in (-1, 1):
+    """Yields 2/√π, √(2/π), 1/√(2π): the derivative of erf, and GELU by tanh; and π, π/2, 2π, 1/π."""
+    for halves in (-1, 1, 2, -2):
         without_pi = square / math.pi**halves
-        for denominator in (1, 2, 4, 8):
+        for denominator in (1, 2, 4, 8, 16):
             numerator = round(without_pi * denominator)
             if 1 <= numerator <= 16:
                 yield root_of(Fraction(numerator, denominator), halves)
@@ -256,5 +256,8 @@ def _brackets(value: float, ulp: float, power: Fraction, degree: int) -> bool:
     return (exactly - Fraction(ulp)) ** degree <= power <= (exactly + Fraction(ulp)) ** degree
 
 
-PI = Fraction(314159265358979323846264338327950288419716939937510, 10**50)
-"""π to 50 digits: enough to compare with floats; no proof computes with it."""
+PI = Fraction(
+    "3.1415926535897932384626433832795028841971693993751058209749445923078164062862089986280348253421170679821480865132823"
+    "0664709384460955058223172535940812848111745"
+)
+"""π to 158 digits: enough to compare with floats, and for decimals of 120 digits; no proof computes with it."""

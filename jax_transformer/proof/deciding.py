@@ -14,9 +14,10 @@ import numpy as np
 from jax_transformer.proof import tables
 from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
-from jax_transformer.proof.differences import AXIOM, written_out
+from jax_transformer.proof.differences import written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
 from jax_transformer.proof.domains import Arrays, Disagreement, Floats, Residues, Undefined, pattern
+from jax_transformer.proof.enclosures import MOST_ENCLOSED, Enclosures, as_enclosures, digits_for
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.fields import NoInverse, draw_field
 from jax_transformer.proof.locating import Place, Seen, locate
@@ -37,8 +38,8 @@ UNDEFINED = "no weights were found for which both programs are defined: {}"
 SHOWN = 1e-6
 """A relative difference in float64 above this is none of rounding."""
 TABLES = (
-    "{} differs by no more than the rounding of tables explains, and which table of one program is which of the other "
-    "isn't known"
+    "{} differs by no more than the rounding of constants and tables explains, and which of one program is which of "
+    "the other isn't known"
 )
 DRAWN = 2**40
 """Weights for 60 digits are drawn as integers below this, which floats hold, and divided by it."""
@@ -69,6 +70,8 @@ class Task:
     """Outputs that no rule computes on one side, by the candidate's names → why."""
     reads_rounded: bool = True
     """Whether axiom "rounded constants" may be used."""
+    is_written_out: bool = False
+    """Whether differences and turns are written out as `differences` does."""
     only_defined: frozenset[str] = frozenset()
     """Outputs that are only compared in where they are defined: a loss, if its gradients are outputs."""
     counts: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -205,13 +208,14 @@ def _with_task(task: Task, seed: int) -> Result:
 
 
 def _without_differences(task: Task) -> Task | None:
-    """Returns the task with exponentials of differences written as products; None if there are none, or no more."""
-    if AXIOM in task.candidate.axioms:
+    """Returns the task with exponentials of differences written as products, and sines of sums with π/2 as cosines;
+    None if there are none, or no more."""
+    if task.is_written_out:
         return None
     candidate, reference = map(written_out, (task.candidate, task.reference))
-    if not candidate.axioms[AXIOM] and not reference.axioms[AXIOM]:
+    if (candidate.axioms, reference.axioms) == (task.candidate.axioms, task.reference.axioms):
         return None
-    return replace(task, candidate=candidate, reference=reference)
+    return replace(task, candidate=candidate, reference=reference, is_written_out=True)
 
 
 def _with_tables(task: Task) -> Task | None:
@@ -222,10 +226,10 @@ def _with_tables(task: Task) -> Task | None:
 
 
 def _is_rounding(task: Task, found: _Comparison) -> bool:
-    """Returns whether outputs differ by no more than the rounding of tables may change, where one program has tables of
-    which the other one has no partner."""
+    """Returns whether outputs differ by no more than the rounding of constants and tables may change, where one program
+    has some of which the other one has no partner."""
     programs = task.candidate, task.reference
-    if tables.AXIOM not in task.candidate.axioms or sum(map(work, programs)) > MOST_WORK:
+    if not task.reads_rounded or sum(map(work, programs)) > MOST_WORK:
         return False
     others = [tables.moved(one, other, found.seeds[0]) for one, other in (programs, programs[::-1])]
     if others == [None, None]:
@@ -475,15 +479,21 @@ def _distance(task: Task, found: _Comparison, weights: tuple[Arrays, Arrays]) ->
     """Returns how far outputs that differ are apart in 60 digits; None where they aren't defined.
 
     What twice the digits make smaller is rounding, of terms that cancel. So they are asked where a difference shows,
-    and what they leave of it is measured by the size that the numbers had.
+    and what they leave of it is measured by the size that the numbers had. What they compute of smaller programs is
+    enclosed: there, a difference is what no rounding explains.
     """
     try:
         coarse = _both_in(Digits(), task, found.different, weights)
         apart = max(distance(*pair) for pair in coarse)
         if apart < SAME:
             return apart
-        fine = _both_in(Digits(2 * PRECISION), task, found.different, weights)
-        return max(distance(*pair, largest(*rough)) for pair, rough in zip(fine, coarse, strict=True))
+        is_enclosed = sum(map(work, (task.candidate, task.reference))) <= MOST_ENCLOSED
+        programs = task.candidate, task.reference
+        domain = Enclosures(digits_for(programs)) if is_enclosed else Digits(2 * PRECISION)
+        given = (as_enclosures(weights[0]), as_enclosures(weights[1])) if is_enclosed else weights
+        fine = _both_in(domain, task, found.different, given)
+        of_pair = domain.distance if isinstance(domain, Enclosures) else distance
+        return max(of_pair(*pair, largest(*rough)) for pair, rough in zip(fine, coarse, strict=True))
     except (ArithmeticError, ValueError):
         return None
 

@@ -4,6 +4,8 @@ A softmax that is computed block by block subtracts from each block the largest 
 earlier blocks by exp(old − new). In products, all that was subtracted cancels. So it does in the logarithm of such a
 sum, if log x + y is written as log(x · exp(y)), and log x − y as log(x · exp(−y)).
 
+The sine of x + π/2 is written as the cosine of x here, too.
+
 The rows of a softmax lose by it that they don't depend on a number that isn't written as a difference, so programs are
 first compared as they stand.
 """
@@ -16,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.proof.constants import as_read
 from jax_transformer.proof.programs import Operation, Program, key_of
 
-AXIOM = "differences"
-
+AXIOM, OF_TURNS = "differences", "activations"
 
 MOVES = frozenset(("reshape", "broadcast", "transpose", "where"))
 """Operations on elements through which an exponential may pass."""
 
 
 def written_out(program: Program) -> Program:
-    """Returns the program with its exponentials written as products, and under the axiom where there were any
-    differences."""
+    """Returns the program with its exponentials written as products, and sines of x + π/2 as cosines of x, under the
+    axioms if there were any."""
     writing = _Writing(program)
     for one in program.operations:
         writing.copy(one)
@@ -35,7 +37,10 @@ def written_out(program: Program) -> Program:
         name: value if value.node is None else replace(value, node=writing.copied[value.node])
         for name, value in program.outputs.items()
     }
-    axioms = {**program.axioms, AXIOM: dict.fromkeys(writing.lines)}
+    axioms = dict(program.axioms)
+    for axiom, lines in ((AXIOM, writing.lines), (OF_TURNS, writing.turned)):
+        if lines:
+            axioms[axiom] = {**axioms.get(axiom, {}), **lines}
     requirements = {
         writing.copied[node]: replace(required, of=writing.copied[required.of])
         for node, required in program.requirements.items()
@@ -54,6 +59,7 @@ class _Writing:
         self.copied: list[int] = []
         """The program's operations → the copies."""
         self.lines: dict[str, None] = {}
+        self.turned: dict[str, None] = {}
         self._nodes: dict[Any, int] = {}
 
     def copy(self, one: Operation) -> None:
@@ -63,11 +69,45 @@ class _Writing:
             found = self._of_row(one)
         elif (sum_with_log := self._sum_with_log(one)) is not None:
             found = sum_with_log
+        elif one.name in ("sin", "cos") and (turned := self._turned(one)) is not None:
+            found = turned
         else:
             found = self._emit(
                 one.name, [self.copied[each] for each in one.inputs], one.shape, one.attributes, one.line
             )
         self.copied.append(found)
+
+    def _turned(self, one: Operation) -> int | None:
+        """Returns sin x, cos x or their opposites for the sine or cosine of a sum of ±x and a multiple of π/2; None for
+        anything else."""
+        total = self.program.operations[one.inputs[0]]
+        if total.name not in ("add", "subtract"):
+            return None
+        for place in range(2):
+            quarters = self._quarters(total.inputs[place])
+            if quarters is None:
+                continue
+            is_subtracted = total.name == "subtract" and place == 1
+            x = self.copied[total.inputs[1 - place]]
+            if total.name == "subtract" and place == 0:
+                x = self._emit("negate", [x], one.shape, {}, one.line)
+            turns = ((-quarters if is_subtracted else quarters) + (one.name == "cos")) % 4
+            found = self._emit("cos" if turns % 2 else "sin", [x], one.shape, {}, one.line)
+            self.turned[one.line] = None
+            return found if turns < 2 else self._emit("negate", [found], one.shape, {}, one.line)
+        return None
+
+    def _quarters(self, node: int) -> int | None:
+        """Returns n if an operation of the program is n · π/2."""
+        one = self.program.operations[node]
+        while one.name in ("reshape", "broadcast"):
+            one = self.program.operations[one.inputs[0]]
+        if one.name != "constant" or one.attributes["array"].size != 1:
+            return None
+        (number,) = (as_read(**one.attributes) or {}).values() or (None,)
+        if number is None or (number.radicand, number.half_pis) != (1, 2) or number.fraction.denominator > 2:
+            return None
+        return int(2 * number.fraction)
 
     def _sum_with_log(self, one: Operation) -> int | None:
         """Returns log(x · exp(y)) for log x + y, and ± log(x · exp(−y)) for the difference of log x and y; None for

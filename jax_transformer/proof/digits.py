@@ -24,6 +24,7 @@ PRECISION = 60
 SAME = 1e-40
 """A relative difference below this is rounding: 20 digits are left for what programs lose."""
 ZERO, LOWEST, NAN = (np.array(Decimal(number), object) for number in ("0", "-Infinity", "NaN"))
+LOG_10 = Decimal("2.303")
 MOST_WORK = 3 * 10**7
 """The multiplications up to which programs are evaluated: some ten seconds."""
 
@@ -93,13 +94,13 @@ class Digits(Reals):
         return _each(lambda value: 1 - 2 / ((2 * value).exp() + 1), x)
 
     def erf(self, x: np.ndarray) -> np.ndarray:
-        return _each(_erf, x)
+        return _each(erf, x)
 
     def sin(self, x: np.ndarray) -> np.ndarray:
-        return _each(lambda value: _sine(value, first=1), x)
+        return _each(lambda value: sine(value, first=1), x)
 
     def cos(self, x: np.ndarray) -> np.ndarray:
-        return _each(lambda value: _sine(value, first=0), x)
+        return _each(lambda value: sine(value, first=0), x)
 
     def step(self, x: np.ndarray, reflects: bool) -> np.ndarray:
         return _each(lambda value: Decimal(int(value > 0)), x)
@@ -168,9 +169,9 @@ def _fraction(value: Any) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
-def _erf(x: Decimal) -> Decimal:
+def erf(x: Decimal) -> Decimal:
     """Sums 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1 · 3 · … · (2n + 1)), whose terms all have one sign."""
-    if abs(x) > 12:
+    if x * x > LOG_10 * decimal.getcontext().prec:  # 1 − erf(|x|) is less than e^(−x²)
         return Decimal(1).copy_sign(x)
     term, total, n = x, x, 0
     while term and abs(term) > abs(total) * _unit():
@@ -180,8 +181,8 @@ def _erf(x: Decimal) -> Decimal:
     return 2 / _fraction(PI).sqrt() * (-x * x).exp() * total
 
 
-def _sine(x: Decimal, first: int) -> Decimal:
-    """Sums the series of sin (first = 1) or cos (first = 0)."""
+def sine(x: Decimal, first: int) -> Decimal:
+    """Returns the sine (first = 1), or the cosine (first = 0), as the sum of a series."""
     turn = 2 * _fraction(PI)
     x = x.remainder_near(turn)
     term = x if first else Decimal(1)

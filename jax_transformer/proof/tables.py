@@ -93,12 +93,15 @@ def _read_as_rounded(program: Program) -> Program | None:
 
 
 def moved(program: Program, other: Program, seed: int) -> Program | None:
-    """Returns a program whose tables are off by as much as rounding may be, at random, where the other program computes
-    none in the same way; None if there are no such tables."""
+    """Returns a program whose constants and tables are off by as much as rounding may be, at random, where the other
+    program has none that is computed in the same way; None if there are no such constants."""
     key, theirs, digests = np.random.default_rng(seed), {*_digests(other)}, _digests(program)
     operations = list(program.operations)
     for node, one in enumerate(operations):
-        if one.name == "constant" and one.attributes["array"].size > 1 and digests[node] not in theirs:
+        is_read = (
+            one.attributes.get("is_rounded", False) and one.attributes["array"].size == 1
+        )  # as a number that nothing rounds
+        if one.name == "constant" and not is_read and digests[node] not in theirs:
             array, radius = one.attributes["array"], np.broadcast_to(of_constant(one), one.shape)
             if radius.any():
                 changed = array + radius * key.choice([-1.0, 1.0], array.shape)

@@ -1,10 +1,11 @@
-"""Asks `prove` for some 600 pairs of small programs whose truth is known, and counts what is false.
+"""Asks `prove` for some 2,000 pairs of small programs whose truth is known, and counts what is false.
 
     python parity_tests/proof/adversary.py [--names softmax …] [--seed 0] [--json FILE] [--write docs/proof_tables.md]
 
 Takes some ten minutes of one core. Most pairs are written by rules (`adversary_rules.py`) and checked with 60 digits;
-the others by hand (`adversary_written.py`). A verdict is false if different functions are proven, equal ones refuted,
-or anything is said of programs that are defined for no weights. Exit code 1 if there is one.
+the others by hand (`adversary_written.py`, `adversary_newest.py`). A verdict is false if different functions are
+proven, equal ones refuted, or anything is said of programs that are defined for no weights. Exit code 1 if there is
+one.
 
 The truth is that of the programs as they run: float32, without `jax_enable_x64` unless a pair
 says so, with constants that are meant to be equal if they are equal up to their rounding. Programs that are equal where
@@ -35,9 +36,9 @@ import torch
 
 from jax_transformer.parity import prove
 from proof.adversary_expressions import WEIGHTS, source, weights_in
+from proof.adversary_newest import written_pairs
 from proof.adversary_pairs import DIFFERENT, NEITHER, NOWHERE, OTHER, SAME, Pair, jax_program, torch_program
 from proof.adversary_rules import made_pairs
-from proof.adversary_written import written_pairs
 from proof.tables import put
 
 MARKS = "<!-- adversary: written by parity_tests/proof/adversary.py -->", "<!-- end of adversary -->"

@@ -8,9 +8,10 @@ import pytest
 
 from proof.adversary import Outcome, outcomes_of, pairs_of_rules
 from proof.adversary_expressions import Expr, evaluate, points, truth_of
+from proof.adversary_newest import written_pairs
 from proof.adversary_pairs import DIFFERENT, NOWHERE, OTHER, SAME
 from proof.adversary_rules import RULES, M, V, W
-from proof.adversary_written import numbers_of, written_pairs
+from proof.adversary_written import numbers_of
 
 SAMPLE = 15
 

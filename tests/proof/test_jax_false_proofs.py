@@ -165,12 +165,14 @@ FOR_SOME_WEIGHTS = frozenset(
     ("the sum of ReLUs' squares", "dead units without biases", "√x² and x", "√x² and −x", "a count that is reached")
 )
 """Pairs that differ for some weights only. Digits at one point may not show it, which is no proof."""
+BY_ROUNDING = frozenset(("a zero that no formula shows", "an equality that no formula shows"))
+"""Pairs that a test of zero chooses, for a number that is zero but for rounding: no digits tell."""
 
 
 @pytest.mark.parametrize("name", list(DIFFERENT))
 def test_different_functions_are_not_proven(name: str) -> None:
     verdict = compared(*DIFFERENT[name]).verdict
-    assert verdict in (("refuted", "unknown") if name in FOR_SOME_WEIGHTS else ("refuted",))
+    assert verdict in (("refuted", "unknown") if name in FOR_SOME_WEIGHTS | BY_ROUNDING else ("refuted",))
 
 
 UNKNOWN: dict[str, Function] = {
