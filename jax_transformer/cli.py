@@ -124,7 +124,8 @@ USAGE = """jax-transformer COMMAND …
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
-jax-transformer COMMAND --help tells the options, --version the version. Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
+jax-transformer COMMAND --help tells the options; --version, the version.
+Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 
 if __name__ == "__main__":
