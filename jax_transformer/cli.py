@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from jax_transformer import __version__
 from jax_transformer.commands.average import average
 from jax_transformer.commands.compile import compile
 from jax_transformer.commands.discover import discover
@@ -66,6 +67,9 @@ def _run(name: str, arguments: list[str]) -> int:
     if name in ("-h", "--help"):
         print(USAGE)
         return 0
+    if name == "--version":
+        print(f"jax-transformer {__version__}")
+        return 0
     if name not in COMMANDS:
         raise ValueError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
     collect_rarely()
@@ -120,7 +124,8 @@ USAGE = """jax-transformer COMMAND …
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
-jax-transformer COMMAND --help tells the options. Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
+jax-transformer COMMAND --help tells the options; --version, the version.
+Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 
 if __name__ == "__main__":

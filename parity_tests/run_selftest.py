@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from selftest.page import page
+from selftest.page import EVERY_FAULT, every_fault, page
 from selftest.run import run
 
 from jax_transformer.commands.parity import parity
@@ -20,11 +20,14 @@ from jax_transformer.commands.parity import parity
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and the choice of places")
-    parser.add_argument("--write", type=Path, help="write the findings to this file, as Markdown")
+    parser.add_argument("--write", type=Path, help="the page to write; tables/ beside it gets every fault")
     options = parser.parse_args()
     result = run(parity, seed=options.seed, tell=lambda line: print(line, flush=True))
     if options.write is not None:
         options.write.write_text(page(result), encoding="utf-8")
+        table = options.write.parent / EVERY_FAULT
+        table.parent.mkdir(exist_ok=True)
+        table.write_text(every_fault(result), encoding="utf-8")
     return 0 if result.meets_all else 4
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Iterator
 from functools import cache
@@ -14,7 +15,7 @@ import pytest
 from selftest.injections import Injection, known_faults, unknown_faults
 from selftest.matrix import Kill, Prepared, false_alarms, try_injection
 from selftest.other_stages import later_kills
-from selftest.page import page
+from selftest.page import EVERY_FAULT, every_fault, page
 from selftest.real_pairs import REAL_PAIRS, RealPair, judge
 from selftest.run import Counts, Result
 from selftest.subjects import SUBJECTS
@@ -262,8 +263,20 @@ def test_a_page() -> None:
     assert "| logits | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
     assert "| two | 3 |" in text
     assert "- one: a missed one, at logits: missed" in text
-    assert "| another | 1 | 0 | 1 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "Nothing." in page(Result([killed(), UNKNOWN], {"one": 0}, 20, 1.0))
+
+
+def test_every_fault_is_in_a_table_beside_the_page() -> None:
+    missed = killed(fate="missed", located=False, named=False, causes=(), fault="a, missed one")
+    result = Result([killed(), missed, UNKNOWN], {"one": 0}, 20, 90.0)
+    rows = list(csv.DictReader(every_fault(result).splitlines()))
+    assert [(row["part"], row["fault"], row["found"], row["missed"]) for row in rows] == [
+        ("catalogue", killed().fault, "1", "0"),
+        ("catalogue", "a, missed one", "0", "1"),
+        ("open world", UNKNOWN.fault, "1", "0"),
+    ]
+    assert f"]({EVERY_FAULT})" in page(result)
+    assert "a, missed one |" not in page(result)
 
 
 def test_every_published_system_is_a_subject() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +12,10 @@ from selftest.matrix import Kill
 from selftest.run import PLACES, Counts, Result
 from selftest.through_command import COMMAND
 
-HEADER = (
-    "| {} | found | missed | located | named | wrongly named | equivalent | equivalent (noted) | don't apply "
-    "|\n|---|---|---|---|---|---|---|---|---|"
-)
+COLUMNS = ("found", "missed", "located", "named", "wrongly named", "equivalent", "equivalent (noted)", "don't apply")
+HEADER = f"| {{}} | {' | '.join(COLUMNS)} |\n|---{'|---' * len(COLUMNS)}|"
+EVERY_FAULT = "tables/parity_selftest.csv"
+"""The file of `every_fault`, from the page's folder."""
 
 
 def page(result: Result) -> str:
@@ -43,10 +45,19 @@ def page(result: Result) -> str:
         "## What wasn't found, located or named",
         _failures(result.kills),
         "## Every fault",
-        _table("catalogue", known, lambda kill: kill.fault),
-        _table("open world", unknown, lambda kill: kill.fault),
+        f"A [table]({EVERY_FAULT}) has the same counts of each fault.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def every_fault(result: Result) -> str:
+    """Returns the counts of each fault as CSV."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["part", "fault", *COLUMNS])
+    for part, kills in (("catalogue", result.of(known=True)), ("open world", result.of(known=False))):
+        rows.writerows([part, name, *_counts(of_name)] for name, of_name in _groups(kills, lambda kill: kill.fault))
+    return text.getvalue()
 
 
 def _introduction(result: Result) -> str:
@@ -73,16 +84,26 @@ A fault may have several causes that can't be told apart on these inputs; all ar
 
 
 def _table(title: str, kills: Sequence[Kill], key: Callable[[Kill], str]) -> str:
-    groups: dict[str, list[Kill]] = {}
-    for kill in kills:
-        groups.setdefault(key(kill), []).append(kill)
-    lines = [HEADER.format(title), *(_line(name, of_name) for name, of_name in groups.items()), _line("**all**", kills)]
+    groups = _groups(kills, key)
+    lines = [HEADER.format(title), *(_line(name, of_name) for name, of_name in groups), _line("**all**", kills)]
     return "\n".join(lines)
 
 
+def _groups(kills: Sequence[Kill], key: Callable[[Kill], str]) -> list[tuple[str, list[Kill]]]:
+    groups: dict[str, list[Kill]] = {}
+    for kill in kills:
+        groups.setdefault(key(kill), []).append(kill)
+    return list(groups.items())
+
+
 def _line(name: str, kills: Sequence[Kill]) -> str:
+    return f"| {name} | " + " | ".join(map(str, _counts(kills))) + " |"
+
+
+def _counts(kills: Sequence[Kill]) -> tuple[int, ...]:
+    """Returns the numbers of COLUMNS."""
     counts = Counts.of(kills)
-    numbers = (
+    return (
         counts.found,
         counts.missed,
         counts.located,
@@ -92,7 +113,6 @@ def _line(name: str, kills: Sequence[Kill]) -> str:
         counts.noted,
         counts.not_applicable,
     )
-    return f"| {name} | " + " | ".join(map(str, numbers)) + " |"
 
 
 def _pairs(result: Result) -> str:
