@@ -110,7 +110,7 @@ LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece
 
 OF_TORCH = {
     f"jax_transformer.proof.torch_{name}"
-    for name in ("access", "complex", "exits", "memory", "moves", "programs", "reruns", "rules")
+    for name in ("access", "complex", "exits", "memory", "moves", "programs", "promotion", "reruns", "rules")
 }
 """Modules that subclass PyTorch's classes: they import it, and are imported inside functions only."""
 
