@@ -9,13 +9,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from ml_dtypes import bfloat16
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Value
 from jax_transformer.proof.torch_access import EACH, flat, is_tensor
-from jax_transformer.proof.torch_registry import NUMPY, WIDE_SCALARS, Scalar
+from jax_transformer.proof.torch_registry import WIDE_SCALARS, Scalar
+
+NUMPY = {
+    torch.float64: np.float64, torch.float32: np.float32, torch.bfloat16: bfloat16, torch.float16: np.float16,
+}  # fmt: skip
 
 OF_FIRST = ("copy", "fill", "masked_fill", "full_like", "new_full", "index_put", "scatter", "constant_pad_nd")
 """Operations that round what they write to the type of their first argument."""

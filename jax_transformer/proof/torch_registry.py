@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from ml_dtypes import bfloat16
 
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import Value
@@ -19,9 +17,6 @@ WIDE_SCALARS = frozenset((
     "mul", "div", "reciprocal", "addcmul", "addcdiv", "lerp", "leaky_relu", "native_layer_norm", "addmm", "baddbmm",
 ))  # fmt: skip
 """Operations that compute with a scalar in float32 where tensors are narrower; others round it as the tensors are."""
-NUMPY = {
-    torch.float64: np.float64, torch.float32: np.float32, torch.bfloat16: bfloat16, torch.float16: np.float16,
-}  # fmt: skip
 
 
 class Scalar(float):
