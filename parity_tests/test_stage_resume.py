@@ -11,6 +11,7 @@ from systems import layers, make_case
 from torch import nn
 
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity import Side
 from jax_transformer.parity import compare as compare_models
 from jax_transformer.parity.backends import torch_module
 from jax_transformer.parity.backends.side import Halt
@@ -41,7 +42,7 @@ def test_the_stage_resume_of_another_optimizer_is_not_compared(name: str) -> Non
     case = make_case("harvard", **layers("harvard", 1, 2))
     report = compare_models(
         case.model,
-        optimizer=lambda module: getattr(torch.optim, name)(module.parameters()),
+        Side(optimizer=lambda module: getattr(torch.optim, name)(module.parameters())),
         train=TrainConfig(schedule="constant", warmup_steps=0),
         stages=["weights", "resume"],
         dtypes=["float64"],

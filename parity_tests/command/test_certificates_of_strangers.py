@@ -39,7 +39,7 @@ def unknown():
 def normed():
     def of(params, inputs):
         x = params["0.weight"][inputs["input"]]
-        x = x - x.mean(-1, keepdims=True)
+        x = x - 0.2 * x.sum(-1, keepdims=True)
         x = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
         return (x * params["1.weight"] + params["1.bias"]) @ params["2.weight"].T + params["2.bias"]
     return of

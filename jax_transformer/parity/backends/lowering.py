@@ -182,7 +182,7 @@ class Lowered:
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             of_tensors = {
-                name: np.asarray(outputs.get(prefix + first(name), np.zeros(given.shape)), np.float64)
+                name: _movable(outputs.get(prefix + first(name), np.zeros(given.shape)))
                 for name, given in self._given.items()
             }
             leaves = self._ported(of_tensors)
@@ -293,3 +293,8 @@ def lowered(candidate: Any, reference: Any, problem: Problem) -> Lowered:
     if not isinstance(reference, TorchSide) or not isinstance(candidate, JaxSide | FunctionSide):
         raise CannotRun("proofs relate a JAX program with a PyTorch module")
     return Lowered(candidate, reference, problem)
+
+
+def _movable(array: np.ndarray) -> np.ndarray:
+    """Returns numbers as floats, which the porting table takes; exact ones stay as they are."""
+    return np.asarray(array, None if array.dtype == object else np.float64)

@@ -34,7 +34,7 @@ OF_HINTS = ("models", "a proof of models")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison, with a name and programs of its own.
+    """Holds one side of a comparison, with a name and programs of its own.
 
     Example:
       >>> import numpy as np
@@ -72,7 +72,15 @@ def as_side(given: Any) -> Side:
 
 @dataclass(frozen=True)
 class Options:
-    """What a comparison, or a proof, is told beside its two sides. None: the usual."""
+    """Holds what a comparison, or a proof, is told of both sides. None: the usual.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import Options, compare
+      >>> options = Options(tolerance=1e-6)
+      >>> compare({"x": np.ones(2)}, {"x": np.ones(2) + 1e-7}, options).verdict
+      'passed'
+    """
 
     model: Any = None
     """With a function, the model whose parameters it receives; a `Model` or a path."""
