@@ -93,6 +93,31 @@ def test_a_fault_in_bfloat16_is_found(factor: float) -> None:
     assert report.exit_code == 4
 
 
+def test_gradients_that_cancel_on_both_sides_are_inconclusive() -> None:
+    """Those of a bias of keys are zero but for rounding."""
+    torch.manual_seed(4)
+    module = Stack(80.0).eval()
+    inputs = {"inputs": {"x": X}, "stages": ["gradients"], "dtypes": ["float64"]}
+    report = compare(in_jax(80.0, lambda value: value), module, **inputs)
+    left = [row for stage in report.stages for row in stage.rows if row.verdict != "passed"]
+    assert report.verdict == "inconclusive"
+    assert {row.name for row in left} <= {f"layers.{number}.key.bias" for number in range(LAYERS)}
+    assert any(row.reason.endswith("on both sides it is at most 1e-12 of the largest gradient") for row in left)
+
+
+def test_a_wrong_gradient_beside_them_is_found() -> None:
+    right = in_jax(80.0, lambda value: value)
+
+    def wrong(params: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]) -> Any:
+        name = "layers.2.value.bias"
+        return right({**params, name: jax.lax.stop_gradient(params[name])}, inputs)
+
+    torch.manual_seed(4)
+    report = compare(wrong, Stack(80.0).eval(), inputs={"x": X}, stages=["gradients"], dtypes=["float64"])
+    assert report.verdict == "diverged"
+    assert [row.name for row in report.stages[0].rows if row.verdict == "diverged"] == ["layers.2.value.bias"]
+
+
 def test_a_model_with_such_an_attention_is_inconclusive() -> None:
     torch.manual_seed(1)
     layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}

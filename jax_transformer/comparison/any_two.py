@@ -21,7 +21,7 @@ from jax_transformer.comparison.findings import Fault, Finding
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.compare import relative_rms
-from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding, nudged
+from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding, nudged, without_cancelled
 from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.precision import in_precision, on_device, wide
 from jax_transformer.comparison.report.report import Report, depth_of
@@ -303,7 +303,8 @@ def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tupl
         return compare_stage("gradients", _gradients(_nudged(pair))[side].parameters, both[side].parameters)
 
     stage = compare_stage("gradients", *(one.parameters for one in both))
-    return allow_for_rounding(stage, [partial(from_itself, side) for side in range(2)]), doubts
+    stage = allow_for_rounding(stage, [partial(from_itself, side) for side in range(2)])
+    return without_cancelled(stage, *(one.parameters for one in both)), doubts
 
 
 def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:
