@@ -24,7 +24,7 @@ from jax_transformer.parity.allowances import (
     with_keys_for_all,
     with_padding_at_the_end,
 )
-from jax_transformer.parity.backends.side import Side
+from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
 from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
 from jax_transformer.parity.rules import BUILT_IN, Rules
@@ -57,8 +57,8 @@ class Pair:
     config: TransformerConfig
     params: Mapping[str, Any]
     """The candidate's parameters, a nested dict."""
-    candidate: Side
-    reference: Side
+    candidate: Backend
+    reference: Backend
     generation: GenerationConfig
     visible: frozenset[str] | None = None
     """The activations that both sides can show; None: all."""
@@ -97,7 +97,7 @@ class Pair:
         return sum(np.size(leaf) for leaf in flatten(self.params).values()) > LARGE
 
     @property
-    def sides(self) -> dict[SideName, Side]:
+    def sides(self) -> dict[SideName, Backend]:
         return {"candidate": self.candidate, "reference": self.reference}
 
     def shown(self, arrays: Arrays) -> Arrays:

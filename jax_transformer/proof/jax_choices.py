@@ -105,7 +105,7 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
     if name == "dynamic_slice" and inputs[0].table is None:
         return _sliced(b, equation, params, *inputs)
     if name == "dynamic_update_slice" and inputs[0].table is None and inputs[1].table is None:
-        return _updated(b, equation, params, *inputs)
+        return _updated(b, equation, *inputs)
     if name in ("scatter", "scatter-add", "scatter_add") and inputs[0].table is None and inputs[2].table is None:
         return _scattered(b, name, params, *inputs)
     raise UnknownOperation(name, b.line, choices.DEPENDS)
@@ -163,35 +163,41 @@ def _gathered(b: Builder, equation: Any, params: Any, source: Value, indices: Va
 
 
 def _sliced(b: Builder, equation: Any, params: Any, source: Value, *starts: Value) -> Value:
+    flat = np.arange(source.size, dtype=np.int64).reshape(source.shape)
+    chosen, at = _starts("dynamic_slice", b, equation, starts)
+
+    def places_of(known: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(equation.primitive.bind(flat, *at(known), **params))
+
+    return choices.looked_up(b, source, chosen, places_of, ())
+
+
+def _updated(b: Builder, equation: Any, x: Value, update: Value, *starts: Value) -> Value:
+    flat = np.arange(x.size, dtype=np.int64).reshape(x.shape)
+    chosen, at = _starts("dynamic_update_slice", b, equation, starts)
+
+    def places_of(known: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(jax.lax.dynamic_slice(flat, at(known), update.shape))
+
+    return choices.written(b, x, chosen, places_of, update, (), adds=False)
+
+
+def _starts(
+    name: str, b: Builder, equation: Any, starts: Sequence[Value]
+) -> tuple[Value, Callable[[np.ndarray], list[np.ndarray]]]:
+    """Returns the one start of a slice that depends on weights, and what makes all starts of its known values."""
     varying = [axis for axis, start in enumerate(starts) if start.table is not None]
     if len(varying) != 1 or any(start.known is None for start in starts if start.table is None):
-        raise UnknownOperation("dynamic_slice", b.line, choices.DEPENDS)
-    flat = np.arange(source.size, dtype=np.int64).reshape(source.shape)
-    dtypes = [each.aval.dtype for each in equation.invars[1:]]
+        raise UnknownOperation(name, b.line, choices.DEPENDS)
+    dtypes = [each.aval.dtype for each in equation.invars[-len(starts) :]]
 
-    def places_of(known: np.ndarray) -> np.ndarray:
+    def at(known: np.ndarray) -> list[np.ndarray]:
         found = [known if axis in varying else start.known for axis, start in enumerate(starts)]
-        with jax.enable_x64(True):
-            at = [np.asarray(each).astype(dtype) for each, dtype in zip(found, dtypes, strict=True)]
-            return np.asarray(equation.primitive.bind(flat, *at, **params))
+        return [np.asarray(each).astype(dtype) for each, dtype in zip(found, dtypes, strict=True)]
 
-    return choices.looked_up(b, source, starts[varying[0]], places_of, ())
-
-
-def _updated(b: Builder, equation: Any, params: Any, x: Value, update: Value, *starts: Value) -> Value:
-    varying = [axis for axis, start in enumerate(starts) if start.table is not None]
-    if len(varying) != 1 or any(start.known is None and start.table is None for start in starts):
-        raise UnknownOperation("dynamic_update_slice", b.line, choices.DEPENDS)
-    flat = np.arange(x.size, dtype=np.int64).reshape(x.shape)
-    dtypes = [each.aval.dtype for each in equation.invars[2:]]
-
-    def places_of(known: np.ndarray) -> np.ndarray:
-        found = [known if axis in varying else start.known for axis, start in enumerate(starts)]
-        with jax.enable_x64(True):
-            at = [np.asarray(each).astype(dtype) for each, dtype in zip(found, dtypes, strict=True)]
-            return np.asarray(jax.lax.dynamic_slice(flat, at, update.shape))
-
-    return choices.written(b, x, starts[varying[0]], places_of, update, (), adds=False)
+    return starts[varying[0]], at
 
 
 def _scattered(b: Builder, name: str, params: Any, x: Value, indices: Value, updates: Value) -> Value:

@@ -67,10 +67,10 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
 
 def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
     """Compares all positions of finite arrays, with few temporary arrays, as these may be large."""
-    size, worst = _rms(b), int(difference.argmax())
+    size, worst = rms(b), int(difference.argmax())
     largest = float(difference.flat[worst])
     return Comparison(
-        _ratio(_rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size
+        _ratio(rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size
     )
 
 
@@ -84,8 +84,8 @@ def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.nda
     if bad.any():
         relative, largest = np.nan, np.nan
     else:
-        size = _rms(b[chosen])
-        relative, largest = _ratio(_rms(difference[chosen]), size), _ratio(float(difference.max()), size)
+        size = rms(b[chosen])
+        relative, largest = _ratio(rms(difference[chosen]), size), _ratio(float(difference.max()), size)
     return Comparison(
         relative_rms=float(relative),
         max_error=float(largest),
@@ -159,9 +159,11 @@ def precision_rule(
     )
 
 
-def _rms(values: np.ndarray) -> float:
+def rms(values: np.ndarray) -> float:
     """Returns the root mean square, without overflow: masked logits may be the lowest number there is."""
     flat = values.reshape(-1)
+    if not flat.size:
+        return 0.0
     with np.errstate(over="ignore"):
         squares = float(np.dot(flat, flat))
     if 1e-200 < squares < np.inf:  # values too small to be squared don't matter

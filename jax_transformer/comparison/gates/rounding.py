@@ -15,6 +15,7 @@ import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays
+from jax_transformer.comparison.gates.compare import rms
 from jax_transformer.comparison.gates.stages import Row, Stage
 
 AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves when weights move in the last bit"
@@ -79,20 +80,16 @@ def without_cancelled(stage: Stage, candidate: Arrays, reference: Arrays) -> Sta
     is the rounding of much larger numbers, and has nothing to do with the other side's. A row counts as such if it is
     smaller on both sides than the largest gradient is by the gate's relative RMS.
     """
-    largest = max((_rms(array) for array in reference.values()), default=0.0)
+    largest = max((rms(np.abs(array)) for array in reference.values()), default=0.0)
     most = tolerances.FLOAT64_RELATIVE_RMS * largest
     reason = f"{TOO_MUCH}: on both sides it is at most {tolerances.FLOAT64_RELATIVE_RMS:.0e} of the largest gradient"
 
     def judged(row: Row) -> Row:
         sides = [arrays.get(row.name) for arrays in (candidate, reference)]
-        is_zero = all(array is not None and _rms(array) <= most for array in sides)
+        is_zero = all(array is not None and rms(np.abs(array)) <= most for array in sides)
         return replace(row, verdict="inconclusive", gate="", reason=reason) if is_zero else row
 
     return replace(stage, rows=tuple(judged(row) if row.verdict == "diverged" else row for row in stage.rows))
-
-
-def _rms(array: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(np.abs(array))))) if array.size else 0.0
 
 
 def _distance(row: Row) -> float:

@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     """The first search."""
 
 
-class Side(Protocol):
+class Backend(Protocol):
     """Computes the model on one side. Both sides receive the same problems and return arrays by the same names."""
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from jax_transformer.comparison.findings import Finding, Match
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
+from jax_transformer.comparison.gates.compare import rms
 from jax_transformer.parity.faults.training import TrainingVariant, loss_variants, pairs, update_variants
 from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.updates import State, UpdateRule, step
@@ -288,20 +289,16 @@ def _miss(start: np.ndarray, received: np.ndarray, expected: np.ndarray) -> Miss
     finite = np.isfinite(received) & np.isfinite(expected)
     if (np.isfinite(received) != np.isfinite(expected)).any():
         return Miss(np.inf, False)
-    error, size = _rms((received - expected)[finite]), _rms(expected[finite])
+    error, size = rms((received - expected)[finite]), rms(expected[finite])
     rounding = (
-        tolerances.UPDATE_ROUNDOFFS * tolerances.FLOAT64_ROUNDOFF * max(_rms(start), _rms((start + expected)[finite]))
+        tolerances.UPDATE_ROUNDOFFS * tolerances.FLOAT64_ROUNDOFF * max(rms(start), rms((start + expected)[finite]))
     )
-    within = error <= GATE * size + rounding and error <= GATE * _rms((start + expected)[finite])
+    within = error <= GATE * size + rounding and error <= GATE * rms((start + expected)[finite])
     return Miss(error / size if size else (0.0 if within else np.inf), within)
 
 
 def _worst(misses: Iterable[Miss]) -> Miss:
     return max(misses, key=lambda miss: (not miss.within, miss.residual))
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
 def _finding(node: str, kind: str, error: float, within: Sequence[Outcome], tried: Sequence[Outcome]) -> Finding:

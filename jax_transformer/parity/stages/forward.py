@@ -17,7 +17,7 @@ from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.report.report import Effect, HeatMap
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Side
+from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
@@ -320,7 +320,7 @@ def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, 
     return allow_for_rounding(stage, [partial(from_itself, name) for name in pair.sides])
 
 
-def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, results: RunResults) -> None:
+def _repeats(name: SideName, side: Backend, problem: Problem, trace: Arrays, results: RunResults) -> None:
     """Runs a side once more, and adds a doubt if it differs from itself."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):

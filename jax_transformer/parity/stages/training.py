@@ -18,7 +18,7 @@ from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
-from jax_transformer.parity.backends.side import Gradients, Halt, NotFinite, Side, Training, layer_by_layer
+from jax_transformer.parity.backends.side import Backend, Gradients, Halt, NotFinite, Training, layer_by_layer
 from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
 from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
@@ -30,7 +30,7 @@ from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.runtime.trees import flatten, unflatten
 
 T = TypeVar("T")
-Sides = Mapping[SideName, Side]
+Sides = Mapping[SideName, Backend]
 STEPS = 3
 """Of the stage `step`: in the first the moments are empty, and Adam's bias correction is large."""
 ZERO = "zero but for rounding: not compared"
@@ -140,7 +140,7 @@ def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunRe
         return do(replace(problem, **{name: getattr(problem, name)[kept] for name in names}))
 
 
-def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
+def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend], T]) -> dict[SideName, T]:
     """Runs work that needs several times a model's memory on one side after the other, while the other rests."""
     pair.reference.rest()
     done: dict[SideName, T] = {}
@@ -318,7 +318,7 @@ def _shares(pair: Pair, problem: Problem, name: SideName, gradients: Gradients) 
     return {} if read is None else shares_of_tables(pair.config, problem, gradients.activations, read)
 
 
-def _loss_at(side: Side, problem: Problem, moves: Arrays) -> float:
+def _loss_at(side: Backend, problem: Problem, moves: Arrays) -> float:
     """Returns a side's loss with its parameters moved."""
     moved = {path: weight + moves.get(path, 0.0) for path, weight in _parameters_of(problem).items()}
     return side.gradients(replace(problem, params=unflatten(_stacked(problem, moved)))).loss
