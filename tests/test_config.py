@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import Stack
 from jax_transformer.config.validation import ConfigError
 
 ACTIVATIONS = "relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, relu_squared, tanh"
@@ -131,9 +132,6 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
         ),
         ("position_offset", -1, "at least 0"),
-        ("relative_max_distance", 0, "at least 1"),
-        ("rotary_dim", 0, "at least 1, or null"),
-        ("rotary_base", 0.0, "above 0, and finite"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
         ("norm_eps", math.nan, "at least 0, and finite"),
         *((field, 1.0, "in [0, 1)") for field in RATES),
@@ -143,6 +141,21 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
 )
 def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float, expected: str) -> None:
     assert refusal(**{field: value}) == f"TransformerConfig: {field} must be {expected}; received {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "expected"),
+    [
+        ("relative_bias", "relative_max_distance", 0, "at least 1"),
+        ("rotary", "rotary_dim", 0, "at least 1, or null"),
+        ("rotary", "rotary_base", 0.0, "above 0, and finite"),
+    ],
+)
+def test_a_value_of_positions_out_of_range_is_refused_with_the_range(
+    kind: str, field: str, value: float, expected: str
+) -> None:
+    received = refusal(position_kind=kind, **{field: value})
+    assert received == f"TransformerConfig: {field} must be {expected}; received {value!r}"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +245,7 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ),
         (
             {"position_kind": "rotary", "position_frequency": "doubled"},
-            "position_frequency must be standard with rotary positions; received 'doubled'",
+            "position_frequency must be 'standard' without position_kind='sinusoidal'; received 'doubled'",
         ),
         ({"position_kind": "rotary", "rotary_dim": 3}, "rotary_dim must be even; received 3"),
         (
@@ -246,7 +259,7 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ({"rotary_dim": 2}, "rotary_dim must be null without position_kind='rotary'; received 2"),
         (
             {"rotary_cross_attention": True},
-            "rotary_cross_attention must be false without position_kind='rotary'; received True",
+            "rotary_cross_attention must be false without decoder_position_kind='rotary'; received True",
         ),
         (
             {"activation": "elu", "activation_slope": 0.2},
@@ -278,15 +291,15 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ),
         (
             {"position_kind": "none", "position_factor": 0.5},
-            "position_factor must be 1.0, or be used with position_kind='sinusoidal' or 'learned'; received 0.5",
+            "position_factor must be 1.0 without position_kind='sinusoidal' or 'learned'; received 0.5",
         ),
         (
             {"position_kind": "relative_vectors", "relative_bias_factor": 2.0},
-            "relative_bias_factor must be 1.0, or be used with position_kind='relative_bias'; received 2.0",
+            "relative_bias_factor must be 1.0 without position_kind='relative_bias'; received 2.0",
         ),
         (
             {"position_kind": "relative_bias", "learned_position_scale": True},
-            "learned_position_scale must be false, or be used with position_kind='sinusoidal' or 'learned'",
+            "learned_position_scale must be false without position_kind='sinusoidal' or 'learned'; received True",
         ),
         (
             {"decoder_position_kind": "learned", "rotary_cross_attention": True},
@@ -320,7 +333,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             {"feed_forward": False, "learned_residual_scale": "feed_forward"},
             "feed_forward must be true with learned_residual_scale='feed_forward'; received False",
         ),
-        ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
+        (
+            {"norm_kind": "rms_norm", "norm_bias": True},
+            "norm_bias must be false without norm_kind='layer_norm'; received True",
+        ),
         (
             {"norm_unbiased": True, "query_key_norm": True, "decoder_head_dim": 1},
             "norm_unbiased must be false with the decoder's head_dim=1; received True",
@@ -420,13 +436,25 @@ def test_generation_config_refuses(options: dict[str, Any], message: str) -> Non
 # --- derived values
 
 
+def _as_encoder(decoder: Stack) -> Stack:
+    """Returns the encoder with the options of a decoder."""
+    attention = dataclasses.replace(decoder.self_attention, causal=False)
+    return dataclasses.replace(decoder, self_attention=attention, cross_attention=None)
+
+
+def _sizes(stack: Stack) -> tuple[Any, ...]:
+    heads = dataclasses.astuple(stack.self_attention.shape(stack.d_model))
+    assert stack.feed_forward is not None
+    return (stack.num_layers, *heads, stack.feed_forward.width, stack.max_length, stack.embedding_norm)
+
+
 def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     both = TransformerConfig(d_model=8, num_heads=2, d_ff=5, max_length=6)
-    assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
+    assert both.encoder == _as_encoder(both.decoder)
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder)[:8] == (6, 2, 2, 4, 4, 5, 6, "none")
-    assert dataclasses.astuple(config.decoder)[:8] == (3, 4, 4, 2, 2, 7, 9, "after_positions")
+    assert _sizes(config.encoder) == (6, 2, 2, 4, 4, 5, 6, "none")
+    assert _sizes(config.decoder) == (3, 4, 4, 2, 2, 7, 9, "after_positions")
     assert (config.encoder.is_causal, config.decoder.is_causal) == (False, True)
     shared = dataclasses.replace(config, num_kv_heads=1)
     assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
@@ -441,7 +469,7 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
 
 def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
     both = TransformerConfig(norm_placement="pre", final_norm=True, residual_factor=2.0, sublayer_factor=0.5)
-    assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
+    assert both.encoder == _as_encoder(both.decoder)
     own = dataclasses.replace(
         both,
         decoder_norm_placement="none",

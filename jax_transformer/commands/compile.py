@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from jax_transformer.commands.model_options import parse_run
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 from jax_transformer.commands.run_options import first_config, take_option, take_preset
 from jax_transformer.compiling.targets import EXAMPLES, DoesNotFit, Target, devices_of, prepare_environment, quiet
@@ -32,7 +32,7 @@ TARGET is one such as {EXAMPLES}."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions(RunConfig):
+class CompileOptions:
     """Compile a program for devices that aren't here."""
 
     target: str = ""
@@ -63,9 +63,8 @@ def compile(arguments: Sequence[str]) -> int:  # named as the command is
     """
     config_file, arguments = take_option(list(arguments), "--config")
     preset, arguments = take_preset(arguments)
-    default = CompileOptions(**vars(first_config(preset, config_file)))
-    options = tyro.cli(
-        CompileOptions, default=default, args=arguments, prog="jax-transformer compile", description=DESCRIPTION
+    config, options = parse_run(
+        first_config(preset, config_file), arguments, "jax-transformer compile", DESCRIPTION, CompileOptions()
     )
     if not options.target:
         raise ValueError(f"compile: expected --target, one such as {EXAMPLES}; received none")
@@ -75,7 +74,7 @@ def compile(arguments: Sequence[str]) -> int:  # named as the command is
     prepare_environment(target)
     try:
         with quiet():
-            report = _compiled(options, target)
+            report = _compiled(config, options, target)
     except DoesNotFit as reason:
         print(f"doesn't fit: {reason}")
         return 1
@@ -89,14 +88,14 @@ def compile(arguments: Sequence[str]) -> int:  # named as the command is
     return 1
 
 
-def _compiled(options: CompileOptions, target: Target) -> CompileReport:
+def _compiled(config: RunConfig, options: CompileOptions, target: Target) -> CompileReport:
     from jax_transformer.compiling.programs import Shape, lower
     from jax_transformer.compiling.report import compile_program, largest_batch
     from jax_transformer.parallel.mesh import make_mesh
     from jax_transformer.parallel.placement import row_shards
 
-    mesh = make_mesh(options.parallel, devices_of(target))
-    model, data, train = _model(options), options.data, options.train
+    mesh = make_mesh(config.parallel, devices_of(target))
+    model, data, train = _model(config, options), config.data, config.train
     multiple = row_shards(mesh) * (train.accumulate if options.program == "train" else 1)
     source, goal = options.source_length or data.max_length, options.target_length or data.max_length
     rows = options.rows or max(data.batch_tokens // max(source, goal) // multiple, 1) * multiple
@@ -119,9 +118,9 @@ def _compiled(options: CompileOptions, target: Target) -> CompileReport:
     return largest_batch(compile_rows, multiple, rows) if options.largest_batch else compile_rows(rows)
 
 
-def _model(options: CompileOptions) -> TransformerConfig:
+def _model(config: RunConfig, options: CompileOptions) -> TransformerConfig:
     """Returns the model with the sizes of its vocabularies, which training takes from the data."""
-    model, size = options.model, options.vocabulary or options.data.vocab_size or VOCABULARY
-    return dataclasses.replace(
-        model, source_vocab_size=model.source_vocab_size or size, target_vocab_size=model.target_vocab_size or size
+    model, size = config.model, options.vocabulary or config.data.vocab_size or VOCABULARY
+    return model.replace(
+        source_vocab_size=model.source_vocab_size or size, target_vocab_size=model.target_vocab_size or size
     )

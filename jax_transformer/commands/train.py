@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from jax_transformer.commands.model_options import parse_run
 from jax_transformer.commands.run_options import (
     DEFAULT_PRESET,
     first_config,
@@ -91,9 +92,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
         config = RunConfig(run_dir=resumed)
     else:
         config = first_config(preset, config_file)
-        config = tyro.cli(
-            RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP
-        )
+        config, _ = parse_run(config, arguments, "jax-transformer train", TRAIN_HELP)
     return TrainCall(
         config=config,
         name=preset or DEFAULT_PRESET,

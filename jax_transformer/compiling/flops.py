@@ -7,7 +7,7 @@ count like others. This is how the FLOPs of a model are counted for its utilizat
 from __future__ import annotations
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 
 
 def forward_flops(config: TransformerConfig, rows: int, source: int, target: int) -> float:

@@ -13,6 +13,7 @@ import yaml
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_validation import NOT_COMPUTED
+from jax_transformer.config.short_names import short_names
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.yaml_text import compose
@@ -57,6 +58,25 @@ def load_part(path: str | Path, key: str, default: Config, *, of: type) -> Confi
     return _load(path, default, value, f"{key}.")
 
 
+def set_in(config: Config, path: str, text: str, source: str) -> Config:
+    """Returns the config with another value at the path of a field, such as decoder.norm.eps.
+
+    Args:
+      text: the value as YAML.
+      source: where it comes from, for messages.
+
+    Raises:
+      ConfigError: no such field; a value that the part refuses.
+    """
+    node = compose(text, source, ConfigError) or yaml.ScalarNode(
+        "tag:yaml.org,2002:null", "", yaml.Mark(source, 0, 0, 0, None, 0), yaml.Mark(source, 0, 0, 0, None, 0)
+    )
+    for name in reversed(path.split(".")):
+        key = yaml.ScalarNode("tag:yaml.org,2002:str", name, node.start_mark, node.end_mark)
+        node = yaml.MappingNode("tag:yaml.org,2002:map", [(key, node)], node.start_mark, node.end_mark)
+    return _load(source, config, node)
+
+
 def _read(path: str | Path) -> yaml.Node | None:
     """Returns the nodes of a YAML file; None for an empty one."""
     try:
@@ -86,27 +106,69 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
         raise ConfigError(
             f"{path}:{node.start_mark.line + 1}: expected fields and values{f' under {prefix!r}' if prefix else ''}"
         )
-    fields = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
+    is_model = isinstance(default, TransformerConfig)
     hints = typing.get_type_hints(type(default))
+    fields = {field.name for field in dataclasses.fields(default) if field.init}  # type: ignore[arg-type]
+    names = {*fields, *short_names()} if is_model else fields
     values: dict[str, Any] = {}
     for key, value in node.value:
         name, line = key.value, key.start_mark.line + 1
-        if name not in fields:
-            if name in NOT_COMPUTED and isinstance(default, TransformerConfig):
+        if name == "kind" and "kind" in hints and name not in fields:
+            continue  # it chose this class
+        if name not in names:
+            if name in NOT_COMPUTED and is_model:
                 raise ConfigError(f"{path}:{line}: {prefix + name} isn't supported: {NOT_COMPUTED[name]}")
-            raise ConfigError(f"{path}:{line}: {_unknown(name, prefix + name, fields)}")
+            raise ConfigError(f"{path}:{line}: {_unknown(name, prefix + name, names)}")
         if name in values:
             raise ConfigError(f"{path}:{line}: field {prefix + name!r} is given twice")
-        if dataclasses.is_dataclass(hints[name]):
-            values[name] = _merged(getattr(default, name), value, path, f"{prefix}{name}.")
-        elif (item := _item_class(hints[name])) is not None:
-            values[name] = _merged_list(item, value, path, f"{prefix}{name}")
-        else:
-            values[name] = _value(value, hints[name], path, f"{prefix}{name}")
+        current = getattr(default, name) if name in fields else None
+        values[name] = _field(current, hints[name], value, path, f"{prefix}{name}")
     try:
+        if is_model and short_names().keys() <= values.keys():
+            return TransformerConfig.from_flat(values)  # type: ignore[return-value]
         return dataclasses.replace(default, **values)  # type: ignore[type-var]
     except ConfigError as error:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: {error}") from None
+
+
+def _field(current: Any, hint: Any, node: yaml.Node, path: str, name: str) -> Any:
+    """Returns the value of a field, which holds `current` by default."""
+    parts = _part_classes(hint)
+    if parts and isinstance(node, yaml.MappingNode):
+        return _merged(_part(current, parts, node, path, name), node, path, f"{name}.")
+    if parts and not (type(None) in typing.get_args(hint) and _is_null(node)):
+        return _merged(current, node, path, f"{name}.")  # refuses it
+    if (item := _item_class(hint)) is not None:
+        return _merged_list(item, node, path, name)
+    return _value(node, hint, path, name)
+
+
+def _part_classes(hint: Any) -> tuple[Any, ...]:
+    """Returns the dataclasses that an annotation allows."""
+    return tuple(
+        one for one in (hint, *typing.get_args(hint)) if isinstance(one, type) and dataclasses.is_dataclass(one)
+    )
+
+
+def _part(current: Any, classes: tuple[Any, ...], node: yaml.MappingNode, path: str, name: str) -> Any:
+    """Returns the part that a mapping changes: `current`, or the default of the kind that it names."""
+    kinds = {kind.__dataclass_fields__["kind"].default: kind for kind in classes if "kind" in kind.__dataclass_fields__}
+    for key, value in node.value:
+        if key.value == "kind" and kinds:
+            if value.value not in kinds:
+                line = value.start_mark.line + 1
+                raise ConfigError(
+                    f"{path}:{line}: {name}.kind must be one of {', '.join(kinds)}; received {value.value!r}"
+                )
+            kind = kinds[value.value]
+            return current if isinstance(current, kind) else kind()
+    if current is not None or len(classes) == 1:
+        return classes[0]() if current is None else current
+    raise ConfigError(f"{path}:{node.start_mark.line + 1}: {name}.kind must be given: one of {', '.join(kinds)}")
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return node.tag == "tag:yaml.org,2002:null"
 
 
 def _item_class(hint: Any) -> type | None:
@@ -133,7 +195,7 @@ def _value(node: yaml.Node, hint: Any, path: str, name: str) -> Any:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: {name}: expected a value of YAML; {why}") from None
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         return tuple(value)
-    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-9 as text
+    if float in (hint, *typing.get_args(hint)) and isinstance(value, str):  # YAML 1.1 reads 1e-9 as text
         try:
             return float(value)
         except ValueError:

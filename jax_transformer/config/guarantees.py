@@ -3,26 +3,27 @@ cached. Decoding, packing and tests read them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import Any
 
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import PaddingCover
+from jax_transformer.config.short_names import ShortNames
 
 
-class Guarantees:
-    """Gives them to TransformerConfig, from whose fields they follow."""
+class Guarantees(ShortNames):
+    """Gives them to TransformerConfig, from whose parts they follow."""
 
-    if TYPE_CHECKING:
-        position_index: str
-        encoder_padding: PaddingCover
-        decoder_padding: PaddingCover
-        cross_padding: PaddingCover
-        decoder_padding_id: int | None
-        target_pad_id: int
-        decoder_causal: bool
-
-        def while_decoding(self) -> TransformerConfig: ...
+    def while_decoding(self) -> Any:
+        """Returns the config with the padding masks that apply while decoding."""
+        decoder = self.decoder
+        cross = decoder.cross_attention
+        return dataclasses.replace(
+            self,
+            decoder=dataclasses.replace(
+                decoder,
+                self_attention=decoder.self_attention.while_decoding(),
+                cross_attention=None if cross is None else cross.while_decoding(),
+            ),
+        )
 
     @property
     def batch_rows_are_independent(self) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from jax_transformer.config.short_names import ShortNames, read, short_names
 from jax_transformer.config.sizes import size_problems
-
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
 
 NOT_COMPUTED = {
     "feed_forward_layers": "a feed-forward has two linear maps, or none with feed_forward: false",
@@ -18,12 +16,44 @@ NOT_COMPUTED = {
 """Fields that a TransformerConfig doesn't have, though programs differ in them, and what it computes instead."""
 
 
-def model_problems(config: TransformerConfig) -> list[str]:
+def model_problems(config: ShortNames) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
-    return _out_of_range(config) or size_problems(config) or _contradictions(config)  # these divide by the sizes
+    return (
+        _wrong_parts(config)
+        or _several_values(config)
+        or _out_of_range(config)
+        or size_problems(config)  # contradictions divide by the sizes
+        or _contradictions(config)
+    )
 
 
-def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str, str], None]]:
+def _wrong_parts(config: ShortNames) -> list[str]:
+    """Returns a message for every part that only the other stack may have."""
+    problems = []
+    if config.encoder.cross_attention is not None:
+        problems.append("encoder.cross_attention must be null: an encoder has nothing else to attend to")
+    if config.encoder.self_attention.causal:
+        problems.append("encoder.self_attention.causal must be false; received true")
+    if config.decoder.cross_attention is None:
+        problems.append("decoder.cross_attention must be given; received null")
+    elif config.decoder.cross_attention.causal:
+        problems.append("decoder.cross_attention.causal must be false; received true")
+    return problems
+
+
+def _several_values(config: ShortNames) -> list[str]:
+    """Returns a message for every option that has to have one value in all places of its short name, and has
+    several."""
+    problems = []
+    for name in short_names():
+        try:
+            read(config, name)
+        except ConfigError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _checker(config: ShortNames) -> tuple[list[str], Callable[[bool, str, str], None]]:
     """Returns a list of problems and the function that adds to it: check(holds, field, allowed values)."""
     problems: list[str] = []
 
@@ -34,7 +64,7 @@ def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str,
     return problems, check
 
 
-def _out_of_range(config: TransformerConfig) -> list[str]:
+def _out_of_range(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
     layers = ("num_encoder_layers", "num_decoder_layers")
     for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets", "relative_max_distance"):
@@ -46,7 +76,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         check(value is None or value >= 1, field, "at least 1, or null")
     for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
         check(getattr(config, field) >= 0, field, "at least 0")
-    for field in (name for name in config.__dataclass_fields__ if name.endswith("dropout_rate")):
+    for field in (name for name in short_names() if name.endswith("dropout_rate")):
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
@@ -70,7 +100,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
     return problems
 
 
-def _contradictions(config: TransformerConfig) -> list[str]:
+def _contradictions(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
     divides = f"a divisor of d_model={config.d_model} unless head_dim is set"
     if config.head_dim is None:
@@ -101,7 +131,7 @@ def _contradictions(config: TransformerConfig) -> list[str]:
     return [*problems, *_contradictory_kinds(config)]
 
 
-def _contradictory_kinds(config: TransformerConfig) -> list[str]:
+def _contradictory_kinds(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
@@ -143,7 +173,7 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     return [*problems, *_contradictory_positions(config)]
 
 
-def _normed_widths(config: TransformerConfig) -> dict[str, int]:
+def _normed_widths(config: ShortNames) -> dict[str, int]:
     """Returns the sizes of the axes that the config norms, by what a message calls them."""
     widths = {"d_model": config.d_model}
     if config.query_key_norm:
@@ -156,12 +186,12 @@ def _normed_widths(config: TransformerConfig) -> dict[str, int]:
     return widths
 
 
-def _position_kinds(config: TransformerConfig) -> set[str]:
+def _position_kinds(config: ShortNames) -> set[str]:
     """Returns the kinds of positions that the stacks have."""
     return {config.encoder.position_kind, config.decoder.position_kind}
 
 
-def _contradictory_positions(config: TransformerConfig) -> list[str]:
+def _contradictory_positions(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
     kinds = _position_kinds(config)
     if not kinds & {"sinusoidal", "learned"}:
@@ -198,12 +228,12 @@ def _contradictory_positions(config: TransformerConfig) -> list[str]:
     return problems
 
 
-def _kind_of_decoder(config: TransformerConfig) -> str:
+def _kind_of_decoder(config: ShortNames) -> str:
     """Returns the name of the field that says what positions the decoder has."""
     return "position_kind" if config.decoder_position_kind is None else "decoder_position_kind"
 
 
-def _contradictory_rotations(config: TransformerConfig) -> list[str]:
+def _contradictory_rotations(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
     widths = [stack.head_dim for stack in (config.encoder, config.decoder) if stack.position_kind == "rotary"]
     if config.rotary_dim is not None:

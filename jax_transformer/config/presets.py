@@ -104,8 +104,8 @@ def tatoeba_en_zh() -> RunConfig:
     base = tiny()
     return replace(
         base,
-        model=replace(
-            base.model, d_model=256, d_ff=512, num_encoder_layers=3, num_decoder_layers=3, max_length=128,
+        model=base.model.replace(
+            d_model=256, d_ff=512, num_encoder_layers=3, num_decoder_layers=3, max_length=128,
             share_embeddings=False,
         ),
         data=DataConfig(
@@ -130,8 +130,8 @@ def iwslt14() -> RunConfig:
     base = paper_base()
     return replace(
         base,
-        model=replace(
-            base.model, num_heads=4, d_ff=1024, max_length=256,
+        model=base.model.replace(
+            num_heads=4, d_ff=1024, max_length=256,
             dropout_rate=0.3, attention_dropout_rate=0.0, feed_forward_dropout_rate=0.0,
         ),
         data=replace(
@@ -194,7 +194,7 @@ def paper_big() -> RunConfig:
     base = paper_base()
     return replace(
         base,
-        model=replace(base.model, d_model=1024, num_heads=16, d_ff=4096, dropout_rate=0.3),
+        model=base.model.replace(d_model=1024, num_heads=16, d_ff=4096, dropout_rate=0.3),
         train=replace(base.train, max_steps=300_000),
     )
 

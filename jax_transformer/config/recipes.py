@@ -74,7 +74,7 @@ def annotated_zh() -> RunConfig:
 def annotated_zh_debug() -> RunConfig:
     """Reduces annotated_zh to the sizes that its program has for debugging: 3+3 layers of width 128."""
     run = annotated_zh()
-    return replace(run, model=replace(run.model, d_model=128, d_ff=256, num_encoder_layers=3, num_decoder_layers=3))
+    return replace(run, model=run.model.replace(d_model=128, d_ff=256, num_encoder_layers=3, num_decoder_layers=3))
 
 
 def harvard() -> RunConfig:
@@ -85,8 +85,8 @@ def harvard() -> RunConfig:
     every batch. This run accumulates ten batches into one step, weights every token equally, and counts steps.
     """
     return RunConfig(
-        model=replace(
-            annotated_zh().model, d_model=512, d_ff=2048, activation="relu", norm_eps_outside=True,
+        model=annotated_zh().model.replace(
+            d_model=512, d_ff=2048, activation="relu", norm_eps_outside=True,
             source_pad_id=2, target_pad_id=2,
         ),
         data=DataConfig(
@@ -166,8 +166,8 @@ def hyunwoongko() -> RunConfig:
     translation score.
     """
     run = sayhello()
-    model = replace(
-        run.model, norm_eps_outside=False, norm_unbiased=False,
+    model = run.model.replace(
+        norm_eps_outside=False, norm_unbiased=False,
         attention_bias=True, attention_output_bias=True, masked_value=-10000.0,
         encoder_padding="keys", decoder_padding="queries", cross_padding="keys", decoder_padding_id=None,
     )  # fmt: skip
@@ -213,7 +213,7 @@ def stepwise_wide() -> RunConfig:
     """
     run = stepwise()
     return replace(
-        run, model=replace(run.model, d_model=32), train=replace(run.train, learning_rate=1e-3, max_epochs=1000)
+        run, model=run.model.replace(d_model=32), train=replace(run.train, learning_rate=1e-3, max_epochs=1000)
     )
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from jax_transformer.config.stack import StackConfig, decoder_stack, encoder_stack
+from jax_transformer.config.positions import RelativeBias, RelativeVectors, Table
+from jax_transformer.config.short_names import ShortNames
+from jax_transformer.config.specs import Attention, Stack
 from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS
 from jax_transformer.runtime.memory import check_fits
-
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
 
 SIZES = (
     "source_vocab_size", "target_vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff",
@@ -19,7 +16,7 @@ SIZES = (
 )  # fmt: skip
 
 
-def least_parameters(config: TransformerConfig) -> int:
+def least_parameters(config: ShortNames) -> int:
     """Returns a number of values that the model has at least, position tables included; embeddings of a vocabulary of
     size 0, which isn't known yet, count nothing. Biases and norms aren't counted, so it is a little less than all.
 
@@ -29,23 +26,30 @@ def least_parameters(config: TransformerConfig) -> int:
       >>> least_parameters(TransformerConfig())
       44564480
     """
-    target = config.target_vocab_size
-    rows = target if config.share_embeddings else config.source_vocab_size + target
-    total = config.d_model * (rows + (0 if config.tie_head else target))
-    for stack, layers, attentions in ((encoder_stack(config), config.num_encoder_layers, 1),
-                                      (decoder_stack(config), config.num_decoder_layers, 2)):  # fmt: skip
-        total += (1 if config.share_layers else layers) * _of_layer(config, stack, attentions)
-        total += config.d_model * stack.max_length if stack.has_table else 0
-        total += stack.num_heads * config.relative_buckets if stack.position_kind == "relative_bias" else 0
-        total += stack.head_dim * config.relative_max_distance if stack.position_kind == "relative_vectors" else 0
+    target = config.target.vocab_size
+    rows = target if config.share_embeddings else config.source.vocab_size + target
+    total = config.encoder.d_model * (rows + (0 if config.head.tied else target))
+    return total + _of_stack(config.encoder) + _of_stack(config.decoder)
+
+
+def _of_stack(stack: Stack) -> int:
+    layer = sum(_of_attention(stack, one) for one in stack.attentions)
+    if stack.feed_forward is not None:
+        layer += stack.d_model * stack.feed_forward.width * (3 if stack.feed_forward.gated else 2)
+    total = layer * (1 if stack.share_layers else stack.num_layers)
+    if isinstance(stack.positions, Table):
+        return total + stack.d_model * stack.max_length
+    if isinstance(stack.positions, RelativeBias):
+        return total + stack.self_attention.num_heads * stack.positions.buckets
+    if isinstance(stack.positions, RelativeVectors):
+        return total + stack.self_attention.shape(stack.d_model).head_dim * stack.positions.max_distance
     return total
 
 
-def _of_layer(config: TransformerConfig, stack: StackConfig, attentions: int) -> int:
-    heads = stack.num_heads * (stack.head_dim + stack.value_dim * config.attention_output)
-    heads += stack.num_kv_heads * (stack.head_dim + stack.value_dim)
-    matrices = (3 if config.feed_forward_gated else 2) if config.feed_forward else 0
-    return config.d_model * (attentions * heads + matrices * stack.d_ff)
+def _of_attention(stack: Stack, attention: Attention) -> int:
+    shape = attention.shape(stack.d_model)
+    queries = shape.num_heads * (shape.head_dim + shape.value_dim * attention.output)
+    return stack.d_model * (queries + shape.num_kv_heads * (shape.head_dim + shape.value_dim))
 
 
 def check_table(rows: int, d_model: int) -> None:
@@ -54,7 +58,7 @@ def check_table(rows: int, d_model: int) -> None:
     check_fits(2 * 8 * rows * d_model, f"table of positions, {rows:,} rows with d_model={d_model:,}")
 
 
-def size_problems(config: TransformerConfig) -> list[str]:
+def size_problems(config: ShortNames) -> list[str]:
     """Returns a message for each size beyond the limits MODEL_SIZE, POSITIONS and PARAMETERS."""
 
     def above(limit: int, names: tuple[str, ...]) -> list[str]:

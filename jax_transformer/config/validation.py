@@ -26,7 +26,7 @@ def check_field_types(config: Any) -> None:
     problems = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if not _matches(value, hints[field.name]):
+        if not matches(value, hints[field.name]):
             problems.append(f"{field.name} must be {describe(hints[field.name])}; received {value!r}")
     require(config, problems)
 
@@ -49,15 +49,16 @@ def describe(hint: Any) -> str:
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _matches(value: Any, hint: Any) -> bool:
+def matches(value: Any, hint: Any) -> bool:
+    """Returns whether an annotation allows a value."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
     if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, option) for option in typing.get_args(hint))
+        return any(matches(value, option) for option in typing.get_args(hint))
     if origin is tuple:
         item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(_matches(element, item) for element in value)
+        return isinstance(value, tuple) and all(matches(element, item) for element in value)
     if hint is float:  # 1 is a fine 1.0
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -198,7 +197,7 @@ def _weights(
     targets = pad(target_ids, pad_id=config.target_pad_id, rows=rows, length=length)
     start_id, _ = starts_and_ends(model)
     inputs = np.concatenate([np.full((rows, 1), start_id, np.int32), targets[:, :-1]], axis=1)
-    decoding = dataclasses.replace(config.while_decoding(), attention_path="reference")
+    decoding = config.while_decoding().replace(attention_path="reference")
     return {
         name: np.asarray(weights)
         for name, weights in _traced(decoding, prepare(model).params, source, inputs, names).items()

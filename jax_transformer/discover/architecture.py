@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 
 Part = dict[str, Any]
 """A part: its title, and facts about it, each a few words."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.discover.checking import Check
 from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import check_fits, gibibytes

@@ -18,7 +18,7 @@ from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
 from ctranslate2.specs.transformer_spec import FeedForwardSpec, TransformerDecoderSpec, TransformerEncoderSpec
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.exporting.ctranslate2_limits import ACTIVATIONS
 from jax_transformer.exporting.positions import position_rows, starts_with_pad
 from jax_transformer.runtime.trees import flatten

@@ -76,9 +76,7 @@ def _embedding_factor(config: TransformerConfig, leaves: Leaves, table: Dialect)
     factors = {config.encoder.embedding_factor, config.decoder.embedding_factor}
     for scales, factor in ((True, math.sqrt(config.d_model)), (False, 1.0)):
         if factors == {factor}:
-            return dataclasses.replace(
-                config, scale_embedding=scales, embedding_factor=None, decoder_embedding_factor=None
-            )
+            return config.replace(scale_embedding=scales, embedding_factor=None, decoder_embedding_factor=None)
     return config
 
 
@@ -94,7 +92,7 @@ def _head_bias(config: TransformerConfig, leaves: Leaves, table: Dialect) -> Tra
     if wanted == "buffer":
         dtype = np.asarray(leaves["decoder/layers/self_attention/query/kernel"]).dtype
         leaves["constants/head_bias"] = np.zeros(config.target_vocab_size, dtype) if bias is None else bias
-    return dataclasses.replace(config, head_bias=wanted)
+    return config.replace(head_bias=wanted)
 
 
 def _ties(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
@@ -108,7 +106,7 @@ def _ties(config: TransformerConfig, leaves: Leaves, table: Dialect) -> Transfor
     if config.share_embeddings:
         shared = leaves.pop("shared_embedding/embedding")
         leaves["source_embedding/embedding"] = leaves["target_embedding/embedding"] = shared
-    return dataclasses.replace(config, share_embeddings=False, tie_head=False)
+    return config.replace(share_embeddings=False, tie_head=False)
 
 
 def _vocabularies(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
@@ -123,7 +121,7 @@ def _vocabularies(config: TransformerConfig, leaves: Leaves, table: Dialect) -> 
     more = most - sizes["target"]
     leaves["head/kernel"] = _filled(leaves["head/kernel"], 1, more)
     leaves["constants/head_bias"] = _filled(leaves["constants/head_bias"], 0, more, FILLED_LOGIT)
-    return dataclasses.replace(config, source_vocab_size=most, target_vocab_size=most)
+    return config.replace(source_vocab_size=most, target_vocab_size=most)
 
 
 def _filled(array: Any, axis: int, more: int, value: float = 0.0) -> np.ndarray:
@@ -166,8 +164,7 @@ def _learned_positions(
         for path in (f"constants/{name}_positions", f"{name}/position_scale/factor"):
             leaves.pop(path, None)
         leaves[f"{name}/positions/embedding"] = np.pad(array, [(offset, 0), (0, 0)]).astype(dtype)
-    return dataclasses.replace(
-        config,
+    return config.replace(
         position_kind="learned",
         decoder_position_kind=None,
         position_layout=table.fixed["position_layout"],
@@ -201,4 +198,4 @@ def _sines_first(config: TransformerConfig, leaves: Leaves) -> TransformerConfig
         axes = [axis for pattern, axis in FEATURE_AXES.items() if re.fullmatch(pattern, path)]
         if axes:
             leaves[path] = np.take(np.asarray(leaf), order, axes[0])
-    return dataclasses.replace(config, position_layout="halves")
+    return config.replace(position_layout="halves")

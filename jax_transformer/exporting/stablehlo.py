@@ -16,7 +16,6 @@ width. Attention is computed step by step, without kernels of a device.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import time
@@ -112,7 +111,7 @@ def export_stablehlo(
     sizes = Sizes(batch, source_length, int(searches[GREEDY].params.max_new))
     _check_sizes(model, sizes)
     # not the paths of kernels, which are custom calls of a device and a version
-    config = dataclasses.replace(model.config, attention_path="reference")
+    config = model.config.replace(attention_path="reference")
     programs = model_programs(config, shapes_of(model.params), sizes, searches)
     files = standard_files(model)
     signature = _signature(model, sizes, platforms, [*searches][-1]) | {"text": text_rules(model, files, source_tag)}

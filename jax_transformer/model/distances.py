@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.initializers import KeyStream
 

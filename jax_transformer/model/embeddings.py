@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dtypes import at_least_float32, compute_dtype
 from jax_transformer.model.initializers import KeyStream

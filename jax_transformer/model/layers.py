@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import Attention, AttentionTerms
 from jax_transformer.model.dropout import Site

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import PaddingCover
+from jax_transformer.config.specs import PaddingCover
 
 Mask = jax.Array | None
 """Boolean, [B, 1, Q, K] or broadcastable to it; None = everything may be attended."""

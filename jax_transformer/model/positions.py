@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.sizes import check_table
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 
 
 class Places(NamedTuple):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model.dtypes import at_least_float32
 
 

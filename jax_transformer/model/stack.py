@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model import distances, flash, positions, rotary
 from jax_transformer.model.attention import AttentionTerms
 from jax_transformer.model.dropout import Site, fold

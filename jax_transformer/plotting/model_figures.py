@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.model.masks import Mask, causal_mask, decoder_padding_id, make_masks, padding_mask
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plotting.style import DASHES, ink, is_dark

@@ -211,7 +211,7 @@ def _config(
         )
     try:
         if given is None and settings is not None:
-            return TransformerConfig(**{**settings.config, **fields})
+            return TransformerConfig.from_flat({**settings.config, **fields})
         config = given if isinstance(given, TransformerConfig) else load_model_config(str(given))
         config = dataclasses.replace(config, **fields)
         unknown: dict[str, Any] = {

@@ -11,7 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import flat, option_names
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.model_directory import Model
@@ -34,7 +34,7 @@ class ExportedSettings(NamedTuple):
 
 def settings_text(model: Model, table: Dialect, names: str = "") -> str:
     """Returns a model's dialect or map of names, config and generation settings as JSON."""
-    config = {name: value for name, value in dataclasses.asdict(model.config).items() if name not in table.fixed}
+    config = {name: value for name, value in flat(model.config).items() if name not in table.fixed}
     generation = {name: value for name, value in dataclasses.asdict(model.generation).items() if value is not None}
     content = {"version": VERSION, "dialect": table.name, "config": config, "generation": generation}
     return json.dumps(content | ({"names": names} if names else {}))
@@ -60,8 +60,8 @@ def parse_settings(text: str, what: str) -> ExportedSettings:
         settings = ExportedSettings(
             content["dialect"], content["config"], content["generation"], content.get("names", "")
         )
-        kinds = ((TransformerConfig, settings.config), (GenerationConfig, settings.generation))
-        known = all(given.keys() <= {field.name for field in dataclasses.fields(kind)} for kind, given in kinds)
+        of_generation = {field.name for field in dataclasses.fields(GenerationConfig)}
+        known = settings.config.keys() <= {*option_names()} and settings.generation.keys() <= of_generation
         if not isinstance(settings.dialect, str) or not isinstance(settings.names, str) or not known:
             raise ValueError("unknown settings")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -11,6 +11,7 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_validation import NOT_COMPUTED
+from jax_transformer.config.short_names import option_names
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.state_dicts import deferred_params
@@ -59,7 +60,7 @@ def in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
     ours: dict[str, Any] = {}
     problems = []
     aliases = table.aliases or {}
-    known = {*field_names(TransformerConfig), *field_names(GenerationConfig), *aliases}
+    known = {*option_names(), *field_names(GenerationConfig), *aliases}
     for name, value in hints.items():
         field = name
         if name in aliases:
@@ -94,7 +95,7 @@ def make_config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> 
     if problems:
         raise PortingError(f"hints that contradict the {table.name} checkpoint", problems)
     fields = {**table.defaults, **table.fixed, **told, **hints}
-    return TransformerConfig(**{**table.follows(fields), **fields})
+    return TransformerConfig.from_flat({**table.follows(fields), **fields})
 
 
 def problems_with_one_head(

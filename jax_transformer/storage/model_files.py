@@ -13,6 +13,7 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.sizes import SIZES, least_parameters
+from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
 from jax_transformer.runtime.json_text import parse_json
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
 
 
-FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
+FORMAT_VERSION = 3
+"""1: generation.json says nothing of how to decode; 2: config.json has one level."""
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
 IGNORED, ADAPTERS, OPTIMIZER = "ignored.safetensors", "adapters.safetensors", "optimizer.safetensors"
@@ -90,6 +92,12 @@ def read_config(directory: Path, name: str, config_class: type, problems: list[s
     if not isinstance(content, dict):
         problems.append(f"{name}: expected a JSON object; received {type(content).__name__}")
         return None
+    if config_class is TransformerConfig:
+        try:
+            return config_from_plain(content)
+        except ConfigError as error:
+            problems.append(f"{name}: {error}")
+            return None
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     unknown = [field for field in content if field not in fields]
     missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]

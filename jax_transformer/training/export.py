@@ -54,8 +54,7 @@ def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerC
         if getattr(model, name) not in (0, size)
     ]
     require(model, problems)
-    return dataclasses.replace(
-        model,
+    return model.replace(
         source_vocab_size=source.vocab_size,
         target_vocab_size=target.vocab_size,
         source_pad_id=source.pad_id,

@@ -14,6 +14,7 @@ from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import OF_INITIAL_MODEL, PRESETS
 from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.short_names import option_names
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
@@ -224,7 +225,7 @@ def load_initial_params(
     model = load_model(path)
     problems = [
         f"model.{name}: the run has {getattr(config, name)!r}, {path} has {getattr(model.config, name)!r}"
-        for name in (field.name for field in dataclasses.fields(config))
+        for name in option_names()
         if name not in MAY_DIFFER and getattr(config, name) != getattr(model.config, name)
     ]
     for side in TOKENIZERS:

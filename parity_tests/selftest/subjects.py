@@ -13,6 +13,7 @@ from block_pairs import config_of, random_params
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import option_names
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.parity.problems import randomised
@@ -113,9 +114,7 @@ def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig
     }
     known = {**dialect.defaults, **dialect.fixed, **sizes, **subject.choices}
     first = {field: values[0] for field, values in dialect.choices.items() if field not in known}
-    fields = {
-        name: value for name, value in {**first, **known}.items() if name in TransformerConfig.__dataclass_fields__
-    }
+    fields = {name: value for name, value in {**first, **known}.items() if name in option_names()}
     return TransformerConfig(**{**fields, **dialect.follows(fields)})
 
 

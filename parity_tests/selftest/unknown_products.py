@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.config.stack import StackConfig
+from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.parity.oracle import activations, formulas
 from jax_transformer.parity.oracle.graph import Kind
 from selftest.unknown import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import flat
 from jax_transformer.discover import DiscoverError, Discovery, discover
 from jax_transformer.discover.checking import check_return
 from jax_transformer.model import functional
@@ -21,7 +21,7 @@ from jax_transformer.porting import export_checkpoint
 from tests.discover import programs
 from tests.discover.programs import built
 
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(TransformerConfig)}
+DEFAULTS = flat(TransformerConfig())
 
 
 def unusual(found: Discovery) -> dict[str, Any]:

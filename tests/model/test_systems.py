@@ -171,7 +171,7 @@ SYSTEMS = {
 
 
 def make_config(name: str) -> TransformerConfig:
-    return TransformerConfig(**SIZES | SYSTEMS[name].options)
+    return TransformerConfig.from_flat(SIZES | SYSTEMS[name].options)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -40,7 +40,7 @@ SIZES: dict[str, Any] = {
 def make_config(name: str, **options: Any) -> TransformerConfig:
     table = all_dialects()[name]
     first = {field: values[-1] for field, values in table.choices.items()}
-    return TransformerConfig(**{**table.defaults, **first, **table.fixed, **SIZES, **options})
+    return TransformerConfig.from_flat({**table.defaults, **first, **table.fixed, **SIZES, **options})
 
 
 def make_model(config: TransformerConfig) -> Model:

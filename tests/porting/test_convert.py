@@ -9,6 +9,7 @@ import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import option_names
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting import dialects
@@ -375,7 +376,7 @@ def test_every_config_field_is_accounted_for(name):
     if name.endswith("t5"):
         placed |= {"num_heads"}  # of the biases' shape
     others = of_shapes | checked_further | of_training | how_it_is_computed | of_other_positions
-    assert placed | others == {field.name for field in dataclasses.fields(TransformerConfig)}
+    assert placed | others == {*option_names()}
 
 
 def test_unequal_position_tables_are_refused():

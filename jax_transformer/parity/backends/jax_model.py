@@ -17,6 +17,7 @@ from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.short_names import short_names
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
@@ -62,7 +63,7 @@ class JaxSide:
         mesh: AnyMesh | None = None,
     ) -> None:
         self.name, self.train_config, self.programs, self.devices = name, rules.train, programs, Devices(mesh)
-        self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
+        self.config = without_dropout(model.config).replace(attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
         self._programs: dict[Any, Future[Any]] = {}
         self._decoded: dict[Any, Future[Hypotheses]] = {}
@@ -173,7 +174,7 @@ class JaxSide:
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
     rates = {
         name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
-        for name in config.__dataclass_fields__
+        for name in short_names()
         if name.endswith("dropout_rate")
     }
     return dataclasses.replace(config, **rates)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from jax_transformer.comparison.gates import tolerances
 if TYPE_CHECKING:
     from jax_transformer.comparison.gates.arrays import Arrays
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import PaddingCover
+    from jax_transformer.config.specs import PaddingCover
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:

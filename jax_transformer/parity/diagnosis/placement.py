@@ -8,7 +8,6 @@ if everything that it shows then fits, that is the one cause.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def misplaced_norms(
     if placement == "none":
         return None
     try:
-        other = replace(config, norm_placement="post" if placement == "pre" else "pre", decoder_norm_placement=None)
+        other = config.replace(norm_placement="post" if placement == "pre" else "pre", decoder_norm_placement=None)
     except ValueError:  # what the layers have besides needs their own placement
         return None
     own = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]

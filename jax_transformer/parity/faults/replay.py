@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.comparison.gates.compare import relative_rms
-from jax_transformer.config.stack import decoder_stack, encoder_stack
+from jax_transformer.config.short_names import with_short_names
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import StackConfig
+    from jax_transformer.config.specs import Stack
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Replay:
         return self.compute(config=changed(self.config, **changes))
 
     @property
-    def stack(self) -> StackConfig:
+    def stack(self) -> Stack:
         """Returns the config of the node's stack. Raises LookupError if it belongs to none."""
         stack = place(self.node.name).stack
         if stack is None:
             raise LookupError("of no stack")
-        found: StackConfig = getattr(self.config, stack)
+        found: Stack = getattr(self.config, stack)
         return found
 
     def own_parameter(self, module: str, role: str) -> np.ndarray:
@@ -129,28 +129,12 @@ def in_float64(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
 
 
-def changed(config: TransformerConfig, **changes: Any) -> Any:
-    """Returns an object that reads as the config with some fields changed, without validation."""
-    return _Changed(config, changes)
-
-
-class _Changed:
-    """Reads as a config with some fields changed, in its stacks too."""
-
-    def __init__(self, config: TransformerConfig, changes: dict[str, Any]) -> None:
-        self._config = config
-        vars(self).update(changes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._config, name)
-
-    @property
-    def encoder(self) -> StackConfig:
-        return encoder_stack(cast("TransformerConfig", self))
-
-    @property
-    def decoder(self) -> StackConfig:
-        return decoder_stack(cast("TransformerConfig", self))
+def changed(config: TransformerConfig, **changes: Any) -> TransformerConfig:
+    """Returns the config with other values of short names, even such as a valid config doesn't have."""
+    parts = {one.name: getattr(config, one.name) for one in fields(config)}
+    made = object.__new__(type(config))
+    vars(made).update(with_short_names(parts, changes, ignores_unused=True))
+    return made
 
 
 class Variant(NamedTuple):

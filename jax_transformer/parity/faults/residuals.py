@@ -14,7 +14,7 @@ from jax_transformer.parity.oracle.graph import Kind, norm_module, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import StackConfig
+    from jax_transformer.config.specs import Stack as StackConfig
 
 SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 SUBLAYERS = {

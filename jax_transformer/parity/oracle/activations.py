@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_transformer.config.stack import StackConfig
+    from jax_transformer.config.specs import Stack as StackConfig
 
 FIRST_SLOPE = 0.25
 """The slope of a PReLU that wasn't trained."""

@@ -21,7 +21,7 @@ from jax_transformer.parity.oracle.activations import activation
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import PaddingCover
+    from jax_transformer.config.specs import PaddingCover
 
 Stack = Literal["encoder", "decoder"]
 

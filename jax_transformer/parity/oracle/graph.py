@@ -16,7 +16,7 @@ from jax_transformer.parity.oracle.formulas import Stack
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.stack import StackConfig
+    from jax_transformer.config.specs import Stack as StackConfig
 
 Kind = Literal[
     "mask",

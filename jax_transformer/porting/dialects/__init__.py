@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import is_used
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -208,7 +209,7 @@ class Dialect:
         problems = [
             f"{name} must be {' or '.join(map(repr, values))}; received {getattr(config, name)!r}"
             for name, values in allowed.items()
-            if getattr(config, name) not in values
+            if is_used(config, name) and getattr(config, name) not in values
         ]
         return problems + self.refuses(config)
 

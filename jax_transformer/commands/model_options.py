@@ -1,0 +1,110 @@
+"""The options of a run on the command line: short names of the model's, and paths of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from typing import Annotated, Any
+
+import tyro
+
+from jax_transformer.config.field_docs import field_docs
+from jax_transformer.config.files import set_in
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig
+from jax_transformer.config.short_names import ShortNames, is_of_decoder, option_at, short_names
+from jax_transformer.config.validation import ConfigError
+
+MODEL = "--model."
+PARTS = ("source", "target", "encoder", "decoder", "head", "compute")
+
+
+def parse_run(
+    default: RunConfig, arguments: list[str], prog: str, description: str, more: Any = None
+) -> tuple[RunConfig, Any]:
+    """Returns the config of a run that a command line sets, and the command's other options.
+
+    `--model.num-heads 4` sets a short name, `--model.decoder.feed-forward.width 512` a field of one part.
+
+    Args:
+      default: what isn't set.
+      more: the command's other options, an instance of a dataclass. None: there are none.
+
+    Raises:
+      ConfigError: a value that isn't allowed.
+      SystemExit: an option that tyro refuses; --help.
+    """
+    model, arguments = _with_parts(default.model, arguments)
+    shown = {name: getattr(model, name) for name in _names()}
+    kept = {one.name: getattr(default, one.name) for one in dataclasses.fields(RunConfig) if one.name != "model"}
+    of_command: Any = type(more)
+    kind: Any = _run_class() if more is None else _with_more(of_command)
+    given = kind(model=_model_class()(**shown), **kept, **({} if more is None else {"more": more}))
+    parsed = tyro.cli(kind, default=given, args=arguments, prog=prog, description=description)
+    changed = {name: value for name in _names() if (value := getattr(parsed.model, name)) != shown[name]}
+    made = dataclasses.replace(model, **changed)
+    return RunConfig(model=made, **{name: getattr(parsed, name) for name in kept}), getattr(parsed, "more", None)
+
+
+def _with_parts(model: TransformerConfig, arguments: list[str]) -> tuple[TransformerConfig, list[str]]:
+    """Returns the model with the fields that are named by the paths of their parts, and the other arguments."""
+    others: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, has_value, value = argument.partition("=")
+        path = name.removeprefix(MODEL).replace("-", "_")
+        if not name.startswith(MODEL) or path.split(".")[0] not in PARTS:
+            others.append(argument)
+            continue
+        if not has_value:
+            value = next(remaining, "--")
+        if value.startswith("--"):
+            raise ConfigError(f"{name} expects a value; received none")
+        model = set_in(model, path, value, "the command line")
+    return model, others
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    own = [one.name for one in dataclasses.fields(TransformerConfig) if one.name not in PARTS]
+    return (*short_names(), *own)
+
+
+@functools.cache
+def _model_class() -> type:
+    """Returns a dataclass with the short names as fields, each with the text of the option that it stands for."""
+    hints = {**typing.get_type_hints(TransformerConfig), **short_names()}
+    return dataclasses.make_dataclass(
+        "ModelOptions",
+        [(name, Annotated[hints[name], tyro.conf.arg(help=_help(name))]) for name in _names()],
+        kw_only=True,
+    )
+
+
+def _help(name: str) -> str:
+    own = field_docs(ShortNames).get(name) or field_docs(TransformerConfig).get(name)
+    if own is not None:
+        return own
+    if is_of_decoder(name):
+        return f"{name.removeprefix('decoder_')} of the decoder. null: as in the encoder."
+    at = option_at(name)
+    assert at is not None
+    return next(text for part in at.classes() if (text := field_docs(part).get(at.field)) is not None)
+
+
+@functools.cache
+def _run_class() -> type:
+    hints, docs = typing.get_type_hints(RunConfig), field_docs(RunConfig)
+    fields = [
+        (one.name, Annotated[hints[one.name], tyro.conf.arg(help=docs.get(one.name))])
+        for one in dataclasses.fields(RunConfig)
+        if one.name != "model"
+    ]
+    return dataclasses.make_dataclass("RunOptions", [("model", _model_class()), *fields], kw_only=True)
+
+
+@functools.cache
+def _with_more(more: type) -> type:
+    hidden: Any = Annotated[more, tyro.conf.OmitArgPrefixes]
+    return dataclasses.make_dataclass("Options", [("more", hidden)], bases=(_run_class(),), kw_only=True)
