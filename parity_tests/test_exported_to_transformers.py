@@ -117,7 +117,7 @@ def make_model(form: dict[str, Any], size: float = 0.4) -> Model:
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         stack, _, kind = path[-1].key.partition("_")
         if kind == "positions":
-            return sinusoid_table(config, getattr(config, stack)).astype(np.float32)
+            return sinusoid_table(getattr(config, stack)).astype(np.float32)
         return (size * rng.standard_normal(leaf.shape) + (path[-1].key == "scale")).astype(np.float32)
 
     params = jax.tree_util.tree_map_with_path(draw, abstract_params(config))

@@ -91,9 +91,7 @@ def random_params() -> Callable[..., dict[str, Any]]:
         def draw(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
             names = [key.key for key in path]
             if names[0] == "constants" and names[1] != "head_bias":
-                return positions.sinusoid_table(config, getattr(config, names[1].removesuffix("_positions"))).astype(
-                    dtype
-                )
+                return positions.sinusoid_table(getattr(config, names[1].removesuffix("_positions"))).astype(dtype)
             values = 0.4 * rng.standard_normal(leaf.shape)
             return (values + 1.0 if names[-1] == "scale" else values).astype(dtype)
 

@@ -15,6 +15,7 @@ from typing import Any
 from jax_transformer.config.guarantees import Guarantees
 from jax_transformer.config.model_validation import model_problems
 from jax_transformer.config.short_names import short_names, with_short_names
+from jax_transformer.config.specs import Attention
 from jax_transformer.config.validation import ConfigError, check_field_types, require
 
 
@@ -89,6 +90,13 @@ class TransformerConfig(Guarantees):
         config = cls.__new__(cls)
         config._set(dict(fields), ignores_unused=True)
         return config
+
+    @property
+    def attentions(self) -> tuple[Attention, Attention, Attention]:
+        """The encoder's self-attention, the decoder's, and cross-attention."""
+        cross = self.decoder.cross_attention
+        assert cross is not None  # as the checks require
+        return self.encoder.self_attention, self.decoder.self_attention, cross
 
     @property
     def normed_outputs(self) -> tuple[str, ...]:

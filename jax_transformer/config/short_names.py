@@ -18,6 +18,7 @@ from jax_transformer.config.positions import KINDS, Index, Layout, PositionKind
 from jax_transformer.config.specs import (
     Activation,
     Attention,
+    AttentionPath,
     Compute,
     Dropout,
     EmbeddingNorm,
@@ -214,7 +215,7 @@ class ShortNames(ModelParts):
     output_dropout_rate: Annotated[float, _each("dropout", "output")]
 
     compute_dtype: Annotated[Literal["float32", "bfloat16", "float64"] | None, At(("compute",), "dtype")]
-    attention_path: Annotated[Literal["auto", "reference", "flash", "xla", "cudnn"], At(("compute",), "attention")]
+    attention_path: Annotated[AttentionPath, At(("compute",), "attention")]
     layer_loop: Annotated[Literal["scan", "unrolled"], At(("compute",), "layers")]
     remat: Annotated[Literal["none", "all_but_products", "all"], At(("compute",), "remat")]
 

@@ -379,13 +379,16 @@ class Head(Spec):
     """Multiply the logits, their bias included, by this number."""
 
 
+AttentionPath = Literal["auto", "reference", "flash", "xla", "cudnn"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compute(Spec):
     """How the function is computed; these change only rounding, speed and memory."""
 
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """dtype of matrix products. None: the dtype of the parameters. Norms, softmax and loss use at least float32."""
-    attention: Literal["auto", "reference", "flash", "xla", "cudnn"] = "auto"
+    attention: AttentionPath = "auto"
     """reference: step by step, with all weights in memory. flash: in blocks, by kernels for TPUs and GPUs, with the
     same weights dropped. auto: flash for long sentences on TPUs and GPUs, reference otherwise. xla, cudnn:
     jax.nn.dot_product_attention, which drops no weights."""

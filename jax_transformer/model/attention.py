@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jax_transformer.config import positions, specs
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.specs import Stack
 from jax_transformer.model import flash
 from jax_transformer.model.distances import RelativeBias, RelativeVectors, Vectors
 from jax_transformer.model.dropout import Site, fold
@@ -87,29 +88,30 @@ class Attention(nnx.Module):
         or vectors of its own, which replace the stack's.
     """
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, name: str) -> None:
-        self.config = config
-        features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
-        groups, values = (stack.num_kv_heads, stack.head_dim), (stack.num_kv_heads, stack.value_dim)
+    def __init__(
+        self, config: TransformerConfig, stack: Stack, part: specs.Attention, keys: KeyStream, name: str
+    ) -> None:
+        self.part, self.rotary = part, _rotary_of(stack)
+        self.how = Computation.of(config, stack, part)
+        shape, features, use_bias = part.shape(stack.d_model), (stack.d_model,), part.bias
+        heads, contexts = (shape.num_heads, shape.head_dim), (shape.num_heads, shape.value_dim)
+        groups, values = (shape.num_kv_heads, shape.head_dim), (shape.num_kv_heads, shape.value_dim)
         self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
         self.key = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
         self.value = Projection(config, features, values, keys, use_bias=use_bias, role="query_key_value")
-        if config.attention_output:
-            contexts = stack.num_heads, stack.value_dim
-            self.output = Projection(
-                config, contexts, features, keys, use_bias=config.attention_output_bias, wide="inputs"
-            )
-        if config.query_key_norm:
-            self.query_norm, self.key_norm = Norm(config, stack.head_dim), Norm(config, stack.head_dim)
-        if config.head_scale:
-            self.head_scale = HeadScale(stack.num_heads)
-        if name in config.normed_contexts:
-            self.context_norm = Norm(config, stack.num_heads * stack.value_dim, "width")
-        own_distances = config.relative_bias_per_layer and name == "self_attention"
-        if own_distances and stack.position_kind == "relative_bias":
-            self.relative_bias = RelativeBias(config, stack, keys)
-        if own_distances and stack.position_kind == "relative_vectors":
-            self.relative_vectors = RelativeVectors(config, stack, keys)
+        if part.output:
+            self.output = Projection(config, contexts, features, keys, use_bias=part.output_bias, wide="inputs")
+        if part.query_key_norm:
+            self.query_norm, self.key_norm = Norm(stack, shape.head_dim), Norm(stack, shape.head_dim)
+        if part.head_scale:
+            self.head_scale = HeadScale(shape.num_heads)
+        if part.context_norm:
+            self.context_norm = Norm(stack, shape.num_heads * shape.value_dim, "width")
+        kind = stack.positions if name == "self_attention" else None
+        if isinstance(kind, positions.RelativeBias) and kind.per_layer:
+            self.relative_bias = RelativeBias(kind, stack, keys)
+        if isinstance(kind, positions.RelativeVectors) and kind.per_layer:
+            self.relative_vectors = RelativeVectors(kind, stack, keys)
 
     def __call__(self, x: jax.Array, y: jax.Array, terms: AttentionTerms, scope: Scope) -> jax.Array:
         """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
@@ -124,22 +126,22 @@ class Attention(nnx.Module):
         if hasattr(self, "relative_vectors"):
             terms = terms._replace(vectors=self.relative_vectors(y.shape[1], None, heads.key.dtype))
 
-        context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, W]
-        if self.config.head_scale:
+        context = scope.tap("context", attend(self.how, heads, terms, scope))  # [B, Q, N, W]
+        if self.part.head_scale:
             context = scope.tap("scaled_context", self.head_scale(context))
         if hasattr(self, "context_norm"):
             context = scope.tap("normed_context", normed_together(self.context_norm, context))
-        return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
+        return scope.tap("output", self.output(context) if self.part.output else merge_heads(context))
 
     def _placed(self, heads: Heads, rotation: Rotation | None, scope: Scope) -> Heads:
         """Returns the heads with queries and keys normed and rotated, if the config says so."""
         query, key, value = heads
-        if self.config.query_key_norm:
+        if self.part.query_key_norm:
             query = scope.tap("normed_query", self.query_norm(query))
             key = scope.tap("normed_key", self.key_norm(key))
-        if rotation is not None:
-            query = scope.tap("rotated_query", rotate(self.config, query, rotation.query))
-            key = scope.tap("rotated_key", rotate(self.config, key, rotation.key))
+        if rotation is not None and self.rotary is not None:
+            query = scope.tap("rotated_query", rotate(self.rotary, query, rotation.query))
+            key = scope.tap("rotated_key", rotate(self.rotary, key, rotation.key))
         return Heads(query, key, value)
 
 
@@ -153,22 +155,44 @@ def merge_heads(context: jax.Array) -> jax.Array:
     return context.reshape(*context.shape[:2], -1)
 
 
-def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+def _rotary_of(stack: Stack) -> positions.Rotary | None:
+    return stack.positions if isinstance(stack.positions, positions.Rotary) else None
+
+
+class Computation(NamedTuple):
+    """Holds how attention is computed."""
+
+    part: specs.Attention
+    path: specs.AttentionPath = "reference"
+    dropout_rate: float = 0.0
+    """Rate on attention weights."""
+
+    @classmethod
+    def of(cls, config: TransformerConfig, stack: Stack, part: specs.Attention) -> Computation:
+        """Returns how a model computes an attention of one of its stacks."""
+        return cls(part, config.compute.attention, stack.dropout.at("attention"))
+
+    def scale(self, head_dim: int) -> float:
+        """Returns the factor of the logits: the config's, or 1/sqrt(head_dim)."""
+        return 1.0 / math.sqrt(head_dim) if self.part.scale is None else self.part.scale
+
+
+def attend(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Returns the context [B, Q, N, W], computed on the path that the config names."""
-    path = config.attention_path
+    path = how.path
     if terms.vectors is not None:
         path = "reference"
     elif path == "auto":
         is_watched = scope.tap.record or scope.tap.intervenes
         path = "flash" if not is_watched and flash.is_better(heads.query, heads.key, terms.mask) else "reference"
     if path == "reference" or terms.exists is not None:
-        return reference_attention(config, heads.for_all_queries(), terms, scope)
+        return reference_attention(how, heads.for_all_queries(), terms, scope)
     if path == "flash":
-        return flash_path(config, heads.for_all_queries(), terms, scope)
-    return fused_attention(config, heads, terms)  # which knows heads for several queries
+        return flash_path(how, heads.for_all_queries(), terms, scope)
+    return fused_attention(how, heads, terms)  # which knows heads for several queries
 
 
-def reference_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Computes softmax(query · key · scale + bias) · value step by step, with logits and softmax in at least float32.
 
     Vectors of distances are added to the key, and to the value, of each query on its own.
@@ -181,9 +205,9 @@ def reference_attention(config: TransformerConfig, heads: Heads, terms: Attentio
     if terms.vectors is not None:
         by_distance = terms.vectors.keys
         logits = logits + jnp.einsum("BQNH,QKH->BNQK", heads.query, by_distance, preferred_element_type=wide)
-    logits = logits * attention_scale(config, heads.query.shape[-1])
-    weights = attention_weights(config, logits, terms, scope)
-    weights = scope.dropout(weights, attention_dropout_rate(config), Site.WEIGHTS).astype(heads.value.dtype)
+    logits = logits * how.scale(heads.query.shape[-1])
+    weights = attention_weights(how.part, logits, terms, scope)
+    weights = scope.dropout(weights, how.dropout_rate, Site.WEIGHTS).astype(heads.value.dtype)
     context = jnp.einsum("BNQK,BKNH->BQNH", weights, heads.value)
     if terms.vectors is None or terms.vectors.values is None:
         return context
@@ -191,44 +215,42 @@ def reference_attention(config: TransformerConfig, heads: Heads, terms: Attentio
 
 
 def attention_weights(
-    config: TransformerConfig, logits: jax.Array, terms: AttentionTerms, scope: Scope | None = None
+    part: specs.Attention, logits: jax.Array, terms: AttentionTerms, scope: Scope | None = None
 ) -> jax.Array:
     """Returns the softmax over the keys of scaled logits [B, N, Q, K], after bias and masks."""
     tap = (scope or Scope()).tap
     logits = logits if terms.bias is None else logits + terms.bias.astype(logits.dtype)
     if terms.mask is not None:
-        masked_value = jnp.finfo(logits.dtype).min if config.masked_value is None else config.masked_value
+        masked_value = jnp.finfo(logits.dtype).min if part.masked_value is None else part.masked_value
         logits = jnp.where(terms.mask, logits, jnp.asarray(masked_value, logits.dtype))
     if terms.exists is not None:
         logits = jnp.where(terms.exists, logits, -jnp.inf)
     return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
 
 
-def flash_path(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+def flash_path(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Computes the same context [B, Q, N, W] in blocks, with the same weights dropped."""
     context = flash.flash_attention(
         *heads.of_one_width(),
         mask=terms.mask,
         bias=terms.bias,
-        scale=attention_scale(config, heads.query.shape[-1]),
-        masked_value=config.masked_value,
-        dropout_rate=attention_dropout_rate(config),
+        scale=how.scale(heads.query.shape[-1]),
+        masked_value=how.part.masked_value,
+        dropout_rate=how.dropout_rate,
         dropout_key=fold(scope.dropout_key, Site.WEIGHTS),
     )
     return context[..., : heads.value.shape[-1]]
 
 
-def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms) -> jax.Array:
+def fused_attention(how: Computation, heads: Heads, terms: AttentionTerms) -> jax.Array:
     """Computes the same context [B, Q, N, W] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
 
     Raises:
       ValueError: the dtype is float64, which would be computed in float32; cuDNN without a GPU, or in float32.
     """
     if heads.query.dtype == jnp.float64:
-        raise ValueError(
-            f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'"
-        )
-    if config.attention_path == "cudnn" and (platform() != "gpu" or heads.query.dtype == jnp.float32):
+        raise ValueError(f"attention_path={how.path!r} computes in float32; float64 needs attention_path='reference'")
+    if how.path == "cudnn" and (platform() != "gpu" or heads.query.dtype == jnp.float32):
         raise ValueError(
             "attention_path='cudnn': expected an NVIDIA GPU and compute_dtype='bfloat16'; received "
             f"{heads.query.dtype} on a {platform()}; leave it to attention_path='auto'"
@@ -237,17 +259,7 @@ def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTer
         *heads.of_one_width(),
         bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),
         mask=terms.mask,
-        scale=attention_scale(config, heads.query.shape[-1]),
-        implementation="cudnn" if config.attention_path == "cudnn" else "xla",
+        scale=how.scale(heads.query.shape[-1]),
+        implementation="cudnn" if how.path == "cudnn" else "xla",
     )
     return context[..., : heads.value.shape[-1]]
-
-
-def attention_scale(config: TransformerConfig, head_dim: int) -> float:
-    """Returns the factor of the logits: the config's, or 1/sqrt(head_dim)."""
-    return 1.0 / math.sqrt(head_dim) if config.attention_scale is None else config.attention_scale
-
-
-def attention_dropout_rate(config: TransformerConfig) -> float:
-    """Returns the dropout rate of attention weights: its own if set, else the config's general rate."""
-    return config.dropout_rate if config.attention_dropout_rate is None else config.attention_dropout_rate

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config import positions
+from jax_transformer.config.specs import Stack
 from jax_transformer.model import initializers
 from jax_transformer.model.initializers import KeyStream
 
@@ -21,41 +21,40 @@ from jax_transformer.model.initializers import KeyStream
 class RelativeBias(nnx.Module):
     """Holds a bias [P, N] of the attention logits for every bucket of distances and every head."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
-        self.config, self.stack = config, stack
-        self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
+    def __init__(self, kind: positions.RelativeBias, stack: Stack, keys: KeyStream) -> None:
+        self.kind, self.is_causal = kind, stack.self_attention.causal
+        shape = (kind.buckets, stack.self_attention.num_heads)
+        self.embedding = nnx.Param(initializers.relative_bias(next(keys), shape, stack.d_model))
 
     def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
         """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T].
 
-        The length of an exported program may be a symbol. From relative_max_distance on, all distances share a bucket.
+        The length of an exported program may be a symbol. From max_distance on, all distances share a bucket.
         """
         offsets, reach = _offsets(length, column), length - 1
         if jax.export.is_symbolic_dim(length):
-            reach = self.config.relative_max_distance
+            reach = self.kind.max_distance
             offsets = jnp.clip(offsets, -reach, reach)
-        buckets = relative_buckets(self.config, self.stack.is_causal, reach + 1)
+        buckets = relative_buckets(self.kind, self.is_causal, reach + 1)
         by_distance = self.embedding[...][buckets]  # [2 R + 1, N], of distances from -R to R
-        factor = self.stack.relative_bias_factor
+        factor = self.kind.factor
         by_distance = by_distance if factor == 1.0 else by_distance * factor
         return jnp.moveaxis(by_distance[offsets + reach], 2, 0)[None]
 
 
-def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
+def relative_buckets(kind: positions.RelativeBias, is_causal: bool, length: int) -> np.ndarray:
     """Returns the buckets [2 length - 1] of the distances from 1 - length to length - 1 between a key and its query.
 
-    Half of a direction's buckets hold one distance each. The others divide the distances up to relative_max_distance
+    Half of a direction's buckets hold one distance each. The others divide the distances up to max_distance
     evenly on a logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
     """
     offsets = np.arange(1 - length, length)
-    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
+    buckets = kind.buckets if is_causal else kind.buckets // 2
     distances = np.maximum(-offsets, 0) if is_causal else np.abs(offsets)
     first = np.where(offsets > 0, 0 if is_causal else buckets, 0)
     exact = buckets // 2
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
-    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(
-        math.log(config.relative_max_distance / exact)
-    )
+    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(math.log(kind.max_distance / exact))
     far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
     return first + np.where(distances < exact, distances, np.minimum(far, buckets - 1))
 
@@ -95,11 +94,11 @@ class RelativeVectors(nnx.Module):
     """Holds vectors, [2 M + 1, H] of keys and [2 M + 1, W] of values, for the distances from -M to M between a key and
     its query, which all heads share."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
-        self.limit = config.relative_max_distance
-        self.keys = nnx.Param(initializers.relative_vectors(config, next(keys), stack.head_dim))
-        if config.relative_value_vectors:
-            self.values = nnx.Param(initializers.relative_vectors(config, next(keys), stack.value_dim))
+    def __init__(self, kind: positions.RelativeVectors, stack: Stack, keys: KeyStream) -> None:
+        self.limit, rows, heads = kind.max_distance, 2 * kind.max_distance + 1, stack.heads
+        self.keys = nnx.Param(initializers.relative_vectors(next(keys), (rows, heads.head_dim)))
+        if kind.values:
+            self.values = nnx.Param(initializers.relative_vectors(next(keys), (rows, heads.value_dim)))
 
     def __call__(self, length: int, column: jax.Array | None, dtype: jnp.dtype) -> Vectors:
         """Returns the vectors for `length` keys, of every query or of the one in `column`."""

@@ -16,7 +16,7 @@ def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
 
 def compute_dtype(config: TransformerConfig, parameter: jax.Array) -> jnp.dtype:
     """Returns the dtype in which this parameter is multiplied: the config's, or the parameter's own."""
-    return jnp.dtype(config.compute_dtype or parameter.dtype)
+    return jnp.dtype(config.compute.dtype or parameter.dtype)
 
 
 def keep_wide(parameter: jax.Array) -> jax.Array:

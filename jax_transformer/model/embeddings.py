@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.positions import Sinusoidal
+from jax_transformer.config.specs import Stack, Tokens
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dtypes import at_least_float32, compute_dtype
 from jax_transformer.model.initializers import KeyStream
@@ -17,17 +18,18 @@ from jax_transformer.model.sharding import constrain, divisor, width_shards
 class Embedding(nnx.Module):
     """Holds a table [V, D]; with tied weights it is the head's kernel too."""
 
-    def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, keys: KeyStream) -> None:
-        self.config, self.pad_id = config, pad_id
-        self.embedding = nnx.Param(initializers.embedding(config, next(keys), rows, pad_id))  # [V, D]
+    def __init__(self, config: TransformerConfig, tokens: Tokens, width: int, keys: KeyStream) -> None:
+        self.config, self.tokens = config, tokens
+        table = initializers.embedding(config, next(keys), (tokens.vocab_size, width), tokens.pad_id)
+        self.embedding = nnx.Param(table)  # [V, D]
 
     def __call__(self, ids: jax.Array, factor: float) -> jax.Array:
         """Returns the vectors [B, T, D] of ids [B, T], times the factor of the stack that reads them."""
         table = self.embedding[...]
         dtype = compute_dtype(self.config, table)
         vectors = constrain(_rows(table, ids).astype(dtype), "rows", None, None)  # [B, T, D]
-        if self.pad_id is not None and not self.config.trains_pad_embedding:
-            is_pad = jnp.equal(ids, self.pad_id)[..., None]  # [B, T, 1]
+        if not self.tokens.trains_pad:
+            is_pad = jnp.equal(ids, self.tokens.pad_id)[..., None]  # [B, T, 1]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
         if factor == 1.0:
             return vectors
@@ -46,6 +48,13 @@ def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
     return constrain(constrain(table, "width", "features")[ids], "groups", None, "features")
 
 
+class PositionTable(nnx.Module):
+    """Holds a trained table of positions [rows, D]."""
+
+    def __init__(self, config: TransformerConfig, shape: tuple[int, int], keys: KeyStream) -> None:
+        self.embedding = nnx.Param(initializers.embedding(config, next(keys), shape, None))
+
+
 class Constant(nnx.Variable[jax.Array]):
     """Holds an array that is saved with the parameters and never trained."""
 
@@ -54,13 +63,13 @@ class Constants(nnx.Module):
     """Holds the sinusoidal position tables [rows, D] and, if it is a buffer, the bias of the logits [V]."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        if config.encoder.position_kind == "sinusoidal":
-            self.encoder_positions = _position_table(config, config.encoder)
-        if config.decoder.position_kind == "sinusoidal":
-            self.decoder_positions = _position_table(config, config.decoder)
-        if config.head_bias == "buffer":
-            self.head_bias = Constant(jnp.zeros(config.target_vocab_size, jnp.float32))
+        if isinstance(config.encoder.positions, Sinusoidal):
+            self.encoder_positions = _position_table(config.encoder)
+        if isinstance(config.decoder.positions, Sinusoidal):
+            self.decoder_positions = _position_table(config.decoder)
+        if config.head.bias == "buffer":
+            self.head_bias = Constant(jnp.zeros(config.target.vocab_size, jnp.float32))
 
 
-def _position_table(config: TransformerConfig, stack: StackConfig) -> Constant:
-    return Constant(jnp.asarray(positions.sinusoid_table(config, stack), jnp.float32))
+def _position_table(stack: Stack) -> Constant:
+    return Constant(jnp.asarray(positions.sinusoid_table(stack), jnp.float32))

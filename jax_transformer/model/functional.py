@@ -205,9 +205,9 @@ def apply(
       >>> trace["decoder.layers.0.cross_attention.weights"].shape
       (1, 2, 3, 4)
     """
-    if return_trace and config.attention_path not in ("auto", "reference"):
+    if return_trace and config.compute.attention not in ("auto", "reference"):
         raise ValueError(
-            f"return_trace needs attention_path='auto' or 'reference'; received {config.attention_path!r}, which "
+            f"return_trace needs attention_path='auto' or 'reference'; received {config.compute.attention!r}, which "
             "returns no weights"
         )
     check_rows("apply", source_ids, decoder_input_ids)
@@ -410,7 +410,7 @@ def start_decoding(
             f"decoder_causal={config.decoder_causal}, decoder_padding={config.while_decoding().decoder_padding!r}, "
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
-    check_fits(config, config.decoder, "the decoder's input", (source_ids.shape[0], length))
+    check_fits(config.decoder, "the decoder's input", (source_ids.shape[0], length))
     return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
 
 

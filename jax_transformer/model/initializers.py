@@ -55,26 +55,25 @@ def bias(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_
     return jax.random.uniform(key, shape, jnp.float32, minval=-bound, maxval=bound)
 
 
-def embedding(config: TransformerConfig, key: jax.Array, rows: int, pad_id: int | None) -> jax.Array:
+def embedding(config: TransformerConfig, key: jax.Array, shape: tuple[int, int], pad_id: int | None) -> jax.Array:
     """Draws an embedding [rows, D] in float32; row pad_id is zero under policies that zero the pad row."""
-    width = config.d_model
+    rows, width = shape
     if config.initializer == "torch":
-        return jax.random.normal(key, (rows, width), jnp.float32)
+        return jax.random.normal(key, shape, jnp.float32)
     if config.initializer == "fairseq":
-        table = jax.random.normal(key, (rows, width), jnp.float32) / math.sqrt(width)
+        table = jax.random.normal(key, shape, jnp.float32) / math.sqrt(width)
         return table if pad_id is None else table.at[pad_id].set(0.0)
     # torch computes the fans of a matrix [rows, D] as in = D, out = rows
-    return kernel(config, key, (rows, width), fan_in=width, fan_out=rows)
+    return kernel(config, key, shape, fan_in=width, fan_out=rows)
 
 
-def relative_vectors(config: TransformerConfig, key: jax.Array, width: int) -> jax.Array:
+def relative_vectors(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Draws relative-position vectors [2 M + 1, H] as one matrix, from Xavier's uniform distribution under every policy
     (as tensor2tensor does)."""
-    rows = 2 * config.relative_max_distance + 1
-    bound = math.sqrt(6.0 / (rows + width))
-    return jax.random.uniform(key, (rows, width), jnp.float32, minval=-bound, maxval=bound)
+    bound = math.sqrt(6.0 / sum(shape))
+    return jax.random.uniform(key, shape, jnp.float32, minval=-bound, maxval=bound)
 
 
-def relative_bias(config: TransformerConfig, key: jax.Array, heads: int) -> jax.Array:
+def relative_bias(key: jax.Array, shape: tuple[int, int], d_model: int) -> jax.Array:
     """Draws relative-position biases [P, N] from N(0, 1/D), as T5 does, under every policy."""
-    return jax.random.normal(key, (config.relative_buckets, heads), jnp.float32) / math.sqrt(config.d_model)
+    return jax.random.normal(key, shape, jnp.float32) / math.sqrt(d_model)

@@ -78,14 +78,15 @@ def make_masks(
     config: TransformerConfig, source_ids: jax.Array, decoder_input_ids: jax.Array, segments: Segments = UNPACKED
 ) -> Masks:
     """Derives the training masks of source_ids [B, S] and decoder_input_ids [B, T]."""
-    source_is_real = source_ids != config.source_pad_id
-    target_is_real = decoder_input_ids != config.target_pad_id
+    of_encoder, of_decoder, of_cross = config.attentions
+    source_is_real = source_ids != config.source.pad_id
+    target_is_real = decoder_input_ids != config.target.pad_id
     decoder_is_real = decoder_input_ids != decoder_padding_id(config)
-    causal = causal_mask(decoder_input_ids.shape[1]) if config.decoder_causal else None
+    causal = causal_mask(decoder_input_ids.shape[1]) if of_decoder.causal else None
     source, target = segments
-    encoder_self = padding_mask(source_is_real, source_is_real, config.encoder_padding)
-    decoder_self = both(causal, padding_mask(decoder_is_real, decoder_is_real, config.decoder_padding))
-    cross = padding_mask(target_is_real, source_is_real, config.cross_padding)
+    encoder_self = padding_mask(source_is_real, source_is_real, of_encoder.padding)
+    decoder_self = both(causal, padding_mask(decoder_is_real, decoder_is_real, of_decoder.padding))
+    cross = padding_mask(target_is_real, source_is_real, of_cross.padding)
     return Masks(
         encoder_self=both(encoder_self, segment_mask(source, source)),
         decoder_self=both(decoder_self, segment_mask(target, target)),
@@ -95,4 +96,5 @@ def make_masks(
 
 def decoder_padding_id(config: TransformerConfig) -> int:
     """Returns the id that the decoder's self-attention treats as padding."""
-    return config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
+    own = config.decoder.self_attention.padding_id
+    return config.target.pad_id if own is None else own

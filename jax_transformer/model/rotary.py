@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.positions import Rotary
+from jax_transformer.config.specs import Stack
 from jax_transformer.model.dtypes import at_least_float32
 
 
@@ -28,33 +28,38 @@ class Rotation(NamedTuple):
     key: Angles
 
 
-def frequencies(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
+def rotates_cross_attention(stack: Stack) -> bool:
+    """Returns whether the positions of a decoder rotate cross-attention, too."""
+    return isinstance(stack.positions, Rotary) and stack.positions.cross_attention
+
+
+def frequencies(rotary: Rotary, head_dim: int) -> np.ndarray:
     """Returns the angle [R / 2] by which each pair turns from one position to the next, in float64."""
-    width = config.rotary_dim or stack.head_dim
-    return config.rotary_base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    width = rotary.dim or head_dim
+    return rotary.base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
 
-def angles(config: TransformerConfig, stack: StackConfig, numbers: jax.Array, dtype: jnp.dtype) -> Angles:
+def angles(rotary: Rotary, head_dim: int, numbers: jax.Array, dtype: jnp.dtype) -> Angles:
     """Returns the angles of position numbers [B or 1, T], computed in `dtype` or, if that is narrower, in float32."""
     wide = at_least_float32(dtype)
-    turned = numbers[..., None].astype(wide) * jnp.asarray(frequencies(config, stack), wide)
+    turned = numbers[..., None].astype(wide) * jnp.asarray(frequencies(rotary, head_dim), wide)
     return Angles(jnp.cos(turned), jnp.sin(turned))
 
 
-def rotate(config: TransformerConfig, x: jax.Array, by: Angles) -> jax.Array:
+def rotate(rotary: Rotary, x: jax.Array, by: Angles) -> jax.Array:
     """Returns heads x [B, T, N, H] with their first R features rotated, in the dtype of x.
 
-    The pairs are neighbours, or feature i and feature i + R / 2, as `config.position_layout` says.
+    The pairs are neighbours, or feature i and feature i + R / 2, as the layout says.
     """
     cosine, sine = (array[:, :, None, :] for array in by)  # [B or 1, T, 1, R / 2]
     width = 2 * cosine.shape[-1]
     wide = x[..., :width].astype(jnp.promote_types(x.dtype, cosine.dtype))
-    if config.position_layout == "halves":
+    if rotary.layout == "halves":
         first, second = jnp.split(wide, 2, axis=-1)
     else:
         first, second = wide[..., 0::2], wide[..., 1::2]
     turned = first * cosine - second * sine, second * cosine + first * sine
-    if config.position_layout == "halves":
+    if rotary.layout == "halves":
         rotated = jnp.concatenate(turned, axis=-1)
     else:
         rotated = jnp.stack(turned, axis=-1).reshape(wide.shape)

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jax_transformer.config import specs
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.positions import Alibi, Learned, RelativeBias, RelativeVectors, Rotary, Table
 from jax_transformer.model import distances, flash, positions, rotary
 from jax_transformer.model.attention import AttentionTerms
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import at_least_float32, compute_dtype
-from jax_transformer.model.embeddings import Embedding
+from jax_transformer.model.embeddings import PositionTable
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.norms import Factor, Norm
@@ -38,25 +39,26 @@ class Stack(nnx.Module):
     def __init__(
         self,
         config: TransformerConfig,
-        stack: StackConfig,
+        stack: specs.Stack,
         make_layer: Callable[[TransformerConfig, KeyStream], Layer],
         keys: KeyStream,
     ) -> None:
         self.config, self.stack, self.is_decoder = config, stack, make_layer is DecoderLayer
-        count = 1 if config.share_layers else stack.num_layers
+        count = 1 if stack.share_layers else stack.num_layers
         self.layers = stack_layers(lambda keys: make_layer(config, keys), count, keys)
-        if stack.position_kind == "learned":
-            self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
-        if config.learned_position_scale and stack.has_table:
+        kind = stack.positions
+        if isinstance(kind, Learned):
+            self.positions = PositionTable(config, (positions.table_rows(stack), stack.d_model), keys)
+        if isinstance(kind, Table) and kind.learned_scale:
             self.position_scale = Factor(1.0)
-        if stack.position_kind == "relative_bias" and not config.relative_bias_per_layer:
-            self.relative_bias = distances.RelativeBias(config, stack, keys)
-        if stack.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
-            self.relative_vectors = distances.RelativeVectors(config, stack, keys)
+        if isinstance(kind, RelativeBias) and not kind.per_layer:
+            self.relative_bias = distances.RelativeBias(kind, stack, keys)
+        if isinstance(kind, RelativeVectors) and not kind.per_layer:
+            self.relative_vectors = distances.RelativeVectors(kind, stack, keys)
         if stack.embedding_norm != "none":
-            self.embedding_norm = Norm(config)
+            self.embedding_norm = Norm(stack)
         if stack.final_norm:
-            self.final_norm = Norm(config)
+            self.final_norm = Norm(stack)
 
     def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, scope: Scope) -> jax.Array:
         """Returns token vectors [B, T, D] plus the rows `numbers` of the position table, after norm and dropout.
@@ -67,22 +69,20 @@ class Stack(nnx.Module):
         x = scope.tap("token_embedding", vectors)  # [B, T, D]
         if self.stack.embedding_norm == "before_positions":
             x = self.embedding_norm(x)
-        table = self.positions.embedding[...] if self.stack.position_kind == "learned" else table
+        table = self.positions.embedding[...] if hasattr(self, "positions") else table
         if table is not None:
             rows = gather(table, None, "features")[numbers].astype(x.dtype)  # [B, T, D], or 1 for B or T
             x = x + self._scaled(scope.tap("positions", rows))
         if self.stack.embedding_norm == "after_positions":
             x = self.embedding_norm(x)
-        rate = self.config.embedding_dropout_rate
-        rate = self.config.dropout_rate if rate is None else rate
-        x = scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
+        x = scope.dropout(scope.tap("embedding", x), self.stack.dropout.at("embedding"), Site.EMBEDDING)
         return constrain(x, "rows", None, None)
 
     def _scaled(self, positions: jax.Array) -> jax.Array:
         """Returns rows of the position table, [B, T, D] or broadcastable to it, as they are added."""
-        factor = self.config.position_factor
+        factor = self.stack.positions.factor if isinstance(self.stack.positions, Table) else 1.0
         positions = positions if factor == 1.0 else positions * factor
-        return self.position_scale(positions) if self.config.learned_position_scale else positions
+        return self.position_scale(positions) if hasattr(self, "position_scale") else positions
 
     def position_terms(self, places: positions.Places, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
         """Returns what positions add to the self-attention of every layer, without what each layer has of its own.
@@ -90,14 +90,15 @@ class Stack(nnx.Module):
         Args:
           dtype: that of the token vectors.
         """
-        if self.stack.position_kind == "rotary":
-            angles = rotary.angles(self.config, self.stack, places.numbers, dtype)
+        kind, attention = self.stack.positions, self.stack.self_attention
+        if isinstance(kind, Rotary):
+            angles = rotary.angles(kind, self.stack.head_dim, places.numbers, dtype)
             return AttentionTerms(rotation=rotary.Rotation(angles, angles))
         if hasattr(self, "relative_vectors"):
             return AttentionTerms(vectors=self.relative_vectors(places.length, places.column, dtype))
-        if self.stack.position_kind == "alibi":
+        if isinstance(kind, Alibi):
             wide = at_least_float32(dtype)
-            bias = distances.alibi_bias(self.stack.num_heads, places.length, places.column, wide)
+            bias = distances.alibi_bias(attention.num_heads, places.length, places.column, wide)
         elif hasattr(self, "relative_bias"):
             bias = self.relative_bias(places.length, places.column)
         else:
@@ -113,11 +114,11 @@ class Stack(nnx.Module):
         def run_layer(x: jax.Array, layer_parameters: Any, index: jax.Array | int, tap: Tap) -> jax.Array:
             return call(nnx.merge(graph, layer_parameters), x, Scope(tap, fold(layers_key, index)))
 
-        loop = self._scan if self.config.layer_loop == "scan" and not scope.tap.intervenes else self._unroll
+        loop = self._scan if self.config.compute.layers == "scan" and not scope.tap.intervenes else self._unroll
         return self.finish(loop(x, parameters, run_layer, scope.tap), scope)
 
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
-        is_shared = self.config.share_layers
+        is_shared = self.stack.share_layers
         has_axis = self.is_decoder and platform() == "gpu" and not is_shared
         of_all = jax.tree.map(jnp.asarray, layer_slice(parameters, 0)) if is_shared else None
 
@@ -146,26 +147,26 @@ class Stack(nnx.Module):
             run: Callable[..., jax.Array] = partial(run_layer, index=i, tap=tap.scope(f"layers.{i}"))
             if not (tap.record or tap.intervenes):  # a tapped activation can't leave a rematerialised function
                 run = rematerialise(self.config, run)
-            x = run(x, layer_slice(parameters, 0 if self.config.share_layers else i))
+            x = run(x, layer_slice(parameters, 0 if self.stack.share_layers else i))
         return x
 
     def finish(self, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the stack's output [B, T, D]: x after the final norm, if there is one, and dropout."""
         x = self.final_norm(x) if self.stack.final_norm else x
-        return scope.dropout(scope.tap("output", x), self.config.output_dropout_rate, Site.OUTPUT)
+        return scope.dropout(scope.tap("output", x), self.stack.dropout.output, Site.OUTPUT)
 
 
 def rematerialise(
     config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True
 ) -> Callable[..., Any]:
-    """Returns `run_layer` such that its backward pass recomputes what `config.remat` names (Chen et al. 2016)."""
-    if config.remat == "none":
+    """Returns `run_layer` such that its backward pass recomputes what `remat` names (Chen et al. 2016)."""
+    if config.compute.remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
     products = policies.save_from_both_policies(
         policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(flash.SAVED)
     )
-    policy = None if config.remat == "all" else products
+    policy = None if config.compute.remat == "all" else products
     return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)
 
 

@@ -8,21 +8,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jax_transformer.config.plan import SublayerName
 from jax_transformer.model.attention import (
     Attention,
     AttentionTerms,
-    attention_scale,
     attention_weights,
     merge_heads,
     normed_together,
 )
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
-from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
-from jax_transformer.model.layers import DecoderLayer, Layer, Sublayer
+from jax_transformer.model.layers import Call, DecoderLayer, Layer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
-from jax_transformer.model.rotary import Angles, rotate
+from jax_transformer.model.rotary import Angles, rotate, rotates_cross_attention
 from jax_transformer.model.scope import Scope
 
 
@@ -30,12 +29,12 @@ class StepAttention(nnx.Module):
     """Attends from the tokens of K beams to cached keys and values; self- and cross-attention build on it."""
 
     def __init__(self, attention: Attention) -> None:
-        self.config = attention.config
-        if attention.config.attention_output:
+        self.how, self.part, self.rotary = attention.how, attention.part, attention.rotary
+        if self.part.output:
             self.output = StepProjections([attention.output])
-        if attention.config.query_key_norm:
+        if self.part.query_key_norm:
             self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
-        if attention.config.head_scale:
+        if self.part.head_scale:
             self.head_scale = attention.head_scale
         if hasattr(attention, "context_norm"):
             self.context_norm = attention.context_norm
@@ -57,25 +56,25 @@ class StepAttention(nnx.Module):
         if terms.vectors is not None:
             products = jnp.einsum("BGQH,TH->BGQT", query, terms.vectors.keys[0], preferred_element_type=wide)
             logits = logits + products.reshape(logits.shape)
-        weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), terms)
+        weights = attention_weights(self.part, logits * self.how.scale(query.shape[-1]), terms)
         weights = weights.reshape(*query.shape[:-1], -1).astype(values.dtype)
         context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
         if terms.vectors is not None and terms.vectors.values is not None:
             context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
         context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
-        context = self.head_scale(context) if self.config.head_scale else context
+        context = self.head_scale(context) if self.part.head_scale else context
         context = normed_together(self.context_norm, context) if hasattr(self, "context_norm") else context
-        return self.output(context) if self.config.attention_output else merge_heads(context)
+        return self.output(context) if self.part.output else merge_heads(context)
 
     def placed_query(self, query: jax.Array, angles: Angles | None) -> jax.Array:
         """Returns queries [B, K, N, H] normed and rotated, if the config says so."""
-        query = self.query_norm(query) if self.config.query_key_norm else query
-        return query if angles is None else rotate(self.config, query, angles)
+        query = self.query_norm(query) if self.part.query_key_norm else query
+        return query if angles is None or self.rotary is None else rotate(self.rotary, query, angles)
 
     def placed_key(self, key: jax.Array, angles: Angles | None) -> jax.Array:
         """Returns keys [B, T, G, H] normed and rotated, if the config says so."""
-        key = self.key_norm(key) if self.config.query_key_norm else key
-        return key if angles is None else rotate(self.config, key, angles)
+        key = self.key_norm(key) if self.part.query_key_norm else key
+        return key if angles is None or self.rotary is None else rotate(self.rotary, key, angles)
 
 
 class StepSelfAttention(StepAttention):
@@ -151,13 +150,13 @@ class StepLayer(Layer):
     """Rearranges a DecoderLayer's parameters for decoding; the DecoderLayer can't be used afterwards."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self.config, self.stack = layer.config, layer.stack
+        self.stack = layer.stack
         for name, part in vars(layer).items():
             if name.endswith(("_norm", "_scale")):
                 setattr(self, name, part)
         self.self_attention = StepSelfAttention(layer.self_attention)
         self.cross_attention = StepCrossAttention(layer.cross_attention)
-        if self.config.feed_forward:
+        if self.stack.feed_forward is not None:
             self.feed_forward = layer.feed_forward
             for name, part in list(vars(self.feed_forward).items()):
                 if isinstance(part, Projection):
@@ -173,7 +172,7 @@ class StepLayer(Layer):
           state: already counts these tokens in (`DecoderState.written`).
           terms: what positions add to self-attention (`Stack.position_terms`).
         """
-        angles = terms.rotation.query if terms.rotation and self.config.rotary_cross_attention else None
+        angles = terms.rotation.query if terms.rotation and rotates_cross_attention(self.stack) else None
         written = cache
 
         def attend_self(h: jax.Array, _: Scope) -> jax.Array:
@@ -181,13 +180,13 @@ class StepLayer(Layer):
             y, written = self.self_attention(h, cache, state, terms)
             return y
 
-        sublayers: dict[Site, Sublayer] = {
-            Site.SELF_ATTENTION: attend_self,
-            Site.CROSS_ATTENTION: lambda h, _: self.cross_attention(h, cache, state.cross_mask, angles),
+        calls: dict[SublayerName, Call] = {
+            "self_attention": attend_self,
+            "cross_attention": lambda h, _: self.cross_attention(h, cache, state.cross_mask, angles),
         }
-        if self.config.feed_forward:
-            sublayers[Site.FEED_FORWARD] = self.feed_forward
-        return self.apply(x, sublayers, Scope()), written
+        if self.stack.feed_forward is not None:
+            calls["feed_forward"] = self.feed_forward
+        return self.apply(x, calls, Scope()), written
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:

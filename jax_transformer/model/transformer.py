@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
 from jax_transformer.model import initializers, positions, rotary
 from jax_transformer.model.attention import AttentionTerms
 from jax_transformer.model.decoder_state import DecoderState, empty_state
@@ -40,23 +41,24 @@ class Transformer(nnx.Module):
         self.config = config
         self.constants = Constants(config)
         if config.share_embeddings:
-            self.shared_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, keys)
+            self.shared_embedding = Embedding(config, config.target, config.decoder.d_model, keys)
         else:
-            self.source_embedding = Embedding(config, config.source_vocab_size, config.source_pad_id, keys)
-            self.target_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, keys)
+            self.source_embedding = Embedding(config, config.source, config.encoder.d_model, keys)
+            self.target_embedding = Embedding(config, config.target, config.decoder.d_model, keys)
         self.encoder = Stack(config, config.encoder, EncoderLayer, keys)
         self.decoder = Stack(config, config.decoder, DecoderLayer, keys)
-        features, vocabulary, use_bias = (config.d_model,), (config.target_vocab_size,), config.head_bias == "parameter"
-        if not config.tie_head:
+        features, vocabulary = (config.decoder.d_model,), (config.target.vocab_size,)
+        use_bias = config.head.bias == "parameter"
+        if not config.head.tied:
             self.head = Projection(config, features, vocabulary, keys, use_bias=use_bias, role="head")
         elif use_bias:
-            self.head_bias = nnx.Param(initializers.bias(config, next(keys), vocabulary, config.d_model))
+            self.head_bias = nnx.Param(initializers.bias(config, next(keys), vocabulary, *features))
 
     def encode(self, source_ids: jax.Array, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
         """Returns the encoder's output [B, S, D] for source_ids [B, S] and, of packed rows, their segments [B, S]."""
-        positions.check_fits(self.config, self.config.encoder, "source_ids", source_ids.shape)
+        positions.check_fits(self.config.encoder, "source_ids", source_ids.shape)
         scope = scope(Site.ENCODER)
-        numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id, segments)
+        numbers = positions.position_numbers(self.config.encoder, source_ids, self.config.source.pad_id, segments)
         table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
         vectors = table(source_ids, self.config.encoder.embedding_factor)
         places = positions.Places(numbers, source_ids.shape[1])
@@ -74,9 +76,11 @@ class Transformer(nnx.Module):
     ) -> jax.Array:
         """Returns the decoder's output [B, T, D] for decoder_input_ids [B, T] and, of packed rows, their segments
         [B, T]."""
-        positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
+        positions.check_fits(self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         scope = scope(Site.DECODER)
-        numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id, segments)
+        numbers = positions.position_numbers(
+            self.config.decoder, decoder_input_ids, self.config.target.pad_id, segments
+        )
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
         of_self = self.decoder.position_terms(places, vectors.dtype, scope)
@@ -91,10 +95,11 @@ class Transformer(nnx.Module):
     def _source_angles(self, source: Source) -> rotary.Angles | None:
         """Returns the angles that rotate the keys of cross-attention; None if nothing does."""
         config = self.config
-        if not config.rotary_cross_attention:
+        kind = config.decoder.positions
+        if not isinstance(kind, Rotary) or not kind.cross_attention:
             return None
-        numbers = positions.position_numbers(config, source.ids, config.source_pad_id, source.segments)
-        return rotary.angles(config, config.decoder, numbers, source.output.dtype)
+        numbers = positions.position_numbers(config.decoder, source.ids, config.source.pad_id, source.segments)
+        return rotary.angles(kind, config.decoder.head_dim, numbers, source.output.dtype)
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """Returns the logits [B, T, V] of x [B, T, D]."""
@@ -107,24 +112,24 @@ class Transformer(nnx.Module):
 
         They include the head's scale and the factor of the logits, if the config has them.
         """
-        kernel = self._target_embedding.embedding[...].T if self.config.tie_head else self.head.kernel[...]
-        kernel = kernel / math.sqrt(self.config.d_model) if self.config.scale_head else kernel
-        bias, factor = self._head_bias(), self.config.logits_factor
+        kernel = self._target_embedding.embedding[...].T if self.config.head.tied else self.head.kernel[...]
+        kernel = kernel / math.sqrt(self.config.decoder.d_model) if self.config.head.scales_input else kernel
+        bias, factor = self._head_bias(), self.config.head.factor
         if factor == 1.0:
             return kernel, bias
         return kernel * factor, None if bias is None else bias * factor
 
     def _head_bias(self) -> jax.Array | None:
-        if self.config.head_bias == "none":
+        if self.config.head.bias == "none":
             return None
-        if self.config.head_bias == "buffer":
+        if self.config.head.bias == "buffer":
             return jax.lax.stop_gradient(self.constants.head_bias[...])
-        return (self.head_bias if self.config.tie_head else self.head.bias)[...]
+        return (self.head_bias if self.config.head.tied else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
         """Returns the parameters of each decoder layer, rearranged for `StepLayer`; if all share them, of one."""
         graph, parameters = nnx.split(self.decoder.layers)
-        count = 1 if self.config.share_layers else self.config.num_decoder_layers
+        count = 1 if self.config.decoder.share_layers else self.config.decoder.num_layers
         slices = [layer_slice(parameters, i) for i in range(count)]
         return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
 
@@ -137,11 +142,12 @@ class Transformer(nnx.Module):
           encoder_output: [B, S, D], computed from source_ids [B, S].
           layers: the result of `decoder_layers`, or None to compute it here.
         """
-        source_is_real = source_ids != self.config.source_pad_id  # [B, S]
+        source_is_real = source_ids != self.config.source.pad_id  # [B, S]
         steps, angles = self._steps(layers), self._source_angles(Source(encoder_output, source_ids))
         cross = [step.cross_attention.keys_and_values(encoder_output, angles) for step in steps]
-        cross *= self.config.num_decoder_layers // len(steps)
-        covers_keys = self.config.while_decoding().cross_padding == "keys"
+        cross *= self.config.decoder.num_layers // len(steps)
+        _, _, cross_attention = self.config.while_decoding().attentions
+        covers_keys = cross_attention.padding == "keys"
         return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
 
     def decode_step(
@@ -152,15 +158,17 @@ class Transformer(nnx.Module):
         Args:
           layers: the result of `decoder_layers`, or None to compute it here.
         """
-        is_real = ids != self.config.target_pad_id  # [B, K]: counted by positions
-        hides_pads = self.config.while_decoding().decoder_padding == "keys"
+        is_real = ids != self.config.target.pad_id  # [B, K]: counted by positions
+        _, attention, _ = self.config.while_decoding().attentions
+        hides_pads = attention.padding == "keys"
         attendable = ids != decoder_padding_id(self.config) if hides_pads else jnp.ones_like(is_real)
         state = state.written(is_real, attendable)
+        index, offset = positions.numbering(self.config.decoder)
         numbers = {
             "column": state.position[None, None],
             "batch_row": jnp.arange(ids.shape[0])[:, None],
             "non_pad_count": state.real_count * is_real,
-        }[self.config.position_index] + self.config.position_offset
+        }[index] + offset
         vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, Scope())  # [B, K, D]
         places = positions.Places(numbers, state.length, state.position)

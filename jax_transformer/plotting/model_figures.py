@@ -125,7 +125,7 @@ def _position_table(
             "learned positions are part of a model's weights: expected a model directory, or a run directory with one "
             "in it"
         )
-    return sinusoid_table(config, own)
+    return sinusoid_table(own)
 
 
 def _integer_ticks(axes: Axes) -> None:

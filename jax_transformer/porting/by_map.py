@@ -166,9 +166,7 @@ def computed_positions(names: NameMap, config: TransformerConfig) -> dict[str, n
     paths = {
         f"constants/{name}_positions": stack for name, stack in stacks.items() if stack.position_kind == "sinusoidal"
     }
-    return {
-        path: sinusoid_table(config, stack).astype(np.float32) for path, stack in paths.items() if path not in named
-    }
+    return {path: sinusoid_table(stack).astype(np.float32) for path, stack in paths.items() if path not in named}
 
 
 # --- the config

@@ -39,7 +39,7 @@ def other_tables(config: TransformerConfig, params: Mapping[str, Any]) -> list[O
         if table is None or stack.position_kind != "sinusoidal":
             continue
         roundoff = NARROWEST.get(np.asarray(table).dtype.itemsize, 2.0**-24)
-        held, formula = np.asarray(table, np.float64), sinusoid_table(config, stack)
+        held, formula = np.asarray(table, np.float64), sinusoid_table(stack)
         rows = np.arange(len(formula))[:, None]
         apart = np.nan_to_num(np.abs(held - formula), nan=np.inf)
         if (apart > roundoff * (ANGLE_ROUNDINGS * rows + VALUE_ROUNDINGS)).any():

@@ -95,7 +95,7 @@ def test_relative_buckets_are_t5s(buckets: int, most: int, is_causal: bool) -> N
     expected = T5Attention._relative_position_bucket(
         distances, bidirectional=not is_causal, num_buckets=buckets, max_distance=most
     )
-    np.testing.assert_array_equal(relative_buckets(config, is_causal, 3000), expected.numpy())
+    np.testing.assert_array_equal(relative_buckets(config.encoder.positions, is_causal, 3000), expected.numpy())
 
 
 def test_t5s_wide_norm_is_its_own_in_low_precision(folder: Path) -> None:

@@ -197,13 +197,14 @@ def causal_by_hand(w: Weights) -> torch.Tensor:
 
 def own_reference_path(w: Weights) -> jax.Array:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.model.attention import AttentionTerms, Heads, attend
+    from jax_transformer.model.attention import AttentionTerms, Computation, Heads, attend
     from jax_transformer.model.scope import Scope
 
     config = TransformerConfig(
         source_vocab_size=11, target_vocab_size=13, d_model=N * H, num_heads=N, d_ff=6, attention_path="reference"
     )
-    return attend(config, Heads(**w), AttentionTerms(jnp.asarray(SEEN)), Scope())
+    how = Computation.of(config, config.encoder, config.encoder.self_attention)
+    return attend(how, Heads(**w), AttentionTerms(jnp.asarray(SEEN)), Scope())
 
 
 # --- longer ways

@@ -123,4 +123,4 @@ def constants(config: TransformerConfig) -> dict[str, np.ndarray]:
     if config.position_kind != "sinusoidal":
         return {}
     stacks = {"encoder": config.encoder, "decoder": config.decoder}
-    return {f"constants/{name}_positions": sinusoid_table(config, stack) for name, stack in stacks.items()}
+    return {f"constants/{name}_positions": sinusoid_table(stack) for name, stack in stacks.items()}

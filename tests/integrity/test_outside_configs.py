@@ -130,7 +130,7 @@ def test_the_memory_is_that_of_the_machine_or_less(monkeypatch):
 def test_a_table_of_positions_that_fits_no_memory(monkeypatch):
     monkeypatch.setenv(VARIABLE, str(2**30))
     config = dataclasses.replace(TINY, max_length=10**7)
-    message = refusal(lambda: sinusoid_table(config, config.encoder))
+    message = refusal(lambda: sinusoid_table(config.encoder))
     assert "table of positions, 10,000,000 rows with d_model=8: expected to fit into 1.0 GiB" in message
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import attention, functional
-from jax_transformer.model.attention import AttentionTerms, Heads, fused_attention, reference_attention
+from jax_transformer.model.attention import AttentionTerms, Computation, Heads, fused_attention, reference_attention
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap
 
@@ -27,6 +27,10 @@ PLAIN = TransformerConfig(d_model=8, num_heads=N, dropout_rate=0.0)
 FUSED = dataclasses.replace(PLAIN, attention_path="xla")
 FLOAT32_ROUNDING = 1e-5
 """Relative to numbers of order 1: a few additions' worth."""
+
+
+def how(config: TransformerConfig) -> Computation:
+    return Computation.of(config, config.encoder, config.encoder.self_attention)
 
 
 def make_inputs(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,7 +60,7 @@ def reference(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, weights, context."""
     tap = Tap(record=True)
-    context = reference_attention(config, Heads(*inputs), AttentionTerms(mask, bias), Scope(tap))
+    context = reference_attention(how(config), Heads(*inputs), AttentionTerms(mask, bias), Scope(tap))
     return tuple(np.asarray(x) for x in (tap.trace["logits"], tap.trace["weights"], context))  # type: ignore[return-value]
 
 
@@ -110,12 +114,12 @@ def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path
     dtype, rounding = (np.float64, 1e-12) if is_reference else (np.float32, FLOAT32_ROUNDING)
     inputs, given = tuple(x.astype(dtype) for x in make_inputs()), MASKS[mask]
     is_masked = ~np.broadcast_to(given, (B, 1, Q, K)).any(axis=(1, 3))  # [B, Q]
-    context = np.asarray(path(config, Heads(*inputs), AttentionTerms(given), *scope))
+    context = np.asarray(path(how(config), Heads(*inputs), AttentionTerms(given), *scope))
     mean = np.broadcast_to(inputs[2].mean(axis=1)[:, None], context.shape)
     np.testing.assert_allclose(context[is_masked], mean[is_masked], rtol=rounding)
 
     def total(*inputs: Any) -> Any:
-        context = path(config, Heads(*inputs), AttentionTerms(given), *scope)
+        context = path(how(config), Heads(*inputs), AttentionTerms(given), *scope)
         return jnp.where(is_masked[:, :, None, None], context, 0.0).sum()
 
     to_query, to_key, to_value = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, inputs))
@@ -134,8 +138,10 @@ def value_and_gradients(
 
     def loss(*inputs: Any) -> Any:
         if config.attention_path == "reference":
-            return (reference_attention(config, Heads(*inputs), AttentionTerms(mask, bias), Scope()) * weights).sum()
-        return (fused_attention(config, Heads(*inputs), AttentionTerms(mask, bias)) * weights).sum()
+            return (
+                reference_attention(how(config), Heads(*inputs), AttentionTerms(mask, bias), Scope()) * weights
+            ).sum()
+        return (fused_attention(how(config), Heads(*inputs), AttentionTerms(mask, bias)) * weights).sum()
 
     value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(*(jnp.asarray(x, dtype) for x in inputs))
     return [np.asarray(x) for x in (value, *gradients)]
@@ -179,7 +185,7 @@ def test_cudnn_is_refused_where_it_isnt(platform: str, dtype: str, monkeypatch: 
     config = dataclasses.replace(PLAIN, attention_path="cudnn")
     heads = Heads(*(jnp.asarray(x, dtype) for x in make_inputs()))
     with pytest.raises(ValueError, match=f"expected an NVIDIA GPU and .*'bfloat16'; received {dtype} on a {platform}"):
-        fused_attention(config, heads, AttentionTerms())
+        fused_attention(how(config), heads, AttentionTerms())
 
 
 def test_the_whole_model_is_the_same_on_the_fused_path(
@@ -206,7 +212,7 @@ def test_scores_and_softmax_are_wide() -> None:
     number comes in."""
     inputs = tuple(jnp.asarray(x, jnp.bfloat16) for x in make_inputs())
     tap = Tap(record=True)
-    context = reference_attention(PLAIN, Heads(*inputs), AttentionTerms(MASKS["queries"]), Scope(tap))
+    context = reference_attention(how(PLAIN), Heads(*inputs), AttentionTerms(MASKS["queries"]), Scope(tap))
     assert (tap.trace["logits"].dtype, tap.trace["weights"].dtype, context.dtype) == (
         jnp.float32,
         jnp.float32,
@@ -223,8 +229,8 @@ def test_dropout_takes_whole_weights() -> None:
     value = np.broadcast_to(np.eye(K)[:, None, :], (B, K, N, K))  # the context is then the weights
     heads = Heads(query, key, value)
     dropping = Scope(dropout_key=jax.random.key(0))
-    kept = np.asarray(reference_attention(config, heads, AttentionTerms(), dropping))
-    weights = np.asarray(reference_attention(config, heads, AttentionTerms(), Scope()))
+    kept = np.asarray(reference_attention(how(config), heads, AttentionTerms(), dropping))
+    weights = np.asarray(reference_attention(how(config), heads, AttentionTerms(), Scope()))
     dropped = kept == 0
     assert 0.3 < dropped.mean() < 0.7
     np.testing.assert_allclose(kept[~dropped], 2 * weights[~dropped], rtol=1e-12)

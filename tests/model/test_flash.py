@@ -39,6 +39,10 @@ MASKS = {
 Path = Callable[[TransformerConfig, Heads, AttentionTerms, Scope], jax.Array]
 
 
+def how(config: TransformerConfig) -> attention.Computation:
+    return attention.Computation.of(config, config.encoder, config.encoder.self_attention)
+
+
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "INTERPRETED_BLOCKS", (8,))
@@ -67,8 +71,8 @@ def heads_of(queries: int, keys: int, features: int = H) -> Heads:
 
 def assert_same(config: TransformerConfig, mask: Any, bias: Any, heads: Heads, key: Any = None) -> None:
     mask = None if mask is None else jnp.asarray(mask)
-    expected = context_and_gradients(reference_attention, config, mask, bias, heads, key)
-    received = context_and_gradients(flash_path, config, mask, bias, heads, key)
+    expected = context_and_gradients(reference_attention, how(config), mask, bias, heads, key)
+    received = context_and_gradients(flash_path, how(config), mask, bias, heads, key)
     for one, other in zip(received, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
 
@@ -99,9 +103,9 @@ def test_blocks_that_no_query_needs_are_skipped() -> None:
     heads = heads_of(Q, K)
     poisoned = heads._replace(value=heads.value.at[:, 16:].set(jnp.nan))
     config = TransformerConfig(d_model=N * H, num_heads=N, dropout_rate=0.0)
-    context = flash_path(config, poisoned, AttentionTerms(mask), Scope())
-    np.testing.assert_array_equal(context, flash_path(config, heads, AttentionTerms(mask), Scope()))
-    assert np.isnan(flash_path(config, poisoned, AttentionTerms(mask.at[..., 0, 20].set(True)), Scope())).all()
+    context = flash_path(how(config), poisoned, AttentionTerms(mask), Scope())
+    np.testing.assert_array_equal(context, flash_path(how(config), heads, AttentionTerms(mask), Scope()))
+    assert np.isnan(flash_path(how(config), poisoned, AttentionTerms(mask.at[..., 0, 20].set(True)), Scope())).all()
 
 
 def test_spans() -> None:
@@ -121,10 +125,10 @@ def test_in_bfloat16_they_are_as_exact_as_the_reference_path() -> None:
     config = TransformerConfig(d_model=N * H, num_heads=N)
     heads = heads_of(Q, K)
     mask = jnp.asarray(MASKS["causal, with padding"])
-    exact = context_and_gradients(reference_attention, config, mask, None, heads)
+    exact = context_and_gradients(reference_attention, how(config), mask, None, heads)
     narrow = Heads(*(array.astype(jnp.bfloat16) for array in heads))
     received, reference = (
-        context_and_gradients(path, config, mask, None, narrow) for path in (flash_path, reference_attention)
+        context_and_gradients(path, how(config), mask, None, narrow) for path in (flash_path, reference_attention)
     )
     for one, other, right in zip(received, reference, exact, strict=True):
         errors = [np.sqrt(np.mean((array.astype(np.float64) - right) ** 2)) for array in (one, other)]
@@ -148,9 +152,9 @@ def test_narrow_products_keep_gradients_where_a_weight_is_nearly_one(monkeypatch
     config = TransformerConfig(d_model=N * H, num_heads=N)
     bias = jnp.asarray(np.broadcast_to(14.0 * np.eye(Q, K), (1, N, Q, K)))
     heads = heads_of(Q, K)
-    truth = context_and_gradients(reference_attention, config, None, bias, heads)
+    truth = context_and_gradients(reference_attention, how(config), None, bias, heads)
     narrow, narrow_bias = jax.tree.map(lambda array: array.astype(jnp.float32), (heads, bias))
-    received = context_and_gradients(flash_path, config, None, narrow_bias, narrow)
+    received = context_and_gradients(flash_path, how(config), None, narrow_bias, narrow)
     for one, right in zip(received, truth, strict=True):
         assert np.linalg.norm(one - right) <= 0.02 * np.linalg.norm(right)
 
@@ -185,7 +189,7 @@ def test_auto_takes_blocks_for_long_sentences_on_tpus_and_gpus(monkeypatch: pyte
         heads = Heads(*(jnp.zeros((1, length, 1, H), dtype) for _ in range(3)))
         config = TransformerConfig(d_model=H, num_heads=1)
         scope = Scope(Tap(recorded))
-        return str(attention.attend(config, heads, AttentionTerms(), scope))
+        return str(attention.attend(how(config), heads, AttentionTerms(), scope))
 
     for name in ("flash_path", "reference_attention"):
         monkeypatch.setattr(attention, name, lambda *_, name=name: name)
@@ -203,7 +207,7 @@ def test_masks_of_fewer_axes_and_of_single_heads(monkeypatch: pytest.MonkeyPatch
     assert_same(config, mask[0, 0], None, heads)
     by_head = jnp.asarray(np.random.default_rng(4).random((B, N, Q, K)) < 0.5)
     with pytest.raises(ValueError, match=r"expected a mask \[B, 1, Q, K\] for all heads; received \(2, 2, 21, 37\)"):
-        flash_path(config, heads, AttentionTerms(by_head), Scope())
+        flash_path(how(config), heads, AttentionTerms(by_head), Scope())
     monkeypatch.setattr(flash, "platform", lambda: "tpu")
     monkeypatch.setattr(flash, "FROM_TOKENS", {"tpu": 1})
     narrow = jnp.zeros((B, Q, N, H), jnp.float32), jnp.zeros((B, K, N, H), jnp.float32)
@@ -222,7 +226,7 @@ def test_float64_is_refused_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(flash, "platform", lambda: "gpu")
     config = TransformerConfig(d_model=N * H, num_heads=N)
     with pytest.raises(ValueError, match="'flash': expected float32 or narrower on a gpu; received float64"):
-        flash_path(config, heads_of(Q, K), AttentionTerms(), Scope())
+        flash_path(how(config), heads_of(Q, K), AttentionTerms(), Scope())
 
 
 def test_operations_of_the_kernels() -> None:

@@ -188,7 +188,11 @@ def feed_forward(config: TransformerConfig, parameters: Any, x: np.ndarray) -> n
     from jax_transformer.model.layers import FeedForward
     from jax_transformer.model.scope import Scope
 
-    graph, _ = nnx.split(nnx.eval_shape(lambda: FeedForward(config, config.encoder, KeyStream(jax.random.key(0)))))
+    graph, _ = nnx.split(
+        nnx.eval_shape(
+            lambda: FeedForward(config, config.encoder, config.encoder.feed_forward, KeyStream(jax.random.key(0)))
+        )
+    )
     return np.asarray(nnx.merge(graph, nnx.State(parameters))(x, Scope()))
 
 

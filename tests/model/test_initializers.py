@@ -83,14 +83,16 @@ def test_biases(policy: str) -> None:
 
 def test_embeddings() -> None:
     rows, key = 170, jax.random.key(1)
-    tables = {policy: np.asarray(initializers.embedding(config_of(policy), key, rows, 7)) for policy in POLICIES}
+    tables = {
+        policy: np.asarray(initializers.embedding(config_of(policy), key, (rows, FAN_IN), 7)) for policy in POLICIES
+    }
     assert_uniform(tables["xavier_uniform"], math.sqrt(6 / (FAN_IN + rows)))
     assert_uniform(tables["kaiming_uniform"], math.sqrt(6 / FAN_IN))
     assert_normal(tables["torch"], 1.0)
     assert all(tables[policy][7].any() for policy in ("xavier_uniform", "kaiming_uniform", "torch"))  # the pad row too
     assert not tables["fairseq"][7].any()
     assert_normal(np.delete(tables["fairseq"], 7, axis=0), FAN_IN**-0.5)
-    assert initializers.embedding(config_of("fairseq"), key, rows, None).any(axis=1).all()
+    assert initializers.embedding(config_of("fairseq"), key, (rows, FAN_IN), None).any(axis=1).all()
 
 
 # --- in a model

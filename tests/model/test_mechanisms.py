@@ -27,8 +27,10 @@ HEAD = TransformerConfig(d_model=4, num_heads=1, position_kind="rotary")
 
 def rotated(config: TransformerConfig, x: Any, numbers: Any) -> np.ndarray:
     """Of one head's features x [T, H] at these positions."""
-    by = rotary.angles(config, config.encoder, jnp.asarray(numbers)[None], jnp.dtype("float64"))
-    return np.asarray(rotary.rotate(config, jnp.asarray(x, jnp.float64)[None, :, None], by))[0, :, 0]
+    by = rotary.angles(
+        config.encoder.positions, config.encoder.head_dim, jnp.asarray(numbers)[None], jnp.dtype("float64")
+    )
+    return np.asarray(rotary.rotate(config.encoder.positions, jnp.asarray(x, jnp.float64)[None, :, None], by))[0, :, 0]
 
 
 # --- numbers by hand
@@ -162,6 +164,10 @@ def test_gradients_are_the_same_however_layers_run(
 SHARED = TransformerConfig(d_model=24, num_heads=6, num_kv_heads=2, dropout_rate=0.0)
 
 
+def how(config: TransformerConfig) -> attention.Computation:
+    return attention.Computation.of(config, config.encoder, config.encoder.self_attention)
+
+
 def heads_of(dtype: str = "float32", value_dim: int = 4) -> Heads:
     rng = np.random.default_rng(2)
     shapes = ((2, 17, 6, 4), (2, 17, 2, 4), (2, 17, 2, value_dim))
@@ -172,8 +178,8 @@ def heads_of(dtype: str = "float32", value_dim: int = 4) -> Heads:
 def test_other_paths_share_keys_and_take_alibis_biases(path: Any) -> None:
     mask = jnp.tril(jnp.ones((1, 1, 17, 17), bool))
     terms = AttentionTerms(mask, distances.alibi_bias(6, 17, None, jnp.dtype("float32")))
-    expected = attention.attend(SHARED, heads_of(), terms, Scope())
-    received = attention.attend(dataclasses.replace(SHARED, attention_path=path), heads_of(), terms, Scope())
+    expected = attention.attend(how(SHARED), heads_of(), terms, Scope())
+    received = attention.attend(how(SHARED.replace(attention_path=path)), heads_of(), terms, Scope())
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -184,7 +190,7 @@ def test_other_paths_take_values_of_another_width(path: Any, value_dim: int) -> 
     mask, heads = AttentionTerms(jnp.tril(jnp.ones((1, 1, 17, 17), bool))), heads_of(value_dim=value_dim)
 
     def loss(config: TransformerConfig, heads: Heads) -> tuple[jax.Array, jax.Array]:
-        context = attention.attend(config, heads, mask, Scope())
+        context = attention.attend(how(config), heads, mask, Scope())
         return jnp.sum(jnp.sin(context)), context
 
     both = jax.value_and_grad(loss, argnums=1, has_aux=True)
@@ -204,5 +210,5 @@ def test_auto_leaves_vectors_to_the_reference_path(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(attention, name, lambda *_, name=name: taken.append(name))
     vectors = distances.Vectors(jnp.zeros((17, 17, 4)), None)
     for terms in (AttentionTerms(), AttentionTerms(vectors=vectors)):
-        attention.attend(SHARED, heads_of(), terms, Scope())
+        attention.attend(how(SHARED), heads_of(), terms, Scope())
     assert taken == ["flash_path", "reference_attention"]

@@ -47,18 +47,18 @@ def expected_norm(name: str, x: np.ndarray, scale: np.ndarray, bias: np.ndarray,
 
 def make_norm(name: str, eps: float = 1e-5) -> Norm:
     """The variant with a random scale and bias, float64."""
-    norm = Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_eps=eps, **VARIANTS[name]))
+    norm = Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_eps=eps, **VARIANTS[name]).encoder)
     rng = np.random.default_rng(1)
-    if norm.config.norm_scale:
+    if norm.norm.scale:
         norm.scale = nnx.Param(jnp.asarray(1.0 + 0.5 * rng.standard_normal(WIDTH)))
-    if norm.config.norm_bias:
+    if norm.norm.bias:
         norm.bias = nnx.Param(jnp.asarray(rng.standard_normal(WIDTH)))
     return norm
 
 
 def parameters(norm: Norm) -> tuple[np.ndarray, np.ndarray]:
-    scale = np.asarray(norm.scale[...]) if norm.config.norm_scale else np.ones(WIDTH)
-    return scale, np.asarray(norm.bias[...]) if norm.config.norm_bias else np.zeros(WIDTH)
+    scale = np.asarray(norm.scale[...]) if norm.norm.scale else np.ones(WIDTH)
+    return scale, np.asarray(norm.bias[...]) if norm.norm.bias else np.zeros(WIDTH)
 
 
 @pytest.mark.parametrize("eps", [0.5, 1e-5, 1e-12])
@@ -137,7 +137,7 @@ def test_scales_may_be_stored_minus_one() -> None:
     """They begin at 0, and are added to 1."""
     x = jnp.asarray(np.random.default_rng(1).standard_normal((3, WIDTH)))
     plain, offset = (
-        Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_scale_offset=offset)) for offset in (0.0, 1.0)
+        Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_scale_offset=offset).encoder) for offset in (0.0, 1.0)
     )
     assert (plain.scale[...] == 1.0).all()
     assert (offset.scale[...] == 0.0).all()

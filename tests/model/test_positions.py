@@ -49,7 +49,7 @@ def test_a_table_is_its_formula(frequency: str, formula: Callable[[int, int, int
     expected = np.array([[formula(position, column, width) for column in range(width)] for position in range(rows)])
     if layout == "halves":
         expected = np.concatenate([expected[:, 0::2], expected[:, 1::2]], axis=1)
-    table = sinusoid_table(config, config.encoder)
+    table = sinusoid_table(config.encoder)
     assert table.dtype == np.float64
     np.testing.assert_allclose(table, expected, rtol=0, atol=1e-12)
 
@@ -58,18 +58,18 @@ def test_the_last_inclusive_pair_has_wavelength_10000() -> None:
     config = TransformerConfig(
         d_model=8, num_heads=2, max_length=5, position_frequency="inclusive", position_layout="halves"
     )
-    assert sinusoid_table(config, config.encoder)[4, 3] == pytest.approx(math.sin(4 / 10000), rel=1e-12)
+    assert sinusoid_table(config.encoder)[4, 3] == pytest.approx(math.sin(4 / 10000), rel=1e-12)
     narrow = TransformerConfig(d_model=2, num_heads=1, max_length=5, position_frequency="inclusive")
-    assert np.isfinite(sinusoid_table(narrow, narrow.encoder)).all()  # one pair: nothing to divide by
+    assert np.isfinite(sinusoid_table(narrow.encoder)).all()  # one pair: nothing to divide by
 
 
 def test_each_stack_has_as_many_rows_as_it_may_need() -> None:
     config = TransformerConfig(d_model=8, num_heads=2, max_length=5, decoder_max_length=7)
-    assert (table_rows(config, config.encoder), table_rows(config, config.decoder)) == (5, 7)
+    assert (table_rows(config.encoder), table_rows(config.decoder)) == (5, 7)
     config = dataclasses.replace(config, position_offset=2, position_index="non_pad_count")
-    assert (table_rows(config, config.encoder), table_rows(config, config.decoder)) == (8, 10)
+    assert (table_rows(config.encoder), table_rows(config.decoder)) == (8, 10)
     full = np.full((1, 7), 5)  # the largest number is the last row
-    assert position_numbers(config, full, pad_id=0).max() == 9
+    assert position_numbers(config.encoder, full, pad_id=0).max() == 9
 
 
 # --- numbers
@@ -77,13 +77,13 @@ def test_each_stack_has_as_many_rows_as_it_may_need() -> None:
 
 def test_a_column_is_numbered_by_its_place() -> None:
     config = TransformerConfig(position_offset=3)
-    numbers = np.broadcast_to(position_numbers(config, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
+    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
     assert numbers.tolist() == [[3, 4, 5], [3, 4, 5]]
 
 
 def test_a_batch_row_is_numbered_by_its_place_in_the_batch() -> None:
     config = TransformerConfig(position_index="batch_row", position_offset=1)
-    numbers = np.broadcast_to(position_numbers(config, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
+    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
     assert numbers.tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
@@ -92,10 +92,10 @@ def test_real_tokens_are_counted_and_pads_are_not() -> None:
     pads' row is zero."""
     config = TransformerConfig(d_model=8, num_heads=2, position_index="non_pad_count", position_offset=1, max_length=4)
     ids = np.array([[7, 8, 1, 9], [1, 1, 7, 7], [1, 1, 1, 1]])
-    assert position_numbers(config, ids, pad_id=1).tolist() == [[2, 3, 1, 4], [1, 1, 2, 3], [1, 1, 1, 1]]
-    table = sinusoid_table(config, config.encoder)
+    assert position_numbers(config.encoder, ids, pad_id=1).tolist() == [[2, 3, 1, 4], [1, 1, 2, 3], [1, 1, 1, 1]]
+    table = sinusoid_table(config.encoder)
     assert not table[1].any()
-    plain = sinusoid_table(TransformerConfig(d_model=8, num_heads=2, max_length=6), config.encoder)
+    plain = sinusoid_table(TransformerConfig(d_model=8, num_heads=2, max_length=6).encoder)
     np.testing.assert_array_equal(table[[2, 3]], plain[[2, 3]])  # row r is position r, whatever the offset
 
 
@@ -140,7 +140,7 @@ def test_what_is_added_to_the_embeddings(
             if config.position_kind == "learned"
             else params["constants"][f"{stack}_positions"]
         )
-        numbers = np.broadcast_to(position_numbers(config, tokens, pad), tokens.shape)
+        numbers = np.broadcast_to(position_numbers(config.encoder, tokens, pad), tokens.shape)
         positions = np.broadcast_to(trace[f"{stack}.positions"], (*tokens.shape, config.d_model))
         np.testing.assert_array_equal(positions, table[numbers])
         total = trace[f"{stack}.token_embedding"] + trace[f"{stack}.positions"]
@@ -152,7 +152,7 @@ def test_fresh_tables_are_the_sinusoids(config: TransformerConfig) -> None:
     for stack, rows in (("encoder", 9), ("decoder", 10)):
         table = getattr(constants, f"{stack}_positions")[...]
         assert table.shape == (rows, 12)
-        np.testing.assert_array_equal(table, sinusoid_table(config, getattr(config, stack)).astype(np.float32))
+        np.testing.assert_array_equal(table, sinusoid_table(getattr(config, stack)).astype(np.float32))
 
 
 def test_without_positions_order_does_not_matter_to_the_encoder(

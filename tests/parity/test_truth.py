@@ -316,7 +316,7 @@ def test_sinusoids(layout: Any, frequency: Any, index: Any) -> None:
             position_index=index,
             position_offset=3,
         )
-        expected = positions.sinusoid_table(config, config.encoder)
+        expected = positions.sinusoid_table(config.encoder)
         np.testing.assert_allclose(formulas.sinusoid_table(config, len(expected)), expected, rtol=0, atol=1e-12)
 
 
@@ -329,7 +329,7 @@ def test_relative_buckets(buckets: int, most: int) -> None:
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     for stack, is_causal in (("encoder", False), ("decoder", True)):
         received = [formulas.relative_bucket(config, offset, stack) for offset in range(-1999, 2000)]  # type: ignore[arg-type]
-        np.testing.assert_array_equal(received, distances.relative_buckets(config, is_causal, 2000))
+        np.testing.assert_array_equal(received, distances.relative_buckets(config.encoder.positions, is_causal, 2000))
 
 
 def test_gelu_is_exact() -> None:

@@ -27,7 +27,7 @@ def params_of(config: TransformerConfig, table: np.ndarray) -> dict[str, Any]:
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_tables_that_are_only_rounded_are_the_formulas(layout: str) -> None:
     config = dataclasses.replace(CONFIG, position_layout=layout)
-    formula = sinusoid_table(config, config.encoder)
+    formula = sinusoid_table(config.encoder)
     angles = np.arange(600, dtype=np.float32)[:, None] * np.exp(
         np.arange(0, 8, 2, dtype=np.float32) * np.float32(-np.log(10000.0) / 8)
     )

@@ -96,19 +96,20 @@ def _compiled(case: Case, path: str) -> Any:
     import jax.numpy as jnp
 
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.model.attention import AttentionTerms, Heads, attend
+    from jax_transformer.model.attention import AttentionTerms, Computation, Heads, attend
     from jax_transformer.model.scope import Scope
 
     config = TransformerConfig(
         source_vocab_size=8, target_vocab_size=8, d_model=case.heads * case.head_dim, num_heads=case.heads,
         attention_path=path, dropout_rate=DROPOUT if case.extra == "dropout" else 0.0,
     )  # fmt: skip
+    how = Computation.of(config, config.encoder, config.encoder.self_attention)
     causal = jnp.tril(jnp.ones((case.length, case.length), bool))[None, None]
 
     def forward(query: Any, key: Any, value: Any, bias: Any, seed: Any) -> Any:
         scope = Scope(dropout_key=jax.random.key(seed) if case.extra == "dropout" else None)
         terms = AttentionTerms(mask=causal, bias=bias if case.extra == "bias" else None)
-        return attend(config, Heads(query, key, value), terms, scope)
+        return attend(how, Heads(query, key, value), terms, scope)
 
     def backward(query: Any, key: Any, value: Any, bias: Any, seed: Any, gradient: Any) -> Any:
         context, pull = jax.vjp(lambda *arrays: forward(*arrays, seed), query, key, value, bias)

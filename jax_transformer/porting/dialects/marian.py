@@ -53,7 +53,7 @@ def read(tensors: Tensors, name: str = "marian") -> dict[str, Any]:
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     """Computes the position tables, in float64 rounded to float32, and a bias of the logits that does nothing."""
-    table = sinusoid_table(config, config.encoder).astype(np.float32)
+    table = sinusoid_table(config.encoder).astype(np.float32)
     positions = {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}
     return positions | {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
 

@@ -94,7 +94,7 @@ def read(tensors: Tensors) -> dict[str, Any]:
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     """Computes the position tables in float32, whatever the parameters' dtype, as the program does in every run."""
     return {
-        f"constants/{name}_positions": sinusoid_table(config, stack).astype(np.float32)
+        f"constants/{name}_positions": sinusoid_table(stack).astype(np.float32)
         for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
     }
 
