@@ -25,7 +25,6 @@ SCRIPTS = (
     "depth.js",
     "tree.js",
     "heat.js",
-    "table.js",
     "arrays.js",
     "faults.js",
     "proof.js",

@@ -1,6 +1,5 @@
 // One heat map: a row per query token, a column per key token.
 
-const LABEL = 13;
 const CELL = { least: 14, most: 44 };
 const LONGEST_LABEL = 132;
 
@@ -40,19 +39,7 @@ function heatMap(canvas, readout) {
   }
 
   function step(event) {
-    const { rows, columns } = state.map;
-    const [row, column] = state.at || [0, 0];
-    const steps = {
-      ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
-      Home: [row, 0], End: [row, columns - 1], PageUp: [0, column], PageDown: [rows - 1, column],
-    };
-    if (event.key === 'Escape') choose(null);
-    else if (steps[event.key]) {
-      const [nextRow, nextColumn] = state.at ? steps[event.key] : [0, 0];
-      choose([Math.min(rows - 1, Math.max(0, nextRow)), Math.min(columns - 1, Math.max(0, nextColumn))]);
-      announce(readout.textContent);
-    } else return;
-    event.preventDefault();
+    handleCellKey(event, state.at, [state.map.rows, state.map.columns], choose, readout);
   }
 
   function choose(at) {
@@ -83,11 +70,7 @@ function heatMap(canvas, readout) {
       element('bdi', {}, kind.queries[row]), element('span', { class: 'arrow' }, ' attends to '), element('bdi', {}, kind.keys[column]));
   }
 
-  let lastWidth = 0;
-  atEachWidth(canvas, (width) => {
-    if (width !== lastWidth) draw();
-    lastWidth = width;
-  });
+  atEachWidth(canvas, draw);
   return { show };
 }
 

@@ -11,11 +11,10 @@ function heatSection(map) {
   const canvas = element('div', { class: 'scroll canvas' });
   const readout = element('p', { class: 'readout' });
   const ramp = element('span', { class: 'scale' });
-  const toggle = element('button', { type: 'button', class: 'small', 'aria-pressed': 'false', click: () => {
-    state.isLog = !state.isLog;
-    toggle.setAttribute('aria-pressed', state.isLog);
+  const toggle = logButton('the heat map', state.isLog, (isLog) => {
+    state.isLog = isLog;
     draw();
-  } }, 'log', element('span', { class: 'unseen' }, ' scale of the heat map'));
+  });
   const caption = element('figcaption', {}, element('span', { class: 'title' }, nameOf(map.name), map.case ? element('span', { class: 'unit' }, ` ${map.case}`) : null), element('span', { class: 'side' }, ramp, toggle));
   const titles = element('p', { class: 'titles' }, '↓ ', map.rows, ' · → ', map.columns);
 
@@ -45,15 +44,7 @@ function heatSection(map) {
   }
 
   function step(event) {
-    const [row, column] = state.at || [0, 0];
-    const steps = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, Infinity], PageUp: [0, column], PageDown: [Infinity, column] };
-    if (event.key === 'Escape') choose(null);
-    else if (steps[event.key]) {
-      const [down, across] = state.at ? steps[event.key] : [0, 0];
-      choose([Math.min(map.values.length - 1, Math.max(0, down)), Math.min(map.values[0].length - 1, Math.max(0, across))]);
-      announce(readout.textContent);
-    } else return;
-    event.preventDefault();
+    handleCellKey(event, state.at, [map.values.length, map.values[0].length], choose, readout);
   }
 
   function choose(at) {
