@@ -35,9 +35,9 @@ class DiscoverOptions:
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """Directory to write; it must not exist, or be empty."""
     source_pad_id: int | None = None
-    """The id of padding in the source, if the module doesn't tell it."""
+    """The id of padding in the source, if the module doesn't define it."""
     target_pad_id: int | None = None
-    """The id of padding in the target, if the module doesn't tell it."""
+    """The id of padding in the target, if the module doesn't define it."""
     decoder_start_id: int | None = None
     """The id that targets begin with, to compare decoded tokens too, and for the model to translate."""
     eos_id: int | None = None

@@ -1,4 +1,4 @@
-"""The page of a training run: scores, curves, sample translations, data, parameters and config."""
+"""Draws a training run: scores, curves, sample translations, data, parameters and config."""
 
 from __future__ import annotations
 

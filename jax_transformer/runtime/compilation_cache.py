@@ -1,4 +1,4 @@
-"""Compiled programs kept between processes, by JAX's persistent cache."""
+"""Keeps compiled programs between processes in JAX's persistent cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of the files of a directory, kept in the directory, to tell later whether any has changed."""
+"""Keeps digests of the files of a directory in the directory, to detect later changes."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ class Limit:
 
     @property
     def variable(self) -> str:
-        """The environment variable that replaces the default."""
+        """Returns the name of the environment variable that replaces the default."""
         return PREFIX + self.name
 
     @property
     def value(self) -> int:
-        """The limit in force. Raises ValueError if the variable isn't a positive integer."""
+        """Returns the limit in force. Raises ValueError if the variable isn't a positive integer."""
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default

@@ -1,4 +1,4 @@
-"""Standard output whose errors say that they are its own."""
+"""Marks errors of standard output as its own."""
 
 from __future__ import annotations
 

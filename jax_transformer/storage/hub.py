@@ -21,7 +21,7 @@ PLAIN_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class HubError(ModelError):
-    """Raised when a model on the Hub can't be had, or not be written."""
+    """Raised when a model on the Hub can't be read or written."""
 
 
 class HubName(NamedTuple):
@@ -118,13 +118,13 @@ def is_missing_path(name: str) -> bool:
 
 @contextmanager
 def explained(name: HubName) -> Iterator[None]:
-    """Turns what the Hub's library raises in the block into a HubError of one line; our own errors, and those of the
-    disk, stay as they are."""
+    """Turns errors that the Hub's library raises in the block into a HubError of one line; our own errors and
+    errors of the disk stay as they are."""
     try:
         yield
     except (ModelError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the library and those below it raise dozens of classes
+    except Exception as error:  # the library and its dependencies raise dozens of classes
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         if _is_of_the_disk(cause):
             raise
@@ -136,7 +136,7 @@ def _is_of_the_disk(error: BaseException) -> bool:
 
 
 def _reason(name: HubName, error: BaseException) -> str:
-    """Returns what went wrong, and what to do."""
+    """Returns the cause of an error and the remedy."""
     from huggingface_hub import constants, errors
 
     log_in, place = "log in (hf auth login), or set HF_TOKEN", f"the Hub at {constants.ENDPOINT}"

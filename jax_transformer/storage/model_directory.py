@@ -1,4 +1,4 @@
-"""The model directory: what users hold and share, and the same in memory.
+"""Reads and writes the model directory: what users hold and share, and the same in memory.
 
     config.json             TransformerConfig
     params.safetensors      parameters by path, such as encoder/layers/self_attention/query/kernel
@@ -108,7 +108,7 @@ class Model:
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model directory: under a temporary name beside `path` first, then in its place.
+    """Writes a model directory: under a temporary name next to `path` first, then in its place.
 
     Replaces a model directory that exists, in one step where the operating system can exchange two directories.
     Parameters keep their dtypes.
@@ -119,7 +119,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
 
     Raises:
       ModelError: `path` is neither a model directory nor an empty one, or other files were put into it; its parent
-        doesn't exist; the model's parameters are not those of its config; `model` isn't a Model.
+        doesn't exist; the model's parameters don't fit its config; `model` isn't a Model.
 
     Example:
       >>> import jax
@@ -158,7 +158,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
 
     Raises:
       ModelError: no such directory, or no model in it; a name on the Hub that can't be had; a newer version wrote it;
-        a file is missing or was altered since; a config has unknown or invalid fields; parameters are not those of the
+        a file is missing or was altered since; a config has unknown or invalid fields; parameters don't fit the
         config. Reports all problems together.
 
     Example:
@@ -238,7 +238,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def _write_files(model: Model, directory: Path) -> None:
-    of_params = write_tensors(directory / PARAMS, flatten(model.params))
+    params_sum = write_tensors(directory / PARAMS, flatten(model.params))
     _write_json(directory / CONFIG, dataclasses.asdict(model.config))
     _write_json(directory / GENERATION, dataclasses.asdict(model.generation))
     for side, name in TOKENIZERS.items():
@@ -255,8 +255,8 @@ def _write_files(model: Model, directory: Path) -> None:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
             (directory / TOKENIZER_FOLDER / name).write_bytes(data)
-    others = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
-    sums = {PARAMS: of_params} | {name: sha256(directory / name) for name in others}
+    rest = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
+    sums = {PARAMS: params_sum} | {name: sha256(directory / name) for name in rest}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     if model.training_state is not None:
         manifest["training_state"] = model.training_state.described()

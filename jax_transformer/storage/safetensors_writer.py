@@ -1,4 +1,4 @@
-"""Writing `.safetensors` files while their arrays are being made."""
+"""Writes `.safetensors` files while their arrays are being made."""
 
 from __future__ import annotations
 
