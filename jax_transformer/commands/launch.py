@@ -115,7 +115,7 @@ def _stop_with_parent() -> None:
 
 
 def _relay(number: int, child: subprocess.Popen[str]) -> None:
-    """Prints what a process writes to its standard error, each line with its number."""
+    """Prints the standard error of a process, each line with the process's number."""
     for line in child.stderr or ():
         print(f"[{number}] {line}", end="", file=sys.stderr, flush=True)
 

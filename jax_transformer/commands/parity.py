@@ -77,7 +77,7 @@ def _check(options: ParityOptions) -> None:
 
 
 def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
-    """Proves what the options name, prints the certificate and writes it; returns the exit code."""
+    """Proves the programs of the options, prints the certificate and writes it; returns the exit code."""
     certificate = dataclasses.replace(_certificate(options, options.inputs), command=_without(arguments, WRITTEN))
     print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
@@ -98,7 +98,7 @@ def _write_witness(path: str, certificate: Certificate) -> None:
 
 
 def _verify(options: ParityOptions) -> int:
-    """Proves again what a certificate claims, of the programs that the command names, and compares; returns the exit
+    """Proves the claims of a certificate again for the programs of the command, and compares; returns the exit
     code. The file may be a stranger's: nothing that it names is imported or run."""
     from jax_transformer.proof.certificate import NOT_COMPARED, UNLOCATED, Certificate
     from jax_transformer.runtime.limits import CERTIFICATE_BYTES, read_text
@@ -156,7 +156,7 @@ def _other_versions(before: Certificate, now: Certificate) -> str:
 
 
 def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
-    """Calls `prove` with what the options name, on these inputs."""
+    """Calls `prove` with the programs of the options, on these inputs."""
     from jax_transformer.parity.proofs.api import prove
 
     stages = None if options.stages is None else _split(options.stages)
@@ -171,7 +171,7 @@ def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...
 
 
 def _compare(options: ParityOptions, *, proves: bool) -> Report:
-    """Calls `compare` with what the options name.
+    """Calls `compare` with the sides of the options.
 
     Args:
       proves: whether a proof ends the comparison of models, unless other stages are named.

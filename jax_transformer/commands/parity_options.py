@@ -129,9 +129,9 @@ class ParityOptions:
     seed: int = 0
     """Seed of the inputs and random weights."""
     allow: str | None = None
-    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key;
-    inner-padding, what depends on padding before a token; first-token, what a target's first token does: all begin with
-    the model's decoder_start_id. With --prove, nothing is claimed of them."""
+    """Comma-separated differences that don't count: fully-masked, the result of attention for a query that sees no key;
+    inner-padding, effects of padding before a token; first-token, effects of a target's first token: all begin with the
+    model's decoder_start_id. With --prove, nothing is claimed of them."""
     verbose: bool = False
     """Print passing rows, versions and checksums, too. With --prove: all arrays, versions and programs."""
     json: Annotated[str | None, FILE] = None

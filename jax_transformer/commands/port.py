@@ -1,4 +1,4 @@
-"""jax-transformer port: converts a checkpoint to a model directory or back, or lists what a checkpoint holds.
+"""jax-transformer port: converts a checkpoint to a model directory or back, or lists a checkpoint's contents.
 
 LoRA adapters in PEFT's directories: commands/port_adapters.py; optimizers' states: commands/port_training.py.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FILE = tyro.conf.arg(metavar="FILE")
 USAGE_HINT = (
     "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model "
-    "directory and what to write: a .pt or .safetensors file, or a directory for transformers"
+    "directory and a destination: a .pt or .safetensors file, or a directory for transformers"
 )
 
 
@@ -57,7 +57,7 @@ class PortOptions:
     """A YAML file that maps the names of a program of no dialect. The model directory keeps it for export."""
     config: Annotated[str | None, FILE] = None
     """With --map: a YAML file with the fields of the model's config, or a run's config.yaml, which has them under
-    model. Default: what a file says that was exported by a map."""
+    model. Default: the fields in a file that was exported by a map."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to this dtype, except position tables to bfloat16. Default: keep their dtypes."""
     adapters: bool = False
@@ -199,7 +199,7 @@ def _import(options: PortOptions) -> int:
 
 
 def _print_names(origin: Mapping[str, Any]) -> None:
-    """Prints whose names the tensors have."""
+    """Prints the dialects whose names the tensors have."""
     from jax_transformer.porting.names_of_dialects import map_of_origin
 
     names = map_of_origin(origin)

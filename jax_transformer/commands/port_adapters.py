@@ -46,7 +46,7 @@ def merge(source: str, model: Model, destination: str) -> Adapters | None:
 
 
 def export(source: str, destination: str, dialect: str | None, base: str) -> None:
-    """Writes the adapters of a model directory as PEFT's, and prints what was written."""
+    """Writes the adapters of a model directory as PEFT's, and prints the files."""
     from jax_transformer.porting.adapters import export_adapter
     from jax_transformer.storage.model_directory import load_model
 

@@ -1,4 +1,4 @@
-"""The part of jax-transformer port for trainings under way: its options, and what it reads and prints."""
+"""The part of jax-transformer port for trainings under way: its options, input and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TrainingStateOptions:
     """Holds settings that an optimizer's state may not contain. An error message asks for missing ones by name."""
 
     with_optimizer: bool = False
-    """Also port the training state: the optimizer's moments, the number of steps, and what the file says of the
+    """Also port the training state: the optimizer's moments, the number of steps, and the file's settings of the
     schedule. From a run, the state of a checkpoint."""
     optimizer: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Torch file with the optimizer's state_dict, if the checkpoint holds none."""

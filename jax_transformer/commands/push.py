@@ -51,8 +51,8 @@ class PushOptions:
     parity_report: Annotated[str, FILE] = ""
     """Report of `jax-transformer parity --json`, for the card. Default: parity.json next to the model directory."""
     with_optimizer: bool = False
-    """Also upload optimizer.safetensors, the optimizer's state of a model whose training can go on, and what its
-    checkpoint says of that training, which may name paths and users."""
+    """Also upload optimizer.safetensors, the optimizer's state of a model whose training can go on, with its
+    checkpoint's settings of that training, which may name paths and users."""
     card_only: bool = False
     """Replace the card of a model that is there."""
     replace: bool = False

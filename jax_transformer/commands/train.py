@@ -50,7 +50,7 @@ look for them."""
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCall:
-    """Holds what a command line of `jax-transformer train` asks for."""
+    """Holds the parsed command line of `jax-transformer train`."""
 
     config: RunConfig
     name: str
@@ -67,7 +67,7 @@ class TrainCall:
 
 
 def parse(arguments: Sequence[str]) -> TrainCall:
-    """Returns what the arguments of `jax-transformer train` ask for.
+    """Parses the arguments of `jax-transformer train`.
 
     Raises:
       ValueError: a mistake in them.

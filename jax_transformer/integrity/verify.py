@@ -36,7 +36,7 @@ REPORT = "report.json"
 
 @dataclass(frozen=True)
 class Finding:
-    """Holds what became of one thing that was verified.
+    """Holds the result of verifying one directory or file.
 
     Example:
       >>> from pathlib import Path

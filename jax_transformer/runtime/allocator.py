@@ -53,7 +53,7 @@ def give_back_freed_memory() -> bool:
 
 
 def trim() -> None:
-    """Gives back what is free between blocks in use, too, where the C library can."""
+    """Gives back free memory between blocks in use, too, if the C library can."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -60,7 +60,7 @@ def write_digests(directory: str | os.PathLike[str]) -> None:
 
 
 def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) -> list[str]:
-    """Returns what differs from the directory's digests, a line for each file: altered, missing, added, not readable.
+    """Lists the differences from the directory's digests, a line for each file: altered, missing, added, not readable.
 
     Args:
       without: names of files in the directory that may be under no digest.

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 YOUNG_SECONDS = 60
-"""The age from which what nobody locks is abandoned: before, it may have been made just now."""
+"""Seconds after which an unlocked file counts as abandoned: a younger one may be about to be locked."""
 OLD_SECONDS = 24 * 3600
-"""The age from which a directory is abandoned that can't be locked."""
+"""Seconds after which a directory that can't be locked counts as abandoned."""
 
 
 @contextmanager

@@ -10,12 +10,12 @@ from pathlib import Path
 from jax_transformer.runtime.limits import PREFIX
 
 VARIABLE = PREFIX + "MEMORY_BYTES"
-"""The environment variable that replaces what the machine says."""
+"""The environment variable that replaces the machine's limit."""
 
 
 def host_memory() -> tuple[int, str]:
-    """Returns the most bytes that this process can have in main memory, and what says so: the machine's memory, the
-    limit of its control groups (containers), or that of the process (ulimit -v), whichever is least.
+    """Returns the most bytes that this process can have in main memory, and the source of that limit: the machine's
+    memory, its control groups (containers), or the process (ulimit -v), whichever is least.
 
     Example:
       >>> from jax_transformer.runtime.memory import host_memory

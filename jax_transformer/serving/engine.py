@@ -164,7 +164,7 @@ class Engine:
         return padded_length(self.model, len(unit.source_ids)), round_length(len(unit.target_ids), 1 << 30)
 
     def size(self, waiting: int) -> int:
-        """Returns how many of so many units to take into a batch: few rows of one that is mostly padding cost more."""
+        """Returns the number of units to take into a batch: a batch of few rows and mostly padding costs more."""
         small, large = ROWS[-2:]
         return small if small < waiting < WORTH * large else waiting
 

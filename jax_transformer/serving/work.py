@@ -25,7 +25,7 @@ class Translating:
 
     @property
     def can_stream(self) -> bool:
-        """Whether tokens are known one after the other: by greedy decoding, or sampling of one hypothesis."""
+        """Returns whether tokens are final one by one: in greedy decoding, or sampling of one hypothesis."""
         return self.hypotheses == 1 and self.decoding.semantics != "floydhub"
 
 

@@ -24,7 +24,7 @@ PARITY_REPORT = "parity.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """Holds what a user states for the card; it takes precedence over the files."""
+    """Holds a user's facts for the card, which take precedence over the files."""
 
     license: str = ""
     languages: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ LARGE = ".safetensors"
 
 @dataclass(frozen=True)
 class Upload:
-    """Holds what is to be uploaded, and how."""
+    """Holds the files to upload, and the options of the upload."""
 
     name: HubName
     """The repository, and the branch."""

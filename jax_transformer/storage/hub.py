@@ -1,4 +1,4 @@
-"""Models by their name on the Hugging Face Hub, such as owner/name or owner/name@revision.
+"""Loads models by their name on the Hugging Face Hub, such as owner/name or owner/name@revision.
 
 A path of this name that exists is a path. Only the files that a manifest lists are downloaded, into the Hub's cache;
 `load_model` then compares them with the manifest.
@@ -39,8 +39,8 @@ class HubName(NamedTuple):
 def hub_name(name: str | os.PathLike[str]) -> HubName | None:
     """Returns the model on the Hub that a name could mean.
 
-    None for a path that exists, for what is no such name, and for owner/name without a revision if there is a local
-    folder `owner`: it is a mistyped path then, such as runs/dmeo, and nobody need know of it.
+    None for a path that exists, for any other text, and for owner/name without a revision if there is a local
+    folder `owner`: it is a mistyped path then, such as runs/dmeo, and no request is made.
 
     Example:
       >>> from jax_transformer.storage.hub import hub_name
@@ -64,7 +64,7 @@ def parse_hub_name(text: str) -> HubName | None:
 
 def is_model_on_hub(name: str | os.PathLike[str]) -> bool:
     """Returns whether a model of jax-transformer has this name on the Hub, or in its cache; False if it can't be
-    had."""
+    read."""
     found = hub_name(name)
     try:
         return found is not None and _manifest(found) is not None

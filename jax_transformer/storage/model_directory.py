@@ -100,7 +100,7 @@ class Model:
     """For a model imported by a map of names: the tensors that the map ignores, by name, which export writes
     unchanged."""
     training_state: TrainingState | None = None
-    """For a model whose training can go on: the optimizer's state."""
+    """The optimizer's state, if the training can go on."""
     adapters: Adapters | None = None
     """For a model trained by LoRA: the adapters, which `params` contain already."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
@@ -272,7 +272,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _put_in_place(new: Path, target: Path) -> None:
-    """Gives the directory `new` the name `target`; what had that name is then at `new`, or gone."""
+    """Renames the directory `new` to `target`; a directory of that name moves to `new` or is removed."""
     if not target.exists():
         new.rename(target)
         return

@@ -23,8 +23,8 @@ SETTINGS = "jax_transformer"
 
 
 MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
-"""How much is read of a file before it is mapped into memory anew, about: what was read of a mapping stays part of the
-process's memory. To open a torch file again takes longer, since it is unpickled."""
+"""Bytes read of a file, about, before it is mapped into memory anew: pages that were read stay part of the process's
+memory. To open a torch file again takes longer, since it is unpickled."""
 
 
 class Relocated(Mapping[str, np.ndarray]):

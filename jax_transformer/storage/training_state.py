@@ -47,8 +47,8 @@ class TrainingState:
     next_rate: float | None = None
     """The learning rate of the next step, as the checkpoint's schedule has it; None if it holds no schedule."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of what the checkpoint said of its training, with which it is written again. Empty for a state that
-    can't be."""
+    """The rest of the checkpoint's training settings, which an export writes back. Empty if the state can't be
+    exported."""
 
     @property
     def paths(self) -> list[str]:
