@@ -19,7 +19,7 @@ from typing import Any
 from jax_transformer.runtime.files import atomic_write
 
 HERE = Path(__file__).parent / "shared"
-SHARED = ("elements.js", "theme.js", "numbers.js", "keys.js", "table.js")
+SHARED = ("elements.js", "theme.js", "numbers.js", "selection.js", "table.js")
 """Scripts that every page runs before its own."""
 
 
