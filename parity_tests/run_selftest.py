@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from selftest.page import EVERY_FAULT, every_fault, page
+from selftest.page import files, page
 from selftest.run import run
 
 from jax_transformer.commands.parity import parity
@@ -20,14 +20,15 @@ from jax_transformer.commands.parity import parity
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and the choice of places")
-    parser.add_argument("--write", type=Path, help="the page to write; tables/ beside it gets every fault")
+    parser.add_argument("--write", type=Path, help="the page to write; tables/ next to it gets the counts")
     options = parser.parse_args()
     result = run(parity, seed=options.seed, tell=lambda line: print(line, flush=True))
     if options.write is not None:
         options.write.write_text(page(result), encoding="utf-8")
-        table = options.write.parent / EVERY_FAULT
-        table.parent.mkdir(exist_ok=True)
-        table.write_text(every_fault(result), encoding="utf-8")
+        for name, text in files(result).items():
+            file = options.write.parent / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
     return 0 if result.meets_all else 4
 
 

@@ -61,7 +61,7 @@ def test_the_commands_port_a_training_and_back(
         ("port", "run", "file.safetensors", "--with-optimizer"): "has no place for a training state",
         ("port", "run/model", "file.pt", "--with-optimizer"): "expected a model with a training state",
         ("port", "run", "file.pt", "--with-optimizer", "--dialect", "mvp"): "received dialect mvp: leave it out",
-        ("port", "run", "file.pt", "--frozen", "encoder/*"): "expected --with-optimizer beside it",
+        ("port", "run", "file.pt", "--frozen", "encoder/*"): "expected --with-optimizer; received none",
         ("train", "finetune", *arguments, "--init-from", "run", "--run-dir", "other"): "with a training state, as port",
         ("train", "finetune", *arguments, "--train.max-steps", "2", "--run-dir", "other"): "more than the 2 steps",
         (

@@ -9,13 +9,14 @@ import csv
 import dataclasses
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from selftest.injections import Injection, known_faults, unknown_faults
 from selftest.matrix import Kill, Prepared, false_alarms, try_injection
 from selftest.other_stages import later_kills
-from selftest.page import EVERY_FAULT, every_fault, page
+from selftest.page import FAULTS, KINDS, SYSTEMS, files, page
 from selftest.real_pairs import REAL_PAIRS, RealPair, judge
 from selftest.run import Counts, Result
 from selftest.subjects import SUBJECTS
@@ -246,37 +247,52 @@ def test_a_page() -> None:
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         "What is required",
-        "The catalogue, by system",
-        "The catalogue, by what is at fault",
-        "The open world, by system",
-        "Through the command",
+        "Totals",
         "Real pairs",
         "Without a fault",
         "What wasn't found, located or named",
-        "Every fault",
     ]
     assert text.startswith("# The parity check, checked\n")
     assert "1.5 minutes" in text
     assert "- ✗ catalogue: every fault that makes a difference is detected" in text
     assert "- ✓ open world: every fault is detected" in text
-    assert "| one | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
-    assert "| logits | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
-    assert "| two | 3 |" in text
+    assert "| catalogue | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "20 seeds of each of 2 systems: 3 alarms, in two (3)." in text
     assert "- one: a missed one, at logits: missed" in text
     assert "Nothing." in page(Result([killed(), UNKNOWN], {"one": 0}, 20, 1.0))
 
 
-def test_every_fault_is_in_a_table_beside_the_page() -> None:
+def test_files_next_to_the_page_have_the_counts() -> None:
     missed = killed(fate="missed", located=False, named=False, causes=(), fault="a, missed one")
     result = Result([killed(), missed, UNKNOWN], {"one": 0}, 20, 90.0)
-    rows = list(csv.DictReader(every_fault(result).splitlines()))
-    assert [(row["part"], row["fault"], row["found"], row["missed"]) for row in rows] == [
+
+    def rows(file: str, column: str) -> list[tuple[str, ...]]:
+        lines = csv.DictReader(files(result)[file].splitlines())
+        return [(row["part"], row[column], row["found"], row["missed"]) for row in lines]
+
+    assert rows(FAULTS, "fault") == [
         ("catalogue", killed().fault, "1", "0"),
         ("catalogue", "a, missed one", "0", "1"),
         ("open world", UNKNOWN.fault, "1", "0"),
     ]
-    assert f"]({EVERY_FAULT})" in page(result)
-    assert "a, missed one |" not in page(result)
+    assert rows(SYSTEMS, "system") == [("catalogue", "one", "1", "1"), ("open world", "one", "1", "0")]
+    assert rows(KINDS, "kind") == [("catalogue", "logits", "1", "1")]
+    text = page(result)
+    assert all(f"]({file})" in text for file in files(result))
+    assert "a, missed one |" not in text
+
+
+def test_totals_of_the_published_page_are_those_of_its_files() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    text = (docs / "parity_selftest.md").read_text(encoding="utf-8")
+    for file in (FAULTS, SYSTEMS, KINDS):
+        totals: dict[str, list[int]] = {}
+        for part, _, *counts in list(csv.reader((docs / file).read_text(encoding="utf-8").splitlines()))[1:]:
+            totals[part] = [
+                sum(pair) for pair in zip(totals.get(part, [0] * len(counts)), map(int, counts), strict=True)
+            ]
+        for part, counts in totals.items():
+            assert f"| {part} | {' | '.join(map(str, counts))} |" in text, (file, part)
 
 
 def test_every_published_system_is_a_subject() -> None:

@@ -62,5 +62,8 @@ def test_the_page_shows_the_results_that_are_kept(gpu: argparse.Namespace, tmp_p
     copy.write_text(page.read_text())
     gpu.run.write_page(copy, json.loads(gpu.run.KEPT.read_text()))
     assert copy.read_text() == page.read_text()
+    files = {file.name: file.read_text() for file in (tmp_path / "tables").iterdir()}
+    assert files == {file.name: file.read_text() for file in (page.parent / "tables").glob("gpu_*.csv")}
+    assert files.keys() == {name for name, _ in gpu.tables.SHORTENED.values()}
     gpu.run.write_page(copy, [])
     assert "Nothing has been measured yet." in copy.read_text()

@@ -89,7 +89,7 @@ def test_vocabularies_and_computed_positions(folder: Path, capsys: pytest.Captur
     [
         (["model.safetensors", "model", "--map", "map.yaml"], "expected its config beside the map (--config FILE)"),
         (["model.safetensors", "model", *TOLD, "--dialect", "bart"], "expected --map or --dialect; received both"),
-        (["model.safetensors", "model", "--config", "config.yaml"], "--config config.yaml: expected --map beside it"),
+        (["model.safetensors", "model", "--config", "config.yaml"], "--config config.yaml: expected --map;"),
         (["model.safetensors", "model", *TOLD, "--num-heads", "2"], "expected shape (3,); received (2,)"),
         (["model.safetensors", "model", "--map", "none.yaml"], "none.yaml: expected a YAML file that maps names"),
         (["model.safetensors", "model", *TOLD, "--set", "d_mode=3"], "d_mode: no such hint (nearest: d_model)"),

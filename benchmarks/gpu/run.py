@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from parts import BY_NAME, STAGES, Context, Part, run_part  # noqa: E402
-from tables import tables  # noqa: E402
+from tables import page_tables, tables  # noqa: E402
 
 RESULTS = "results.jsonl"
 KEPT = HERE.parent / "results" / "gpu.json"
@@ -292,10 +292,16 @@ def main() -> int:
 
 
 def write_page(page: Path, rows: list[dict[str, Any]]) -> None:
-    """Puts the tables between the markers of a page, or says that there are no measurements."""
+    """Puts the tables between the markers of a page, or says that there are no measurements.
+
+    Long tables become CSV files in tables/ next to the page.
+    """
     text = page.read_text(encoding="utf-8")
     before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
-    measured = tables(rows) if rows else "Nothing has been measured yet."
+    measured, files = page_tables(rows) if rows else ("Nothing has been measured yet.", {})
+    for name, content in files.items():
+        (page.parent / "tables").mkdir(exist_ok=True)
+        (page.parent / "tables" / name).write_text(content, encoding="utf-8")
     page.write_text(f"{text[:before]}\n{measured}\n\n{text[after:]}", encoding="utf-8")
 
 

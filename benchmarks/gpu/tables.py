@@ -1,7 +1,9 @@
-"""Tables of the results, in Markdown: printed at the end of a measurement, and written into docs/gpu.md."""
+"""Makes tables of the results, in Markdown: printed at the end of a measurement, and written into docs/gpu.md."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,8 +19,48 @@ SHOWN_OPERATIONS = 10
 Rows = list[dict[str, Any]]
 
 
+SHORTENED: dict[str, tuple[str, Callable[[list[str]], bool]]] = {
+    "Attention": ("gpu_attention.csv", lambda cells: cells[2] == "1024"),
+}
+"""Long tables: the CSV file of all rows, in tables/ next to the page, and which rows the page shows."""
+
+
 def tables(rows: Rows) -> str:
     """Returns all tables for which there are results."""
+    return _joined(sections(rows))
+
+
+def page_tables(rows: Rows) -> tuple[str, dict[str, str]]:
+    """Returns the tables of the page, and the text of the CSV files that it links, by name."""
+    shown, files = [], {}
+    for title, lines in sections(rows):
+        if title in SHORTENED:
+            name, is_shown = SHORTENED[title]
+            head, rule, *body = lines
+            files[name] = as_csv([head, *body])
+            lines = [head, rule, *(line for line in body if is_shown(cells_of(line)))]
+            lines += ["", f"[All {len(body)} rows](tables/{name})"]
+        shown.append((title, lines))
+    return _joined(shown), files
+
+
+def as_csv(lines: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(cells_of, lines))
+    return text.getvalue()
+
+
+def cells_of(line: str) -> list[str]:
+    """Returns the cells of a line of a table in Markdown."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _joined(made: Iterable[tuple[str, list[str]]]) -> str:
+    return "\n\n".join(f"### {title}\n\n" + "\n".join(lines) for title, lines in made)
+
+
+def sections(rows: Rows) -> list[tuple[str, list[str]]]:
+    """Returns the title and the lines of each table for which there are results."""
     makers: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
         ("Machine", machine),
         ("Training", training),
@@ -33,8 +75,7 @@ def tables(rows: Rows) -> str:
         ("The longest operations of a step", longest),
         ("Not measured", failures),
     )
-    made = [(title, lines) for title, maker in makers if (lines := maker(rows))]
-    return "\n\n".join(f"### {title}\n\n" + "\n".join(lines) for title, lines in made)
+    return [(title, lines) for title, maker in makers if (lines := maker(rows))]
 
 
 def table(head: Iterable[str], lines: Iterable[Iterable[Any]]) -> list[str]:
@@ -200,7 +241,7 @@ def attention(rows: Rows) -> list[str]:
                 ),
             ]
         )
-    head = ("", "", "tokens", *(f"{path}, ms" for path in paths), "GB, in the same order")
+    head = ("variant", "pass", "tokens", *(f"{path}, ms" for path in paths), "GB, in the same order")
     return table(head, lines)
 
 

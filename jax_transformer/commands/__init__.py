@@ -1,1 +1,1 @@
-"""One file for each word that follows `jax-transformer`: its options, and what it prints."""
+"""Holds one file for each subcommand of `jax-transformer`: its options, and its output."""

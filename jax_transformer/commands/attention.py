@@ -40,7 +40,7 @@ class AttentionOptions(PictureOptions):
     head: int | None = None
     """Draw only this head, from 0."""
     source_tag: str = ""
-    """Token to put before the sentence, such as <2de>, which tells a multilingual model the target language."""
+    """Token to put before the sentence, such as <2de>, which selects the target language of a multilingual model."""
 
 
 class Pair(NamedTuple):

@@ -20,7 +20,7 @@ class AverageOptions:
     output: str
     """Model directory to write."""
     count: int = 5
-    """Number of checkpoints to average, at most those kept by train.keep_checkpoints and average_checkpoints."""
+    """Number of checkpoints to average, at most the number kept by train.keep_checkpoints and average_checkpoints."""
     which: Literal["last", "best"] = "last"
     """Checkpoints to average: the last or the best ones."""
     parallel: MeshConfig = field(default=MeshConfig())

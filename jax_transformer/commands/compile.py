@@ -48,7 +48,7 @@ class CompileOptions:
     beam_size: int = 1
     """With decode: the number of beams."""
     vocabulary: int | None = None
-    """The size of the vocabulary where neither the model nor data.vocab_size tells it. (Default: 32000)"""
+    """The size of the vocabulary if neither the model nor data.vocab_size gives it. (Default: 32000)"""
     largest_batch: bool = False
     """Look for the largest batch that fits, and report it."""
     json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None

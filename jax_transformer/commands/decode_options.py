@@ -32,7 +32,7 @@ STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
 class DecodeOptions(DecodingConfig):
     """Holds the decoding options of a command. An option that isn't set is the model's own, or else the default.
 
-    The options, their help and their checks come from DecodingConfig. This class overrides those that a command line
+    The options, their help and their checks come from DecodingConfig. This class overrides the ones that a command line
     writes in another form, or omits.
     """
 

@@ -1,4 +1,4 @@
-"""jax-transformer discover MODULE -o DIRECTORY: find out what a PyTorch encoder-decoder computes, port it, prove it."""
+"""jax-transformer discover MODULE -o DIRECTORY: read, port and prove a PyTorch encoder-decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED = 1
 
 @dataclass(frozen=True)
 class DiscoverOptions:
-    """Find out what an encoder-decoder in PyTorch computes, make a model of it with its weights, and prove it.
+    """Read the architecture of an encoder-decoder in PyTorch, make a model of it with its weights, and prove it.
 
     Writes a directory with model/ (a model directory), config.yaml, map.yaml, adapter.py and report.html. Exit codes: 0
     the model computes what the module does; 1 the module computes something that no config expresses, which is named;
@@ -35,17 +35,17 @@ class DiscoverOptions:
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """Directory to write; it must not exist, or be empty."""
     source_pad_id: int | None = None
-    """The id of padding in the source, if the module doesn't tell it."""
+    """The id of padding in the source, if the module doesn't define it."""
     target_pad_id: int | None = None
-    """The id of padding in the target, if the module doesn't tell it."""
+    """The id of padding in the target, if the module doesn't define it."""
     decoder_start_id: int | None = None
     """The id that targets begin with, to compare decoded tokens too, and for the model to translate."""
     eos_id: int | None = None
     """The id that sentences end with, likewise."""
     longest: int | None = None
     """The most tokens of the sentences on which logits are compared. Default: all that the model and the module accept,
-    up to 1024 where nothing limits them, and no more than about a gigabyte and a minute allow; the verdict says what
-    that leaves out, and what it costs."""
+    up to 1024 if nothing limits them, and no more than about a gigabyte and a minute allow; the verdict names the
+    lengths left out and their cost."""
     stages: str | None = None
     """Comma-separated stages of the parity run that proves it. Default: all; decode only if both ids are given."""
     verbose: bool = False
@@ -109,7 +109,7 @@ def discover(arguments: Sequence[str]) -> int:
 
 
 def _drafted(target: Path, adapter: str) -> str:
-    """Writes the draft of an adapter, if there is one, and returns what to say of it."""
+    """Writes the draft of an adapter, if there is one, and returns the lines that announce it."""
     if not adapter:
         return ""
     target.mkdir(exist_ok=True)
@@ -118,14 +118,14 @@ def _drafted(target: Path, adapter: str) -> str:
 
 
 def _show_call(lines: Sequence[str], notes: Sequence[str]) -> None:
-    """Prints how the module is called, and what was assumed: which masks it is given, and what True means in them."""
+    """Prints the call of the module and the assumptions: its masks, and the meaning of True in them."""
     print("call:     " + "\n          ".join(lines))
     for note in notes:
         print(f"note:     {note}")
 
 
 def _show(found: Discovery, *, verbose: bool) -> None:
-    """Prints what was found, every choice with its residual and the runner-up."""
+    """Prints the findings, every choice with its residual and the runner-up."""
     from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 
     _show_call(found.call.lines, found.notes)
@@ -138,7 +138,7 @@ def _show(found: Discovery, *, verbose: bool) -> None:
 
 
 def _conclude(found: Discovery, report: Report) -> None:
-    """Prints the verdict, with what was checked and what wasn't."""
+    """Prints the verdict, and names the checks that ran and those that didn't."""
     same = "the same" if report.verdict == "passed" else f"{report.verdict}, see above; the same logits"
     print(f"verdict:  {same} on {found.reach}")
 

@@ -27,5 +27,5 @@ def doctor(arguments: Sequence[str]) -> int:
     for diagnosis in examine():
         right &= diagnosis.is_right
         print(diagnosis, flush=True)
-    print("these versions are safe here" if right else "these versions aren't safe here: install others")
+    print("these versions are safe here" if right else "these versions aren't safe here: install different ones")
     return 0 if right else 1

@@ -52,14 +52,14 @@ class EvaluateOptions(DecodeOptions):
     bootstrap: int = 1000
     """Bootstrap samples that estimate confidence intervals and p; 0: none. 1000 take 80 kB of memory per sentence."""
     source_tag: str = ""
-    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which selects the target language of a multilingual model."""
     rows: int = 64
     """Maximum number of sentences decoded at once."""
     parallel: MeshConfig = field(default=MeshConfig())
 
 
 SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
-"""Options that apply with --hypotheses; the others configure translation."""
+"""Options that apply with --hypotheses; the rest configure translation."""
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -70,8 +70,8 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     check_tokenizer(options.tokenize, "--tokenize")
     first = str(options.source if options.hypotheses is None else options.hypotheses)
-    lines, *others = read_columns((first, *options.target, *options.against))
-    references, systems = others[: len(options.target)], others[len(options.target) :]
+    lines, *rest = read_columns((first, *options.target, *options.against))
+    references, systems = rest[: len(options.target)], rest[len(options.target) :]
     translations, untranslated = _translate(options, lines) if options.hypotheses is None else (lines, [])
     comparisons = compare_systems(
         [translations, *systems], references, tokenize=options.tokenize, samples=options.bootstrap

@@ -113,5 +113,5 @@ TARGETS: dict[str, Callable[[ExportOptions], list[str]]] = {
     "transformers": _transformers,
     "stablehlo": _stablehlo,
 }
-"""Name of a target → what writes a model for it, and returns the lines to print. The functions import their
-libraries."""
+"""Name of a target → the function that writes a model for it, and returns the lines to print. The functions import
+their libraries."""

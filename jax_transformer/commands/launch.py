@@ -26,10 +26,10 @@ usage: jax-transformer launch --processes N -- train …
 
 Starts N processes, of which process k uses GPU number k, or its own CPU devices. Once training has begun, Ctrl-C and
 SIGTERM make all of them save the same step and stop; before, and at the second time, they stop at once. When one dies,
-the others end. What process k > 0 has to say begins with [k]."""
+the rest end. What process k > 0 has to say begins with [k]."""
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 END_SECONDS = 40.0
-"""How long the others may take to end by themselves once one has ended with an error."""
+"""Seconds that the rest may take to end after one has ended with an error."""
 
 
 def launch(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def launch(arguments: Sequence[str]) -> int:
         raise ValueError(f"--processes: expected at least 1; received {count}")
     if command[:1] != ["train"]:
         raise ValueError(f"launch: expected `-- train …` after its own options; received {' '.join(command) or 'none'}")
-    if parse(command[1:]).processes != ProcessConfig():  # parsed here, so that a mistake is told once
+    if parse(command[1:]).processes != ProcessConfig():  # parsed here, so that a mistake is reported once
         raise ValueError(
             "launch: expected `-- train …` without --parallel.coordinator, processes and process-id, which launch gives"
         )
@@ -115,7 +115,7 @@ def _stop_with_parent() -> None:
 
 
 def _relay(number: int, child: subprocess.Popen[str]) -> None:
-    """Prints what a process writes to its standard error, each line with its number."""
+    """Prints the standard error of a process, each line with the process's number."""
     for line in child.stderr or ():
         print(f"[{number}] {line}", end="", file=sys.stderr, flush=True)
 

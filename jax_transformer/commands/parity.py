@@ -56,17 +56,17 @@ def _check(options: ParityOptions) -> None:
     """Raises ValueError for options that contradict one another, and for reports that couldn't be written."""
     for name in ("certificate", "witness"):
         if getattr(options, name) is not None and not options.prove:
-            raise ValueError(f"--{name}: expected --prove, whose {name} it names, beside it")
+            raise ValueError(f"--{name}: expected --prove, whose {name} it names")
     if options.prove:
         check_proof(options)
     if options.diff is not None and (options.model or options.reference or options.candidate):
-        raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
+        raise ValueError("--diff compares two files: expected no model, --reference or --candidate")
     if options.diff is not None and options.programs != ProgramOptions():
-        raise ValueError("--diff compares two files: expected no --loss, --optimizer or --decode beside it")
+        raise ValueError("--diff compares two files: expected no --loss, --optimizer or --decode")
     if options.diff is not None and not all(path.endswith(".npz") for path in options.diff):
         raise ValueError(f"--diff: expected two .npz files of named arrays; received {' '.join(options.diff)}")
     if options.inputs is not None and (options.model or not (options.candidate and options.reference)):
-        raise ValueError("--inputs: expected --candidate and --reference beside it, and no model")
+        raise ValueError("--inputs: expected --candidate and --reference, and no model")
     if not (options.diff or options.model or options.reference or options.draft_map):
         raise ValueError(
             "parity: expected a model directory or a checkpoint, --reference or --diff; received none of them"
@@ -77,7 +77,7 @@ def _check(options: ParityOptions) -> None:
 
 
 def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
-    """Proves what the options name, prints the certificate and writes it; returns the exit code."""
+    """Proves the programs of the options, prints the certificate and writes it; returns the exit code."""
     certificate = dataclasses.replace(_certificate(options, options.inputs), command=_without(arguments, WRITTEN))
     print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
@@ -98,7 +98,7 @@ def _write_witness(path: str, certificate: Certificate) -> None:
 
 
 def _verify(options: ParityOptions) -> int:
-    """Proves again what a certificate claims, of the programs that the command names, and compares; returns the exit
+    """Proves the claims of a certificate again for the programs of the command, and compares; returns the exit
     code. The file may be a stranger's: nothing that it names is imported or run."""
     from jax_transformer.proof.certificate import NOT_COMPARED, UNLOCATED, Certificate
     from jax_transformer.runtime.limits import CERTIFICATE_BYTES, read_text
@@ -127,12 +127,12 @@ def _as_claimed(options: ParityOptions, claimed: Certificate) -> tuple[ParityOpt
     command, or the certificate's own.
 
     Raises:
-      ValueError: the command names no programs, or those of another kind than the certificate's.
+      ValueError: the command names no programs, or programs of another kind than the certificate's.
     """
     path = str(options.verify)
     if not (options.model or options.reference):
         raise ValueError(
-            f"--verify {path}: expected the programs beside it, named as for --prove: MODEL and --reference, or "
+            f"--verify {path}: expected the programs, named as for --prove: MODEL and --reference, or "
             "--candidate and --reference. Nothing that a certificate names is run"
         )
     if claimed.kind == "programs" and (options.model or not (options.candidate and options.reference)):
@@ -149,19 +149,19 @@ def _as_claimed(options: ParityOptions, claimed: Certificate) -> tuple[ParityOpt
 
 
 def _other_versions(before: Certificate, now: Certificate) -> str:
-    """Says which versions a certificate names other than those that are here; "" if there are none."""
+    """Names the versions of a certificate that differ from the installed ones; "" if none does."""
     here = {name: version for name, version in now.environment.items() if before.environment.get(name) != version}
     listed = ", ".join(f"{name} {version}" for name, version in here.items())
     return f". It was made by other versions than are here: {listed}" if listed else ""
 
 
 def _certificate(options: ParityOptions, inputs: Any) -> Certificate:
-    """Calls `prove` with what the options name, on these inputs."""
+    """Calls `prove` with the programs of the options, on these inputs."""
     from jax_transformer.parity.proofs.api import prove
 
     stages = None if options.stages is None else _split(options.stages)
-    told = {**_what(options), "inputs": inputs, "mesh": _traced_mesh(options.parallel)}
-    return prove(*_sides(options), stages=stages, **told)
+    shared = {**_shared_options(options), "inputs": inputs, "mesh": _traced_mesh(options.parallel)}
+    return prove(*_sides(options), stages=stages, **shared)
 
 
 def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _without(arguments: Sequence[str], files: Collection[str]) -> tuple[str, ...
 
 
 def _compare(options: ParityOptions, *, proves: bool) -> Report:
-    """Calls `compare` with what the options name.
+    """Calls `compare` with the sides of the options.
 
     Args:
       proves: whether a proof ends the comparison of models, unless other stages are named.
@@ -189,12 +189,12 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
         tolerance=options.tolerance,
         mesh=_mesh(options.parallel),
         decoding=options.programs.decoding(),
-        **_what(options),
+        **_shared_options(options),
     )
 
 
-def _what(options: ParityOptions) -> dict[str, Any]:
-    """Returns what proofs and comparisons are told alike."""
+def _shared_options(options: ParityOptions) -> dict[str, Any]:
+    """Returns the options that proofs and comparisons share."""
     return {
         "model": options.model or None if options.candidate else None,
         "inputs": options.inputs,
@@ -233,7 +233,7 @@ def _sides(options: ParityOptions) -> tuple[Side, Side]:
     candidate, reference = (options.model, module) if options.model else (module, None)
     if function is not None:
         candidate, reference = function, module
-    ours, theirs = options.programs.of_sides()
+    ours, theirs = options.programs.by_side()
     return Side(candidate, options.candidate, **ours), Side(reference, options.reference, **theirs)
 
 

@@ -52,7 +52,7 @@ class ProgramOptions:
     early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
     """With --decode: when a sentence is done. (Default: false)"""
 
-    def of_sides(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def by_side(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the candidate's and the reference's, as a `Side` takes them. Raises ValueError for a name that can't
         be found."""
         programs = {
@@ -65,7 +65,7 @@ class ProgramOptions:
         return ours, programs
 
     def decoding(self) -> DecodingConfig | None:
-        """Returns the search that a decoder should make, if any of it is told."""
+        """Returns the search that a decoder should make, if any of it is given."""
         search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
         return DecodingConfig(**search) if search else None
 
@@ -82,14 +82,14 @@ class ParityOptions:
     model: tyro.conf.Positional[str] = ""
     """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers; or the name of
     a model on the Hub. May be left out with --reference: the module's own weights are ported. If it is a model of
-    transformers, its config tells what options would."""
+    transformers, its config replaces the options."""
     dialect: str | None = None
     """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
     reference: str | None = None
     """A PyTorch module of yours, as package.module:factory: a function without arguments that returns the module in
     evaluation mode. Its forward takes ids of source and target, [B, T] or [T, B], in the order that the names of its
-    arguments tell (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
-    probabilities, alone or in a tuple, dict or object. Write an adapter for others, such as one that takes masks."""
+    arguments imply (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
+    probabilities, alone or in a tuple, dict or object. Write an adapter for any other, such as one that takes masks."""
     candidate: str | None = None
     """A JAX function of yours that replaces the model, as package.module:factory: a function without arguments that
     returns (params, inputs) → (logits, trace). It receives the model's parameters and a dict of source_ids and
@@ -122,16 +122,16 @@ class ParityOptions:
     claims is the same. Nothing that the file names is imported or run. Its stages, seed and allowed differences are
     taken; so are its inputs, if it is of two programs and --inputs isn't given."""
     dtypes: str | None = None
-    """Comma-separated precisions. float64 decides; the others are judged by their distance from it. (Default:
+    """Comma-separated precisions. float64 decides; the rest are judged by their distance from it. (Default:
     float64,float32,bfloat16)"""
     node: str | None = None
     """Compare this activation alone, in float64."""
     seed: int = 0
     """Seed of the inputs and random weights."""
     allow: str | None = None
-    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key;
-    inner-padding, what depends on padding before a token; first-token, what a target's first token does: all begin with
-    the model's decoder_start_id. With --prove, nothing is claimed of them."""
+    """Comma-separated differences that don't count: fully-masked, the result of attention for a query that sees no key;
+    inner-padding, effects of padding before a token; first-token, effects of a target's first token: all begin with the
+    model's decoder_start_id. With --prove, nothing is claimed of them."""
     verbose: bool = False
     """Print passing rows, versions and checksums, too. With --prove: all arrays, versions and programs."""
     json: Annotated[str | None, FILE] = None
@@ -175,4 +175,4 @@ def _refuse(options: ParityOptions, option: str, refused: Mapping[str, str]) -> 
     for name, reason in refused.items():
         part, default = (options, usual) if hasattr(usual, name) else (options.programs, programs)
         if getattr(part, name) != getattr(default, name):
-            raise ValueError(f"{option}: expected no --{name.replace('_', '-')} beside it: {reason}")
+            raise ValueError(f"{option}: expected no --{name.replace('_', '-')} with it: {reason}")

@@ -66,7 +66,7 @@ class MasksOptions(ConfigOptions):
     target: str = f"<bos> Ein Hund schläft . {PAD}"
     """Decoder input tokens, in the same form."""
     decoding: bool = False
-    """Draw the masks of decoding, which may differ from those of training."""
+    """Draw the masks of decoding, which may differ from the masks of training."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _smoothing(options: SmoothingOptions) -> Figure:
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
-    """Returns ids for tokens: the pad id for pads, and for all others an id that no mask treats as padding."""
+    """Returns ids for tokens: the pad id for pads, and for all other tokens an id that no mask treats as padding."""
     if not tokens:
         raise ValueError("--source and --target expect at least one token each; received none")
     real = next(number for number in range(len(reserved) + 1) if number not in reserved)

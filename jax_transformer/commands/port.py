@@ -1,4 +1,4 @@
-"""jax-transformer port: converts a checkpoint to a model directory or back, or lists what a checkpoint holds.
+"""jax-transformer port: converts a checkpoint to a model directory or back, or lists a checkpoint's contents.
 
 LoRA adapters in PEFT's directories: commands/port_adapters.py; optimizers' states: commands/port_training.py.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FILE = tyro.conf.arg(metavar="FILE")
 USAGE_HINT = (
     "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model "
-    "directory and what to write: a .pt or .safetensors file, or a directory for transformers"
+    "directory and a destination: a .pt or .safetensors file, or a directory for transformers"
 )
 
 
@@ -56,15 +56,15 @@ class PortOptions:
     map: Annotated[str | None, FILE] = None
     """A YAML file that maps the names of a program of no dialect. The model directory keeps it for export."""
     config: Annotated[str | None, FILE] = None
-    """Beside --map: a YAML file with the fields of the model's config, or a run's config.yaml, which has them under
-    model. Default: what a file says that was exported by a map."""
+    """With --map: a YAML file with the fields of the model's config, or a run's config.yaml, which has them under
+    model. Default: the fields in a file that was exported by a map."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to this dtype, except position tables to bfloat16. Default: keep their dtypes."""
     adapters: bool = False
     """Write the LoRA adapters of a model directory, as a new directory for PEFT, and not the model."""
     base: str = ""
     """The model that adapters are for. To merge PEFT's: a model directory, or a directory of transformers or its name
-    on the Hub; default: the name that they tell. With --adapters: the name that PEFT shall read."""
+    on the Hub; default: the name that they record. With --adapters: the name that PEFT shall read."""
     vocabularies: tyro.conf.OmitArgPrefixes[VocabularyOptions] = field(default_factory=VocabularyOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
     training: tyro.conf.OmitArgPrefixes[TrainingStateOptions] = field(default_factory=TrainingStateOptions)
@@ -96,16 +96,14 @@ def port(arguments: Sequence[str]) -> int:
     if options.adapters or is_adapter_directory(options.source):
         return _port_adapters(options)
     if options.base:
-        raise ValueError(f"--base {options.base}: expected --adapters, or PEFT's adapters as the source, beside it")
+        raise ValueError(f"--base {options.base}: expected --adapters, or PEFT's adapters as the source")
     if options.map and options.dialect:
         raise ValueError(f"port: expected --map or --dialect; received both, {options.map} and {options.dialect}")
     if options.config and not options.map:
-        raise ValueError(
-            f"--config {options.config}: expected --map beside it; dialects say what their programs compute"
-        )
-    of_state = {field.name for field in dataclasses.fields(TrainingStateOptions)} & {*options.given()}
-    if of_state and not options.training.with_optimizer:
-        raise ValueError(f"--{min(of_state).replace('_', '-')}: expected --with-optimizer beside it; received none")
+        raise ValueError(f"--config {options.config}: expected --map; dialects define what their programs compute")
+    state_options = {field.name for field in dataclasses.fields(TrainingStateOptions)} & {*options.given()}
+    if state_options and not options.training.with_optimizer:
+        raise ValueError(f"--{min(state_options).replace('_', '-')}: expected --with-optimizer; received none")
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     _check_places(options)
@@ -148,9 +146,9 @@ def _check_outside(source: Path, destination: Path) -> None:
 
 def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> None:
     """Raises ValueError for options that were set but have no effect; `when` describes the case."""
-    others = [name for name in options.given() if name not in {"source", *used}]
-    if others:
-        named = [options.destination if name == "destination" else f"--{name.replace('_', '-')}" for name in others]
+    unused = [name for name in options.given() if name not in {"source", *used}]
+    if unused:
+        named = [options.destination if name == "destination" else f"--{name.replace('_', '-')}" for name in unused]
         raise ValueError(f"port: expected none of these {when}; received {', '.join(named)}")
 
 
@@ -201,7 +199,7 @@ def _import(options: PortOptions) -> int:
 
 
 def _print_names(origin: Mapping[str, Any]) -> None:
-    """Prints whose names the tensors have."""
+    """Prints the dialects whose names the tensors have."""
     from jax_transformer.porting.names_of_dialects import map_of_origin
 
     names = map_of_origin(origin)
@@ -285,7 +283,7 @@ def _cast(tree: dict[str, Any], dtype: str) -> None:
 
 
 def _num_parameters(model: Model) -> int:
-    """Counts the trained values, without those of position tables."""
+    """Counts the trained values, without position tables."""
     from jax_transformer.runtime.trees import flatten
 
     return sum(leaf.size for path, leaf in flatten(model.params).items() if not path.startswith("constants/"))
@@ -313,8 +311,8 @@ def _export(options: PortOptions) -> int:
     export_checkpoint(model, options.destination, dialect, names=names, with_optimizer=with_optimizer, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
-    beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
-    print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
+    dropped = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
+    print(f"{label:9} {options.destination}, {count:,} parameters{dropped}")
     if with_optimizer and state is not None:
         print(f"training: {port_training.written(state)}")
     if left_out:
@@ -324,7 +322,7 @@ def _export(options: PortOptions) -> int:
 
 
 def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:
-    """Returns which position tables a dialect's checkpoint has no place for, if any: computed ones, or others."""
+    """Returns which position tables a dialect's checkpoint has no place for, if any: computed ones, or other ones."""
     from jax_transformer.porting.dialects import get_dialect
     from jax_transformer.porting.state_dicts import computes_position_table
 
@@ -350,7 +348,7 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
 
 
 def _port_adapters(options: PortOptions) -> int:
-    """Merges PEFT's adapters into a model, or writes those of a model for PEFT."""
+    """Merges PEFT's adapters into a model, or writes a model's adapters for PEFT."""
     from jax_transformer.porting.adapters import is_adapter_directory
     from jax_transformer.porting.convert import read_checkpoint
 

@@ -14,7 +14,7 @@ def base_path(source: str, base: str) -> str:
     """Returns the path or name of the model that adapters are merged into: `base`, or else as they say.
 
     Raises:
-      ValueError: neither tells one that exists, or that could be on the Hub.
+      ValueError: neither names one that exists, or that could be on the Hub.
     """
     from jax_transformer.porting.adapters import base_of
     from jax_transformer.storage.hub import hub_name
@@ -32,7 +32,7 @@ def base_path(source: str, base: str) -> str:
 
 
 def merge(source: str, model: Model, destination: str) -> Adapters | None:
-    """Merges adapters into a model, saves it, and prints what came of it."""
+    """Merges adapters into a model, saves it, and prints a summary."""
     from jax_transformer.porting.adapters import import_adapter
     from jax_transformer.storage.model_directory import save_model
 
@@ -46,7 +46,7 @@ def merge(source: str, model: Model, destination: str) -> Adapters | None:
 
 
 def export(source: str, destination: str, dialect: str | None, base: str) -> None:
-    """Writes the adapters of a model directory as PEFT's, and prints what was written."""
+    """Writes the adapters of a model directory as PEFT's, and prints the files."""
     from jax_transformer.porting.adapters import export_adapter
     from jax_transformer.storage.model_directory import load_model
 

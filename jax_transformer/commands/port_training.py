@@ -1,4 +1,4 @@
-"""The part of jax-transformer port for trainings under way: its options, and what it reads and prints."""
+"""The part of jax-transformer port for trainings under way: its options, input and output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingStateOptions:
-    """Holds what an optimizer's state may not tell. An error message asks for missing ones by name."""
+    """Holds settings that an optimizer's state may not contain. An error message asks for missing ones by name."""
 
     with_optimizer: bool = False
-    """Also port the training state: the optimizer's moments, the number of steps, and what the file says of the
+    """Also port the training state: the optimizer's moments, the number of steps, and the file's settings of the
     schedule. From a run, the state of a checkpoint."""
     optimizer: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Torch file with the optimizer's state_dict, if the checkpoint holds none."""
     frozen: tuple[str, ...] = ()
     """Parameters that the optimizer never received: patterns of paths, such as encoder/*."""
     weight_decay_kind: Literal["l2", "decoupled"] | None = None
-    """l2 for Adam, decoupled for AdamW, if the file doesn't tell them apart."""
+    """l2 for Adam, decoupled for AdamW, if the file doesn't distinguish them."""
     step: int | None = None
     """Optimizer steps done, for SGD, which doesn't count them; or the step of the run's checkpoint. Default: the
     latest."""
@@ -62,11 +62,11 @@ def load(source: str, step: int | None) -> Model:
 
 
 def described(state: TrainingState) -> str:
-    """Describes an imported state: the optimizer, the steps done, the parameters that it moves, and what it tells."""
+    """Describes an imported state: the optimizer, the steps done, the parameters that it moves, and its settings."""
     moved = f"moments of {len(state.paths)} parameters" if state.slots else "no moments"
-    told = {name: value for name, value in state.train.items() if name not in ("optimizer", "freeze", "no_decay")}
+    settings = {name: value for name, value in state.train.items() if name not in ("optimizer", "freeze", "no_decay")}
     frozen = f", {len(state.train['freeze'])} frozen" if state.train.get("freeze") else ""
-    listed = ", ".join(f"{name}={value}" for name, value in told.items())
+    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
     left_out = state.origin.get("left_out")
     more = f"\n          left out: {', '.join(left_out)}" if left_out else ""
     return f"{state.optimizer} after {state.step:,} steps, {moved}{frozen} ({listed}){more}"

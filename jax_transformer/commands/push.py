@@ -24,7 +24,7 @@ FILE = tyro.conf.arg(metavar="FILE")
 class PushOptions:
     """Upload a model directory with a model card to the Hugging Face Hub, as one commit.
 
-    Log in first (hf auth login), or set HF_TOKEN. The card tells data, training, scores, how to use the model, and the
+    Log in first (hf auth login), or set HF_TOKEN. The card states data, training, scores, how to use the model, and the
     SHA-256 of its files. A repository that has anything else is left alone.
     """
 
@@ -41,18 +41,18 @@ class PushOptions:
     license: str = ""
     """The Hub's identifier of a license, such as apache-2.0."""
     languages: str = ""
-    """Comma-separated language codes, such as en,de. Default: those of the run's config."""
+    """Comma-separated language codes, such as en,de. Default: the languages of the run's config."""
     tags: str = ""
-    """Comma-separated tags beside the usual ones."""
+    """Comma-separated tags in addition to the usual ones."""
     datasets: str = ""
-    """Comma-separated datasets on the Hub. Default: those of the run's config."""
+    """Comma-separated datasets on the Hub. Default: the datasets of the run's config."""
     base_model: str = ""
     """Model on the Hub that this one was made of. Default: as the run's config says."""
     parity_report: Annotated[str, FILE] = ""
-    """Report of `jax-transformer parity --json`, for the card. Default: parity.json beside the model directory."""
+    """Report of `jax-transformer parity --json`, for the card. Default: parity.json next to the model directory."""
     with_optimizer: bool = False
-    """Also upload optimizer.safetensors, the optimizer's state of a model whose training can go on, and what its
-    checkpoint says of that training, which may name paths and users."""
+    """Also upload optimizer.safetensors, the optimizer's state of a model whose training can go on, with its
+    checkpoint's settings of that training, which may name paths and users."""
     card_only: bool = False
     """Replace the card of a model that is there."""
     replace: bool = False

@@ -20,14 +20,14 @@ def first_config(preset: str | None, config_file: str | None) -> RunConfig:
 
 
 def take_preset(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Returns the preset, which comes first if there is one, and the other arguments."""
+    """Returns the preset, which comes first if there is one, and the remaining arguments."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
     return None, arguments
 
 
 def take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
-    """Returns the value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
+    """Returns the value of `--name VALUE` or `--name=VALUE`, and the remaining arguments."""
     for i, argument in enumerate(arguments):
         if argument.startswith(name + "="):
             return argument.removeprefix(name + "="), arguments[:i] + arguments[i + 1 :]
@@ -39,7 +39,7 @@ def take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]
 
 
 def take_processes(arguments: list[str]) -> tuple[ProcessConfig, list[str]]:
-    """Returns how the processes of a run find each other, and the other arguments."""
+    """Returns the options by which processes of a run find each other, and the remaining arguments."""
     coordinator, arguments = take_option(arguments, "--parallel.coordinator")
     count, arguments = take_option(arguments, "--parallel.processes")
     number, arguments = take_option(arguments, "--parallel.process-id")
@@ -58,5 +58,5 @@ def _count(name: str, value: str | None) -> int | None:
 
 
 def take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:
-    """Returns whether `name` is among the arguments, and the other arguments."""
+    """Returns whether `name` is among the arguments, and the remaining arguments."""
     return name in arguments, [argument for argument in arguments if argument != name]

@@ -39,7 +39,7 @@ class ScoreOptions:
     """jsonl: one object per line with log_prob, tokens, perplexity and token_log_probs. A translation that can't be
     scored has null, 0, null and [], and the reason as error."""
     source_tag: str = ""
-    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which selects the target language of a multilingual model."""
     target_tag: str = ""
     """Token that every translation begins with, such as deu_Latn, as in `translate`. It isn't counted."""
     rows: int = 64

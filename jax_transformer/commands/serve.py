@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class ServeOptions(Limits, DecodeOptions):
     """Serve translations over HTTP, until SIGTERM or SIGINT.
 
-    POST /translate and /score take JSON; /healthz, /readyz, /metrics and /openapi.json tell about the server. Decoding
+    POST /translate and /score take JSON; /healthz, /readyz, /metrics and /openapi.json describe the server. Decoding
     options hold for requests that don't set their own.
     """
 
     model: tyro.conf.Positional[str]
     """Model directory, run directory that contains one, or name on the Hub (owner/name, owner/name@revision)."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own lets others send requests."""
+    """Address to listen on. Any other than this machine's own lets other machines send requests."""
     port: int = 8000
     """Port to listen on; 0 for any free one."""
     seed: tyro.conf.Suppress[int | None] = None
@@ -40,7 +40,7 @@ class ServeOptions(Limits, DecodeOptions):
     batch_tokens: int = 4096
     """Maximum number of source tokens decoded at once, padding included."""
     max_wait_ms: float = 5.0
-    """Milliseconds that a sentence waits for others, unless a batch is full before."""
+    """Milliseconds that a sentence waits for a batch to fill."""
     warm_up: int = 64
     """Compile the programs for texts of up to this many tokens before the server is ready; 0 for none."""
     grace_seconds: float = 30.0

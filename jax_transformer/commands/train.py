@@ -38,7 +38,7 @@ usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [o
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --config FILE.yaml sets the fields it names; options override it.
---resume RUN continues an interrupted run from its latest checkpoint, on the same devices or others.
+--resume RUN continues an interrupted run from its latest checkpoint, on the same devices or different ones.
 --from-step N continues it from the checkpoint of step N and deletes later ones.
 --dry-run prints the config, parameters, batches and memory without training.
 --profile writes a trace of some steps to the run's profile/.
@@ -51,7 +51,7 @@ look for them."""
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCall:
-    """Holds what a command line of `jax-transformer train` asks for."""
+    """Holds the parsed command line of `jax-transformer train`."""
 
     config: RunConfig
     name: str
@@ -68,11 +68,11 @@ class TrainCall:
 
 
 def parse(arguments: Sequence[str]) -> TrainCall:
-    """Returns what the arguments of `jax-transformer train` ask for.
+    """Parses the arguments of `jax-transformer train`.
 
     Raises:
       ValueError: a mistake in them.
-      SystemExit: an option that tyro refuses, told on standard error; --help.
+      SystemExit: an option that tyro refuses, reported on standard error; --help.
     """
     config_file, arguments = take_option(list(arguments), "--config")
     resumed, arguments = take_option(arguments, "--resume")
@@ -127,10 +127,10 @@ class _ResumeOptions:
 
 
 def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> ParallelConfig | None:
-    """Returns the mesh to continue a run on, given the options beside --resume; None: the run's own.
+    """Returns the mesh to continue a run on, given the options next to --resume; None: the run's own.
 
     Raises:
-      ValueError: other options than those of the mesh.
+      ValueError: options other than the mesh's.
     """
     if others or any(name.startswith("--") and not name.startswith("--parallel.") for name in arguments):
         raise ValueError(
@@ -148,7 +148,7 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
 
 
 def _callbacks(call: TrainCall, processes: Processes) -> list[Callback]:
-    """Returns what the user's function makes, in process 0. Raises ValueError if it can't be used."""
+    """Returns the callbacks that the user's function makes, in process 0. Raises ValueError if it can't be used."""
     if call.callbacks is None or not processes.is_first:
         return []
     from jax_transformer.training.callback_calls import check_kinds

@@ -49,7 +49,7 @@ class TranslateOptions(DecodeOptions):
     prefix: str = ""
     """Text that every translation begins with."""
     source_tag: str = ""
-    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which selects the target language of a multilingual model."""
     split_long: tyro.conf.FlagCreatePairsOff[bool] = False
     """Split a line that is too long for the model at its sentence ends, and translate the parts. Default: refuse it."""
     rows: int = 64

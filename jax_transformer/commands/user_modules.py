@@ -12,7 +12,7 @@ from jax_transformer.runtime.trees import nearest
 
 
 def load_factory(name: str, option: str) -> Any:
-    """Returns what a function of the user's returns, named as package.module:factory.
+    """Calls a function of the user's, named as package.module:factory, and returns its result.
 
     Modules are looked for in the current directory, too.
 
@@ -31,7 +31,7 @@ def load_factory(name: str, option: str) -> Any:
 
 
 def load_named(name: str | None, option: str) -> Any:
-    """Returns what a name of the user's is bound to; None for no name."""
+    """Returns the value of a name of the user's; None for no name."""
     return None if name is None else _attribute(name, option)
 
 

@@ -16,7 +16,7 @@ class VerifyOptions:
     paths: tyro.conf.Positional[tuple[str, ...]]
     """Runs, model directories, data caches, exported directories, files of tensors."""
     quiet: bool = False
-    """Print only what isn't whole."""
+    """Print only damaged files."""
 
 
 def verify(arguments: Sequence[str]) -> int:

@@ -32,8 +32,8 @@ class VocabularyOptions:
 
 
 def with_vocabularies(model: Model, options: VocabularyOptions) -> tuple[Model, str]:
-    """Returns the model with the tokenizers that the options name, or else those of its own files, and the ids that
-    these define; and a line about them for the user.
+    """Returns the model with the tokenizers that the options name, or else of its own files, and the ids that these
+    define; and a line about them for the user.
 
     Raises:
       ValueError: one vocabulary without the other, or an option for a vocabulary that isn't named; a vocabulary of

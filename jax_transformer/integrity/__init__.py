@@ -1,4 +1,4 @@
-"""Whether files are as they were written, and whether the installed compilers compute what they are asked to."""
+"""Checks that files are as they were written, and that the installed compilers compute correctly."""
 
 from __future__ import annotations
 

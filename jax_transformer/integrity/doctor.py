@@ -1,4 +1,4 @@
-"""Tell whether the installed compilers compute what they are asked to."""
+"""Checks that the installed compilers compute correctly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 300
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Holds what became of one program.
+    """Holds the outcome of one program.
 
     Example:
       >>> from jax_transformer.integrity import Diagnosis
@@ -28,11 +28,11 @@ class Diagnosis:
     """
 
     what: str
-    told: str
+    outcome: str
     is_right: bool
 
     def __str__(self) -> str:
-        return f"{'✓' if self.is_right else '✗'} {self.what}: {self.told}"
+        return f"{'✓' if self.is_right else '✗'} {self.what}: {self.outcome}"
 
 
 def versions() -> dict[str, str]:

@@ -74,7 +74,7 @@ SENTINELS: Mapping[str, Callable[[], float]] = {
     "sums along one of seven axes": seven_axes,
     "a training step in float64": training_step,
 }
-"""What is computed → the function, whose result is right up to 1e-12."""
+"""Name of a computation → the function, whose result is right up to 1e-12."""
 
 
 if __name__ == "__main__":

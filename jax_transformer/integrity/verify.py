@@ -1,4 +1,4 @@
-"""Verify that the files of a run, a model, a cache or an export are as they were written."""
+"""Verifies that the files of a run, a model, a cache or an export are as they were written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPORT = "report.json"
 
 @dataclass(frozen=True)
 class Finding:
-    """Holds what became of one thing that was verified.
+    """Holds the result of verifying one directory or file.
 
     Example:
       >>> from pathlib import Path
@@ -67,7 +67,7 @@ def verify(path: str | os.PathLike[str]) -> list[Finding]:
       path: the directory or file. With a run, its checkpoints, its model and its entry of the data cache are verified.
 
     Returns:
-      A finding for each thing, in order. A file of tensors has no digest: it is read as far as its format tells.
+      A finding for each thing, in order. A file of tensors has no digest: it is read as far as its format describes.
 
     Raises:
       RunError: there is nothing at the path that can be verified.

@@ -1,4 +1,4 @@
-"""A page of a model's attention in one sentence pair: every head of every layer, and the word alignment."""
+"""Draws a model's attention in one sentence pair: every head of every layer, and the word alignment."""
 
 from __future__ import annotations
 

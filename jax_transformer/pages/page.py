@@ -1,7 +1,7 @@
-"""Assemble a page from data, a style and scripts: the page embeds its data as JSON, and its script draws it.
+"""Assembles a page from data, a style and scripts: the page embeds its data as JSON, and its script draws it.
 
-Every page is built on page.html, page.css and the scripts in SHARED. It has light and dark colours, and a content
-security policy under which only its own script runs and nothing else loads.
+Every page is built on the files in shared/: page.html, page.css and the scripts in SHARED. It has light and dark
+colours, and a content security policy under which only its own script runs and nothing else loads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from jax_transformer.runtime.files import atomic_write
 
-HERE = Path(__file__).parent
-SHARED = ("elements.js", "theme.js")
+HERE = Path(__file__).parent / "shared"
+SHARED = ("elements.js", "theme.js", "numbers.js", "selection.js", "table.js")
 """Scripts that every page runs before its own."""
 
 

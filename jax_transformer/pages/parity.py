@@ -1,5 +1,5 @@
-"""The page of a parity report: the divergence and its causes, the stages, error against depth, the tree of modules, a
-heat map, and a table of all arrays."""
+"""Draws a parity report: the divergence and its causes, the stages, error against depth, the tree of modules, a heat
+map, and a table of all arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ SCRIPTS = (
     "depth.js",
     "tree.js",
     "heat.js",
-    "table.js",
     "arrays.js",
     "faults.js",
     "proof.js",

@@ -48,7 +48,7 @@ def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) 
     """
     counts = maps.weights.shape[:2]
     layers, heads = (range(count) if one is None else [one] for one, count in zip((layer, head), counts, strict=True))
-    side = (WIDTH - 1.6) / len(heads)  # of a map, in inches; beside them are labels and the scale
+    side = (WIDTH - 1.6) / len(heads)  # of a map, in inches; labels and the scale take the rest
     high = min(max(side * len(maps.queries) / len(maps.keys), 0.7), 9.0)
     figure = Figure(figsize=(WIDTH, (high + 0.35) * len(layers) + 1.5), layout="constrained")
     figure.suptitle(maps.title)
@@ -59,16 +59,16 @@ def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) 
     ground, ink = rcParams["axes.facecolor"], rcParams["axes.prop_cycle"].by_key()["color"][0]
     colours = LinearSegmentedColormap.from_list("weights", [ground, ink])
     for row, number in zip(panels, layers, strict=True):
-        for axes, of_head in zip(row, heads, strict=True):
+        for axes, head in zip(row, heads, strict=True):
             image = axes.imshow(
-                maps.weights[number, of_head],
+                maps.weights[number, head],
                 aspect="auto",
                 interpolation="nearest",
                 cmap=colours,
                 vmin=0.0,
                 vmax=largest,
             )
-            axes.set_title(f"layer {number}, head {of_head}", fontsize=min(MOST_POINTS, 10 * side))
+            axes.set_title(f"layer {number}, head {head}", fontsize=min(MOST_POINTS, 10 * side))
             axes.spines[:].set_visible(True)
             axes.tick_params(length=0)
     figure.colorbar(

@@ -1,4 +1,4 @@
-"""The files that pictures can be written to; checked before anything is drawn, and without matplotlib."""
+"""Checks the file formats of pictures before anything is drawn, without matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look of pictures, and saving them. The colours stay distinct in print and for colour-blind readers."""
+"""Sets the look of pictures, and saves them. The colours stay distinct in print and for colour-blind readers."""
 
 from __future__ import annotations
 

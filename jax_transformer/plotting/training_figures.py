@@ -203,8 +203,8 @@ def loss_by_probability(probabilities: np.ndarray, vocab_size: int, criterion: C
     label = criterion.pad_id + 1
 
     def loss(probability: jax.Array) -> jax.Array:
-        others = jnp.log((1.0 - probability) / (vocab_size - 1))
-        logits = jnp.where(jnp.arange(vocab_size) == label, jnp.log(probability), others)
+        rest = jnp.log((1.0 - probability) / (vocab_size - 1))
+        logits = jnp.where(jnp.arange(vocab_size) == label, jnp.log(probability), rest)
         return cross_entropy(logits[None, None], jnp.full((1, 1), label), criterion)[0]
 
     return np.asarray(jax.lax.map(loss, jnp.asarray(probabilities, jnp.float32)))

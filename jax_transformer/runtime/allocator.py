@@ -1,4 +1,4 @@
-"""The C library's allocator, told to keep large blocks for the next step, or to give them back."""
+"""Sets the C library's allocator to keep large blocks for the next step, or to give them back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> bool:
-    """Makes glibc return blocks of 256 KiB or more to the kernel when they are freed; True if it could be told.
+    """Makes glibc return blocks of 256 KiB or more to the kernel when they are freed; True if it accepts that.
 
     By default that size grows to 32 MiB with the blocks that are freed, and smaller ones stay with the process, in
     pieces: where many large models follow one another, of a weight here and a weight there, a gigabyte. Costs time;
@@ -53,7 +53,7 @@ def give_back_freed_memory() -> bool:
 
 
 def trim() -> None:
-    """Gives back what is free between blocks in use, too, where the C library can."""
+    """Gives back free memory between blocks in use, too, if the C library can."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Compiled programs kept between processes, by JAX's persistent cache."""
+"""Keeps compiled programs between processes in JAX's persistent cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def use_compilation_cache() -> None:
-    """Keeps what takes over a second to compile under ~/.cache/jax_transformer; call before jax is imported.
+    """Keeps programs that take over a second to compile under ~/.cache/jax_transformer; call before jax is imported.
 
     JAX's own environment variable, JAX_COMPILATION_CACHE_DIR, takes precedence. Programs compiled for a CPU use the
     instructions of that very CPU, so that each kind has a folder of its own, should a home directory be shared.

@@ -1,4 +1,4 @@
-"""The traceback of an error that no command expects, in a file, so that the terminal shows one line."""
+"""Writes the traceback of an unexpected error to a file, so that the terminal shows one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of the files of a directory, kept in the directory, to tell later whether any has changed."""
+"""Keeps digests of the files of a directory in the directory, to detect later changes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_digests(directory: str | os.PathLike[str]) -> None:
 
 
 def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) -> list[str]:
-    """Returns what differs from the directory's digests, a line for each file: altered, missing, added, not readable.
+    """Lists the differences from the directory's digests, a line for each file: altered, missing, added, not readable.
 
     Args:
       without: names of files in the directory that may be under no digest.

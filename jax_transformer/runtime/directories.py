@@ -1,4 +1,4 @@
-"""Writing a new directory whole, with the digests by which `jax-transformer verify` checks it later."""
+"""Writes a new directory whole, with the digests by which `jax-transformer verify` checks it later."""
 
 from __future__ import annotations
 

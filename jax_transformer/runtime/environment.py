@@ -1,4 +1,4 @@
-"""The machine and the versions of the libraries that a result was computed with."""
+"""Reads the machine and the versions of the libraries that a result was computed with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def environment(libraries: Iterable[str]) -> dict[str, str]:
     """Returns the operating system, the number of CPU cores, and the versions of Python and the installed libraries.
 
     Args:
-      libraries: names of distributions, such as "jax"; those that aren't installed are left out.
+      libraries: names of distributions, such as "jax"; names that aren't installed are left out.
     """
     machine = {
         "system": f"{platform.system()} {platform.machine()}",

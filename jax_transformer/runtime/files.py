@@ -1,4 +1,4 @@
-"""Writing files and directories whole: readers see the old one or the new one, never half of either."""
+"""Writes files and directories whole: readers see the old one or the new one, never half of either."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 YOUNG_SECONDS = 60
-"""The age from which what nobody locks is abandoned: before, it may have been made just now."""
+"""Seconds after which an unlocked file counts as abandoned: a younger one may be about to be locked."""
 OLD_SECONDS = 24 * 3600
-"""The age from which a directory is abandoned that can't be locked."""
+"""Seconds after which a directory that can't be locked counts as abandoned."""
 
 
 @contextmanager
 def naming_errors(path: str | os.PathLike[str], temporary: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Gives errors of the block that name no file, as those of writing and flushing do, the name `path`.
+    """Adds the name `path` to errors of the block that name no file, such as errors of writing and flushing.
 
     Args:
       temporary: errors that name this file, or one below it, get the name `path` as well.
@@ -112,7 +112,7 @@ def atomic_write(path: str | os.PathLike[str], *, durable: bool = False) -> Iter
 @contextmanager
 def temporary_directory_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a new directory next to `path`, for the block to fill and rename to `path`; removes it if it is still
-    there, and those that killed processes left.
+    there, and leftovers of killed processes.
 
     Raises:
       OSError: the directory can't be made.
@@ -142,7 +142,7 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(paths: Iterable[Path]) -> None:
-    """Removes those directories of `temporary_directory` and files of `atomic_write` whose process was killed, once
+    """Removes directories of `temporary_directory` and files of `atomic_write` whose process was killed, once
     nobody has changed them for a minute; directories on a file system without locks, for a day."""
     for path in paths:
         with suppress(OSError):  # it was renamed or removed meanwhile

@@ -1,4 +1,4 @@
-"""How often Python looks for cyclic garbage, and whether it does at the exit."""
+"""Sets how often Python looks for cyclic garbage, and whether it does at the exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says in one line what `jsonschema` finds wrong with JSON."""
+"""Describes in one line the first error that `jsonschema` finds in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST = 60
 
 
 def first_problem(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with a value: where, what was expected and received; None if it fits.
+    """Returns the first error of a value: place, expected and received; None if it fits.
 
     Args:
       schema: a JSON Schema of draft 2020-12.

@@ -1,4 +1,4 @@
-"""Parsing JSON that comes from outside, and writing it for readers."""
+"""Parses JSON from outside, and writes JSON for readers."""
 
 from __future__ import annotations
 

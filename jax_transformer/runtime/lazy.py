@@ -1,4 +1,4 @@
-"""Load a package's exports when they are first used, so that importing the package costs next to nothing."""
+"""Loads a package's exports when they are first used, so that importing the package costs next to nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Limits on what comes from outside, by name: text, archives, JSON, YAML, tensors, tokenizers and sizes of models.
+"""Limits input from outside, by name: text, archives, JSON, YAML, tensors, tokenizers and sizes of models.
 
-Each is far above anything that is in use, so that only damaged or hostile input meets it. Whoever has larger input
-raises a limit with the environment variable that its message names.
+Each limit is far above normal input, so that only damaged or hostile input meets it. Its message names the environment
+variable that raises it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Limit:
     default: int
     unit: str
     why: str
-    """Why nothing that is in use is larger, and what it protects."""
+    """The reason for the size, and the resource that it protects."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that replaces the default."""
+        """Returns the name of the environment variable that replaces the default."""
         return PREFIX + self.name
 
     @property
     def value(self) -> int:
-        """The limit in force. Raises ValueError if the variable isn't a positive integer."""
+        """Returns the limit in force. Raises ValueError if the variable isn't a positive integer."""
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default
@@ -50,7 +50,7 @@ class Limit:
         return int(text)
 
     def check(self, received: int, where: str, error: type[ValueError] = ValueError, *, or_more: bool = False) -> None:
-        """Raises `error`, with the place and what to do, if there is more than the limit.
+        """Raises `error`, with the place and the remedy, if there is more than the limit.
 
         Args:
           received: how much there is.

@@ -1,4 +1,4 @@
-"""The memory that this process may have, and the check that something fits into it before it is made."""
+"""Reads the memory that this process may have, and checks that something fits into it before it is made."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from jax_transformer.runtime.limits import PREFIX
 
 VARIABLE = PREFIX + "MEMORY_BYTES"
-"""The environment variable that replaces what the machine says."""
+"""The environment variable that replaces the machine's limit."""
 
 
 def host_memory() -> tuple[int, str]:
-    """Returns the most bytes that this process can have in main memory, and what says so: the machine's memory, the
-    limit of its control groups (containers), or that of the process (ulimit -v), whichever is least.
+    """Returns the most bytes that this process can have in main memory, and the source of that limit: the machine's
+    memory, its control groups (containers), or the process (ulimit -v), whichever is least.
 
     Example:
       >>> from jax_transformer.runtime.memory import host_memory
@@ -26,7 +26,7 @@ def host_memory() -> tuple[int, str]:
     if given.isascii() and given.isdecimal() and len(given) < 30:
         return int(given), VARIABLE
     found = [(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine's memory")]
-    found += [(most, "the memory of this container") for most in _of_control_groups()]
+    found += [(most, "the memory of this container") for most in _limits_of_control_groups()]
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     found += [(most, "this process's address space, ulimit -v")] if most != resource.RLIM_INFINITY else []
     return min(found)
@@ -62,8 +62,8 @@ def gibibytes(count: int) -> str:
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 // 10 else f"{count / 2**20:,.1f} MiB"
 
 
-def _of_control_groups() -> list[int]:
-    """Returns the limits of this process's control groups and of those around them, of version 1 and 2."""
+def _limits_of_control_groups() -> list[int]:
+    """Returns the limits of this process's control groups and the groups around them, of version 1 and 2."""
     root, found = Path("/sys/fs/cgroup"), []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():

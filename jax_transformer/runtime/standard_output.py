@@ -1,4 +1,4 @@
-"""Standard output whose errors say that they are its own."""
+"""Marks errors of standard output as its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamedOutput(io.TextIOWrapper):
 def named_output() -> Iterator[None]:
     """Names the errors of standard output during the block, at whose end all is written out.
 
-    What can't be written is discarded then, or Python would fail on it again at exit. Another object in the place of
+    Unwritable output is discarded then, or Python would fail on it again at exit. Another object in the place of
     standard output, such as a test's, is left alone.
 
     Raises:
@@ -57,7 +57,7 @@ def named_output() -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Sends what standard output still holds, and what follows, nowhere."""
+    """Discards the rest of standard output, buffered or future."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Nested dicts of arrays, and their leaves by path: {"encoder": {"norm": …}} has the leaf "encoder/norm"."""
+"""Flattens nested dicts of arrays to leaves by path: {"encoder": {"norm": …}} has the leaf "encoder/norm"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python prints of errors that nobody can catch."""
+"""Handles errors that nobody can catch, which Python only prints."""
 
 from __future__ import annotations
 

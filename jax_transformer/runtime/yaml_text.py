@@ -17,7 +17,7 @@ def compose(text: str, what: str, error: type[ValueError], expected: str = "YAML
       expected: what messages call it.
 
     Raises:
-      ValueError: of the class `error`: it is no YAML; it is nested too deeply; an alias stands within what it stands
+      ValueError: of the class `error`: it is no YAML; it is nested too deeply; an alias refers to a value that contains
         for; it has more values than YAML_VALUES, aliases written out.
     """
     YAML_BYTES.check(len(text), what, error)
@@ -33,12 +33,12 @@ def compose(text: str, what: str, error: type[ValueError], expected: str = "YAML
 
 
 def _values(node: yaml.Node, counted: dict[int, int | None]) -> int:
-    """Returns the number of values in a node, aliases written out. `counted` holds those of nodes seen before."""
+    """Returns the number of values in a node, aliases written out. `counted` holds the numbers of nodes seen before."""
     key = id(node)
     if key in counted:
         found = counted[key]
         if found is None:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias stands within what it stands for")
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias refers to a value that contains it")
         return found
     counted[key] = None
     if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, bodies, answers, errors."""
+"""Routes HTTP requests: bodies, answers, errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def make_app(service: Service, lifespan: Any = None) -> FastAPI:
 
     @app.post("/score", openapi_extra=body_schema(ScoreRequest), responses=answers("scores"))
     async def score(request: Request) -> Response:
-        """Tells how probable translations are."""
+        """Scores translations."""
         service.check_ready()
         async with _until(asyncio.get_running_loop().time() + limits.request_seconds, limits):
             wanted = read_request(ScoreRequest, await read_json(request, limits), limits)
@@ -78,13 +78,13 @@ def make_app(service: Service, lifespan: Any = None) -> FastAPI:
 
     @app.get("/healthz")
     async def healthz() -> Response:
-        """Tells whether the process works: 200, or 503 once its device's thread is gone."""
+        """Checks that the process works: 200, or 503 once its device's thread is gone."""
         is_well = service.device.is_alive
         return _json(200 if is_well else 503, {"status": "ok" if is_well else "the device's thread is gone"})
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """Tells whether requests are answered: 200, or 503 while programs are compiled or the server stops."""
+        """Checks that requests are answered: 200, or 503 while programs are compiled or the server stops."""
         service.check_ready()
         return _json(200, {"status": "ready"})
 
@@ -147,7 +147,7 @@ async def _next_chunk(request: Request) -> tuple[bytes, bool]:
 
 
 async def _drain(request: Request, limits: Limits) -> None:
-    """Drops what still comes of a body, within limits."""
+    """Drops the rest of a body, within limits."""
     dropped, more = 0, True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
@@ -237,7 +237,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class Measured:
-    """Counts requests and measures how long they take. Answers those that the end of the server cuts off."""
+    """Counts requests and measures how long they take. Answers requests that the end of the server cuts off."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._metrics = app, service, service.metrics

@@ -1,4 +1,4 @@
-"""The queue: fair turns for requests, and batches of units that wait no longer than they must."""
+"""Queues requests: fair turns, and batches of units that wait no longer than they must."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class Batcher:
-    """Lets units wait for others to share a batch with. Not thread-safe.
+    """Lets units wait until they share a batch. Not thread-safe.
 
     Turns follow virtual clocks (Zhang 1990, "VirtualClock: a new traffic control algorithm"): each request has the
     order that it would have if it were served at SHARE tokens a second. A small request that comes after a huge one

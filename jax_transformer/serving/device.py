@@ -1,4 +1,4 @@
-"""The one thread that uses the device: batches, and streams between them."""
+"""Runs the one thread that uses the device: batches, and streams between them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Device:
                 raise Refusal(
                     503,
                     f"the queue is full: expected at most {self._limits.max_queue_tokens:,} tokens "
-                    f"(--max-queue-tokens); received {cost:,} beside {waiting:,}",
+                    f"(--max-queue-tokens); received {cost:,} in addition to {waiting:,}",
                     retry_after=self._seconds_for(waiting),
                 )
             self._batcher.add(job, time.monotonic())
@@ -215,7 +215,7 @@ class Device:
         log.error("a computation failed", exc_info=error)
 
     def _fail_all(self) -> None:
-        """Tells all that wait that nothing comes any more."""
+        """Ends all waits: nothing more will come."""
         with self._changed:
             waiting, streams = self._batcher.clear(), list(self._streams)
         for job in waiting:

@@ -1,4 +1,4 @@
-"""The model of a server: tokenizes requests, and computes batches and streams on its device."""
+"""Runs the model of a server: tokenizes requests, and computes batches and streams on its device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
 from jax_transformer.serving.work import Kind, Scoring, Translating, Unit
 
 FORGET_SECONDS = 600.0
-"""Once in this time, all compiled programs may make room for those of another kind of search."""
+"""Seconds within which all compiled programs may make room for another kind of search once."""
 WORTH = 0.5
 """Share of the largest batch that must be filled: it takes about as long as four of the next smaller."""
 MOST_PROGRAMS = 1_000
@@ -164,7 +164,7 @@ class Engine:
         return padded_length(self.model, len(unit.source_ids)), round_length(len(unit.target_ids), 1 << 30)
 
     def size(self, waiting: int) -> int:
-        """Returns how many of so many units to take into a batch: few rows of one that is mostly padding cost more."""
+        """Returns the number of units to take into a batch: a batch of few rows and mostly padding costs more."""
         small, large = ROWS[-2:]
         return small if small < waiting < WORTH * large else waiting
 
@@ -287,7 +287,7 @@ class Searches:
         self._lock = threading.Lock()
 
     def admit(self, program: SearchProgram) -> None:
-        """Counts a kind in. Raises Refusal if there are as many others as there may be."""
+        """Counts a kind in. Raises Refusal if there is no room for another kind."""
         with self._lock:
             if program not in self._known:
                 self._make_room()

@@ -1,4 +1,4 @@
-"""Strict JSON: no NaN, no numbers beyond float64, no repeated names, no lone surrogates, UTF-8 alone."""
+"""Parses strict JSON: no NaN, no numbers beyond float64, no repeated names, no lone surrogates, only UTF-8."""
 
 from __future__ import annotations
 

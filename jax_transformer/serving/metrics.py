@@ -16,7 +16,7 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 
 
 class Metrics:
-    """Holds what a server counts. Each has a registry of its own."""
+    """Holds the counters of a server. Each server has its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

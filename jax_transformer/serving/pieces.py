@@ -1,4 +1,4 @@
-"""Text in pieces while its tokens arrive: what was sent never changes."""
+"""Sends text in pieces while its tokens arrive, and never changes a sent piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of requests: their fields, with the names and checks of the commands' options."""
+"""Defines the bodies of requests: their fields, with the names and checks of the commands' options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TranslateRequest(DecodingConfig):
     texts: tuple[str, ...]
     """Texts to translate. A blank one gives an empty translation."""
     source_tag: str | None = None
-    """Token to put before every text, such as <2de>, which tells a multilingual model the target language."""
+    """Token to put before every text, such as <2de>, which selects the target language of a multilingual model."""
     target_tag: str | None = None
     """Token that every translation begins with, such as deu_Latn."""
     prefix: str = ""
@@ -90,7 +90,7 @@ def read_request(kind: type[Body], value: Any, limits: Limits) -> Body:
 
 
 def field_names(kind: type[TranslateRequest] | type[ScoreRequest]) -> list[str]:
-    """Returns the fields that a body may have, those that it must have first."""
+    """Returns the fields that a body may have, required ones first."""
     found = [field for field in dataclasses.fields(kind) if field.name not in HIDDEN]
     return [field.name for field in sorted(found, key=lambda field: field.default is not dataclasses.MISSING)]
 

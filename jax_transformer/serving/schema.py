@@ -1,4 +1,4 @@
-"""The description of bodies and answers in OpenAPI."""
+"""Describes bodies and answers in OpenAPI."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ REFUSALS = {
 
 def body_schema(kind: type[TranslateRequest] | type[ScoreRequest]) -> dict[str, Any]:
     """Returns the entry for a route whose body has the fields of a request."""
-    hints, told = typing.get_type_hints(kind), _docstrings(kind)
+    hints, texts = typing.get_type_hints(kind), _docstrings(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     names = field_names(kind)
     properties = {
-        name: _schema_of(hints[name]) | ({"description": " ".join(told[name].split())} if name in told else {})
+        name: _schema_of(hints[name]) | ({"description": " ".join(texts[name].split())} if name in texts else {})
         for name in names
     }
     required = [name for name in names if fields[name].default is dataclasses.MISSING]

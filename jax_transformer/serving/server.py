@@ -1,4 +1,4 @@
-"""The process: its socket, its connections, its signals and its end."""
+"""Runs the process: its socket, its connections, its signals and its end."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class StrictConnection(h11.Connection):
     """Why a request was refused; "" if h11 did."""
 
     def next_event(self) -> Any:
-        """Returns the next event. Raises h11.RemoteProtocolError for a request that tells the end of its body twice, or
-        in a way that its version doesn't have."""
+        """Returns the next event. Raises h11.RemoteProtocolError for a request that states the end of its body twice
+        or in a way that its version doesn't have."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}

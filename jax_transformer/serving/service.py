@@ -144,7 +144,7 @@ class Service:
 
 
 def _refusal(error: Exception) -> Exception:
-    """Returns what the client learns of an error on the device's thread."""
+    """Returns the refusal that a client gets for an error on the device's thread."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):

@@ -1,4 +1,4 @@
-"""Work for the device: jobs of units, each unit a sentence or a pair, and the kinds that may share a batch."""
+"""Defines work for the device: jobs of units, each unit a sentence or a pair, and the kinds that may share a batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Translating:
 
     @property
     def hypotheses(self) -> int:
-        """How many are followed for each sentence."""
+        """Returns the number of hypotheses that the search follows for each sentence."""
         return max(self.decoding.beam_size or 1, self.decoding.num_return or 1)
 
     @property
     def can_stream(self) -> bool:
-        """Whether tokens are known one after the other: by greedy decoding, or sampling of one hypothesis."""
+        """Returns whether tokens are final one by one: in greedy decoding, or sampling of one hypothesis."""
         return self.hypotheses == 1 and self.decoding.semantics != "floydhub"
 
 
@@ -46,7 +46,7 @@ class Unit(NamedTuple):
     source_ids: list[int]
     target_ids: Sequence[int] = ()
     number: int = 0
-    """The number that random draws depend on, beside the seed."""
+    """The number that random draws depend on, together with the seed."""
 
     @property
     def tokens(self) -> int:

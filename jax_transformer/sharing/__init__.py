@@ -1,1 +1,1 @@
-"""Share a model on the Hugging Face Hub: its card, and the upload."""
+"""Shares a model on the Hugging Face Hub: its card, and the upload."""

@@ -1,4 +1,4 @@
-"""The model card: README.md with a YAML header that the Hub reads, and the text that people read.
+"""Writes the model card: README.md with a YAML header that the Hub reads, and the text that people read.
 
 Names and paths become text: what is markup in Markdown or HTML is written as character references.
 """
@@ -95,8 +95,8 @@ def _title(facts: Facts) -> Iterator[str]:
     size = sum(leaf.size for path, leaf in flatten(facts.model.params).items() if not path.startswith("constants/"))
     yield f"# {escaped(facts.repository.partition('/')[2])}"
     yield ""
-    of_languages = f", {escaped(languages)}" if languages else ""
-    yield f"An encoder-decoder Transformer with {size:,} parameters{of_languages}, in JAX, for jax-transformer."
+    spoken = f", {escaped(languages)}" if languages else ""
+    yield f"An encoder-decoder Transformer with {size:,} parameters{spoken}, in JAX, for jax-transformer."
 
 
 def _model(facts: Facts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The facts that a model card tells, read from a model directory, its run and a parity report."""
+"""Reads the facts of a model card from a model directory, its run and a parity report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jax_transformer.storage.model_files import PARAMS, ModelError, read_manifes
 
 RUN_CONFIG, RUN_DATA, RUN_PARAMETERS = "config.yaml", "data.json", "parameters.json"
 PARITY_REPORT = "parity.json"
-"""File beside a model directory whose summary its card gets."""
+"""File next to a model directory; its summary goes into the card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardOptions:
-    """Holds what a user states for the card; it takes precedence over the files."""
+    """Holds a user's facts for the card, which take precedence over the files."""
 
     license: str = ""
     languages: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class CardOptions:
 
 @dataclass(frozen=True)
 class Facts:
-    """Holds all that a card tells."""
+    """Holds the facts of a card."""
 
     repository: str
     """owner/name."""

@@ -13,14 +13,14 @@ from jax_transformer.storage.hub import HubError, HubName, explained
 from jax_transformer.storage.model_files import FILES, MANIFEST, TOKENIZER_FOLDER, ModelError, read_manifest
 
 CARD = "README.md"
-OF_THE_HUB = (".gitattributes", CARD)
+FILES_OF_HUB = (".gitattributes", CARD)
 """Files of a repository that are no part of a model."""
 LARGE = ".safetensors"
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Holds what is to be uploaded, and how."""
+    """Holds the files to upload, and the options of the upload."""
 
     name: HubName
     """The repository, and the branch."""
@@ -47,7 +47,7 @@ class _Head:
 
 
 def upload(job: Upload) -> str:
-    """Uploads; returns the address of the commit, or "" if the repository has all of it already.
+    """Uploads the files, and returns the address of the commit; "" if the repository has all of them already.
 
     Raises:
       HubError: no token, no right, the repository has something else, or it was changed in between; the Hub can't be
@@ -126,11 +126,11 @@ def _changes(job: Upload, head: _Head) -> bool:
     Raises:
       HubError: the branch has something else, which would be lost.
     """
-    others = sorted(head.files - {*OF_THE_HUB})
-    if head.sums is None and others:
+    strange = sorted(head.files - {*FILES_OF_HUB})
+    if head.sums is None and strange:
         raise HubError(
             f"{job.name}: expected a new repository, or one with a model of jax-transformer; received one with "
-            f"{', '.join(others[:3])}; choose another name"
+            f"{', '.join(strange[:3])}; choose another name"
         )
     if job.card_only and head.sums != job.sums:
         raise HubError(

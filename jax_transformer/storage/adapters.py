@@ -1,4 +1,4 @@
-"""LoRA's adapters in a model directory: A and B of each, beside parameters that contain them already."""
+"""Stores LoRA's adapters in a model directory: A and B of each, next to parameters that contain them already."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Adapters:
 
 
 def adapter_problems(adapters: Adapters, params: Mapping[str, Any]) -> list[str]:
-    """Returns what keeps adapters from being those of these parameters, by path."""
+    """Returns the reasons, by path, why adapters don't fit these parameters."""
     from jax_transformer.model.lora import KERNEL, A, B  # JAX is only needed from here on
 
     leaves = flatten(adapters.params)
@@ -64,7 +64,7 @@ def _fits(kernel: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], rank:
 
 
 def described(adapters: Adapters) -> dict[str, Any]:
-    """Returns what the manifest says of adapters."""
+    """Returns the manifest's entry for adapters."""
     return dataclasses.asdict(adapters.config)
 
 

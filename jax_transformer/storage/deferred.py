@@ -21,7 +21,7 @@ class Deferred:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     pieces: Callable[[], Iterator[np.ndarray]]
-    """Its values, in order: arrays of any shape which, one after the other, are the whole as it lies in memory."""
+    """Yields the values in memory order, in arrays of any shape."""
 
     @property
     def size(self) -> int:

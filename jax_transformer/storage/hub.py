@@ -1,4 +1,4 @@
-"""Models by their name on the Hugging Face Hub, such as owner/name or owner/name@revision.
+"""Loads models by their name on the Hugging Face Hub, such as owner/name or owner/name@revision.
 
 A path of this name that exists is a path. Only the files that a manifest lists are downloaded, into the Hub's cache;
 `load_model` then compares them with the manifest.
@@ -21,7 +21,7 @@ PLAIN_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class HubError(ModelError):
-    """Raised when a model on the Hub can't be had, or not be written."""
+    """Raised when a model on the Hub can't be read or written."""
 
 
 class HubName(NamedTuple):
@@ -39,8 +39,8 @@ class HubName(NamedTuple):
 def hub_name(name: str | os.PathLike[str]) -> HubName | None:
     """Returns the model on the Hub that a name could mean.
 
-    None for a path that exists, for what is no such name, and for owner/name without a revision if there is a local
-    folder `owner`: it is a mistyped path then, such as runs/dmeo, and nobody need know of it.
+    None for a path that exists, for any other text, and for owner/name without a revision if there is a local
+    folder `owner`: it is a mistyped path then, such as runs/dmeo, and no request is made.
 
     Example:
       >>> from jax_transformer.storage.hub import hub_name
@@ -64,7 +64,7 @@ def parse_hub_name(text: str) -> HubName | None:
 
 def is_model_on_hub(name: str | os.PathLike[str]) -> bool:
     """Returns whether a model of jax-transformer has this name on the Hub, or in its cache; False if it can't be
-    had."""
+    read."""
     found = hub_name(name)
     try:
         return found is not None and _manifest(found) is not None
@@ -118,13 +118,13 @@ def is_missing_path(name: str) -> bool:
 
 @contextmanager
 def explained(name: HubName) -> Iterator[None]:
-    """Turns what the Hub's library raises in the block into a HubError of one line; our own errors, and those of the
-    disk, stay as they are."""
+    """Turns errors that the Hub's library raises in the block into a HubError of one line; our own errors and
+    errors of the disk stay as they are."""
     try:
         yield
     except (ModelError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the library and those below it raise dozens of classes
+    except Exception as error:  # the library and its dependencies raise dozens of classes
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
         if _is_of_the_disk(cause):
             raise
@@ -136,7 +136,7 @@ def _is_of_the_disk(error: BaseException) -> bool:
 
 
 def _reason(name: HubName, error: BaseException) -> str:
-    """Returns what went wrong, and what to do."""
+    """Returns the cause of an error and the remedy."""
     from huggingface_hub import constants, errors
 
     log_in, place = "log in (hf auth login), or set HF_TOKEN", f"the Hub at {constants.ENDPOINT}"

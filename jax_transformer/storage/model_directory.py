@@ -1,4 +1,4 @@
-"""The model directory: what users hold and share, and the same in memory.
+"""Reads and writes the model directory: what users hold and share, and the same in memory.
 
     config.json             TransformerConfig
     params.safetensors      parameters by path, such as encoder/layers/self_attention/query/kernel
@@ -100,7 +100,7 @@ class Model:
     """For a model imported by a map of names: the tensors that the map ignores, by name, which export writes
     unchanged."""
     training_state: TrainingState | None = None
-    """For a model whose training can go on: the optimizer's state."""
+    """The optimizer's state, if the training can go on."""
     adapters: Adapters | None = None
     """For a model trained by LoRA: the adapters, which `params` contain already."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
@@ -108,7 +108,7 @@ class Model:
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model directory: under a temporary name beside `path` first, then in its place.
+    """Writes a model directory: under a temporary name next to `path` first, then in its place.
 
     Replaces a model directory that exists, in one step where the operating system can exchange two directories.
     Parameters keep their dtypes.
@@ -119,7 +119,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
 
     Raises:
       ModelError: `path` is neither a model directory nor an empty one, or other files were put into it; its parent
-        doesn't exist; the model's parameters are not those of its config; `model` isn't a Model.
+        doesn't exist; the model's parameters don't fit its config; `model` isn't a Model.
 
     Example:
       >>> import jax
@@ -158,7 +158,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
 
     Raises:
       ModelError: no such directory, or no model in it; a name on the Hub that can't be had; a newer version wrote it;
-        a file is missing or was altered since; a config has unknown or invalid fields; parameters are not those of the
+        a file is missing or was altered since; a config has unknown or invalid fields; parameters don't fit the
         config. Reports all problems together.
 
     Example:
@@ -238,7 +238,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def _write_files(model: Model, directory: Path) -> None:
-    of_params = write_tensors(directory / PARAMS, flatten(model.params))
+    params_sum = write_tensors(directory / PARAMS, flatten(model.params))
     _write_json(directory / CONFIG, dataclasses.asdict(model.config))
     _write_json(directory / GENERATION, dataclasses.asdict(model.generation))
     for side, name in TOKENIZERS.items():
@@ -255,8 +255,8 @@ def _write_files(model: Model, directory: Path) -> None:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
             (directory / TOKENIZER_FOLDER / name).write_bytes(data)
-    others = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
-    sums = {PARAMS: of_params} | {name: sha256(directory / name) for name in others}
+    rest = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
+    sums = {PARAMS: params_sum} | {name: sha256(directory / name) for name in rest}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     if model.training_state is not None:
         manifest["training_state"] = model.training_state.described()
@@ -272,7 +272,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _put_in_place(new: Path, target: Path) -> None:
-    """Gives the directory `new` the name `target`; what had that name is then at `new`, or gone."""
+    """Renames the directory `new` to `target`; a directory of that name moves to `new` or is removed."""
     if not target.exists():
         new.rename(target)
         return

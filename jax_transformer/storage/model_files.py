@@ -1,4 +1,4 @@
-"""Read and check the files of a model directory."""
+"""Reads and checks the files of a model directory."""
 
 from __future__ import annotations
 

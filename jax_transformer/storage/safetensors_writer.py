@@ -1,4 +1,4 @@
-"""Writing `.safetensors` files while their arrays are being made."""
+"""Writes `.safetensors` files while their arrays are being made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WRITTEN_BYTES = 64 * 2**20
 def save_safetensors(
     arrays: Mapping[str, np.ndarray | Deferred], path: Path, metadata: Mapping[str, str] | None = None
 ) -> str:
-    """Writes what safetensors' own function writes, bit for bit, without having all of it in memory; returns the
+    """Writes the same bytes as safetensors' own function, without holding all of them in memory; returns the
     sha256.
 
     Args:

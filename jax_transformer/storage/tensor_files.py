@@ -1,4 +1,4 @@
-"""Reading and writing files of named tensors: `.safetensors`, and PyTorch's `.pt`, `.pth`, `.bin`.
+"""Reads and writes files of named tensors: `.safetensors`, and PyTorch's `.pt`, `.pth`, `.bin`.
 
 Everything the project saves in these formats is saved here.
 """
@@ -135,7 +135,7 @@ def write_tensors(
     that name.
 
     Args:
-      settings: a text to keep beside the tensors, which `settings_of` reads: in the header's metadata (.safetensors),
+      settings: a text to keep with the tensors, which `settings_of` reads: in the header's metadata (.safetensors),
         or in the attribute `_metadata` that PyTorch keeps on state_dicts.
 
     Returns:
@@ -170,7 +170,7 @@ def _read_shards(index: Path) -> Tensors:
     elsewhere = [name for name in names if Path(name).name != name or name in ("", ".", "..") or name.endswith(INDEX)]
     if elsewhere:
         raise PortingError(
-            f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}"
+            f"{index}: expected names of files in its own folder; received {', '.join(map(repr, elsewhere))}"
         )
     problems = [
         f"{name}: a link to {os.path.realpath(index.with_name(name))}, outside of the directory"
@@ -178,7 +178,7 @@ def _read_shards(index: Path) -> Tensors:
         if not _is_beside(index, name)
     ]
     if problems:
-        raise PortingError(f"{index}: expected files beside it", problems)
+        raise PortingError(f"{index}: expected files in its folder", problems)
     shards = {}
     for name in names:
         try:

@@ -23,8 +23,8 @@ SETTINGS = "jax_transformer"
 
 
 MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
-"""How much is read of a file before it is mapped into memory anew, about: what was read of a mapping stays part of the
-process's memory. To open a torch file again takes longer, since it is unpickled."""
+"""Bytes read of a file, about, before it is mapped into memory anew: pages that were read stay part of the process's
+memory. To open a torch file again takes longer, since it is unpickled."""
 
 
 class Relocated(Mapping[str, np.ndarray]):
@@ -56,7 +56,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         self.path = path
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-        if length < path.stat().st_size:  # others are truncated, or of another kind
+        if length < path.stat().st_size:  # shorter ones are truncated, or of another kind
             HEADER_BYTES.check(length, os.fspath(path), PortingError)
         self._file, self._bytes_read = self._open(), 0
         TENSORS.check(len(self._file.keys()), os.fspath(path), PortingError)
@@ -78,7 +78,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
     @property
     def settings(self) -> str | None:
-        """The text that `write_tensors` kept in the header."""
+        """Returns the text that `write_tensors` kept in the header."""
         text: str | None = (self._file.metadata() or {}).get(SETTINGS)
         return text
 
@@ -108,7 +108,7 @@ class StateDict(Mapping[str, np.ndarray]):
 
     @property
     def settings(self) -> str | None:
-        """The text that `write_tensors` kept on the state_dict."""
+        """Returns the text that `write_tensors` kept on the state_dict."""
         metadata = getattr(self._tensors, "_metadata", None)
         entry = metadata.get(SETTINGS) if isinstance(metadata, Mapping) else None
         return entry.get("text") if isinstance(entry, Mapping) else None
@@ -171,7 +171,7 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
 
 
 def settings_of(tensors: Tensors) -> str | None:
-    """Returns the text that `write_tensors` kept beside these tensors, or None."""
+    """Returns the text that `write_tensors` kept with these tensors, or None."""
     return tensors.settings if isinstance(tensors, SafetensorsFile | StateDict) else None
 
 
@@ -220,7 +220,7 @@ def load_torch(path: Path) -> Any:
         wanted = _wanted_code(path, error)
         if wanted:
             raise PortingError(
-                f"{path}: holds Python objects beside tensors ({', '.join(wanted)}), which are not loaded; save "
+                f"{path}: holds Python objects as well as tensors ({', '.join(wanted)}), which are not loaded; save "
                 "model.state_dict() alone"
             ) from None
         protocol = pickle_protocol(path)

@@ -1,4 +1,4 @@
-"""Named tensors as files hold them, their dtypes, and the error for those that can't be used."""
+"""Names tensors as files hold them, their dtypes, and the error for unusable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a torch file may claim: its parts as torch.save writes them, and tensors no larger than the file can hold."""
+"""Limits what a torch file may claim: its parts as torch.save writes them, and tensors no larger than the file can
+hold."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from jax_transformer.runtime.limits import PICKLE_BYTES, TENSOR_FREE_BYTES, TENS
 from jax_transformer.storage.tensors import PortingError
 
 MOST_PROTOCOL = 3
-"""The newest pickle protocol that torch.load reads with weights_only. torch.save writes 2 unless told otherwise."""
+"""The newest pickle protocol that torch.load reads with weights_only. torch.save writes 2 by default."""
 
 
 def check_archive(path: Path) -> None:
@@ -29,7 +30,7 @@ def check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return  # torch.load tells what is wrong
+        return  # torch.load reports the error
     odd = [part.filename for part in parts if part.compress_type != zipfile.ZIP_STORED]
     if odd:
         raise PortingError(

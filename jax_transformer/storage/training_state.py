@@ -1,4 +1,4 @@
-"""The training state of a model: an optimizer's moments by parameter path, and the number of steps done.
+"""Holds the training state of a model: an optimizer's moments by parameter path, and the number of steps done.
 
 A model directory keeps it in `optimizer.safetensors`, under names such as first_moment/encoder/final_norm/scale, and
 the rest of it in its manifest.
@@ -21,7 +21,7 @@ SLOTS: Mapping[str, tuple[str, ...]] = {
     "sgd": ("momentum",),
     "adafactor": ("input_squares", "output_squares", "squares"),
 }
-"""The slots of each optimizer. Those of Adam and SGD have the parameters' shapes. Adafactor keeps the means of a
+"""The slots of each optimizer. Slots of Adam and SGD have the parameters' shapes. Adafactor keeps the means of a
 matrix's squared gradients over its outputs, [(L,) inputs], and over its inputs, [(L,) outputs], and of other parameters
 all squares."""
 
@@ -43,12 +43,12 @@ class TrainingState:
     slots: Mapping[str, Mapping[str, Any]]
     """Arrays by slot and by the parameter's path, such as "encoder/layers/self_attention/query/kernel"."""
     train: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of TrainConfig that the checkpoint tells."""
+    """Fields of TrainConfig that the checkpoint determines."""
     next_rate: float | None = None
     """The learning rate of the next step, as the checkpoint's schedule has it; None if it holds no schedule."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of what the checkpoint said of its training, with which it is written again. Empty for a state that
-    can't be."""
+    """The rest of the checkpoint's training settings, which an export writes back. Empty if the state can't be
+    exported."""
 
     @property
     def paths(self) -> list[str]:

@@ -286,12 +286,12 @@ def test_a_file_that_is_too_large_is_refused(folder: Path, verify: Any, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "expected the programs beside it"),
+        ([], "expected the programs, named as for --prove"),
         (["runs/demo"], "expected --candidate and --reference, and no model"),
-        ([*sides("normed", "module"), "--stages", "forward"], "expected no --stages beside it: the certificate says"),
-        ([*sides("normed", "module"), "--seed", "3"], "expected no --seed beside it"),
-        ([*sides("normed", "module"), "--prove"], "expected no --prove beside it"),
-        ([*sides("normed", "module"), "--json", "x.json"], "expected no --json beside it: a proof compares no floats"),
+        ([*sides("normed", "module"), "--stages", "forward"], "expected no --stages with it: the certificate says"),
+        ([*sides("normed", "module"), "--seed", "3"], "expected no --seed with it"),
+        ([*sides("normed", "module"), "--prove"], "expected no --prove with it"),
+        ([*sides("normed", "module"), "--json", "x.json"], "expected no --json with it: a proof compares no floats"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments: list[str], expected: str, folder: Path, verify: Any) -> None:

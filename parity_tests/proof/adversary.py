@@ -39,9 +39,8 @@ from proof.adversary_expressions import WEIGHTS, source, weights_in
 from proof.adversary_newest import written_pairs
 from proof.adversary_pairs import DIFFERENT, NEITHER, NOWHERE, OTHER, SAME, Pair, jax_program, torch_program
 from proof.adversary_rules import made_pairs
-from proof.tables import put
+from proof.tables import Table, by, markdown
 
-MARKS = "<!-- adversary: written by parity_tests/proof/adversary.py -->", "<!-- end of adversary -->"
 SECONDS_PER_PAIR = 20
 """Of a processor. A pair that takes longer is unknown."""
 FRAMEWORKS = (("jax", "jax"), ("torch", "torch"), ("jax", "torch"), ("torch", "jax"))
@@ -186,29 +185,44 @@ def _judged(stage: Any) -> tuple[str, str]:
 
 INSIDE = "inside"
 """Activations are refuted, and the outputs aren't."""
-COUNTED = ("proven", "refuted", INSIDE, "unknown")
+COUNTED = {"proven": "proven", "refuted": "refuted", "refuted inside": INSIDE, "unknown": "unknown", "false": "false"}
+"""Columns of the table → verdicts. A false one counts twice."""
 
 
-def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yields the lines of a table with the counts of verdicts by kind."""
+def rows_of(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Counts the verdicts by truth, frameworks and stage."""
     kinds: dict[tuple[str, str, str], Counter[str]] = {}
     for outcome in outcomes:
         truth = outcome.truth if outcome.truth != NOWHERE else "neither"
         defined = NOWHERE if outcome.truth == NOWHERE else f"defined {outcome.defined}"
-        counter = kinds.setdefault((f"{truth}, {defined}", outcome.frameworks, outcome.stage), Counter())
-        counter.update([outcome.verdict, *(["false"] if outcome.is_false else [])])
-    yield "| truth | in | of | proven | refuted | refuted inside | unknown | **false** |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for kind in sorted(kinds, reverse=True):
-        counts = [str(kinds[kind][verdict]) for verdict in (*COUNTED, "false")]
-        yield f"| {' | '.join((*kind, *counts))} |"
-    false = [outcome for outcome in outcomes if outcome.is_false]
-    pairs = len({outcome.name for outcome in outcomes})
-    yield ""
-    yield (
-        f"{pairs} pairs, {len(outcomes)} verdicts: {len(false)} false, "
-        f"{sum(outcome.verdict == 'unknown' for outcome in outcomes)} unknown."
-    )
+        kind = f"{truth}, {defined}", outcome.frameworks, outcome.stage
+        kinds.setdefault(kind, Counter()).update([outcome.verdict, *(["false"] if outcome.is_false else [])])
+    return [
+        [*kind, *(str(kinds[kind][verdict]) for verdict in COUNTED.values())] for kind in sorted(kinds, reverse=True)
+    ]
+
+
+def summarize(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Adds up the verdicts on each truth."""
+
+    def totals(listed: Sequence[dict[str, str]]) -> list[int]:
+        return [sum(int(row[count]) for row in listed) for count in COUNTED]
+
+    counts = ([truth, *totals(listed)] for truth, listed in by("truth", rows).items())
+    *verdicts, false = totals(rows)
+    return [
+        *markdown(("truth", *COUNTED), counts),
+        "",
+        f"{sum(verdicts)} verdicts: {false} false, {verdicts[-1]} unknown.",
+    ]
+
+
+TABLE = Table(
+    "proof_adversary.csv",
+    ("<!-- adversary: written by parity_tests/proof/adversary.py -->", "<!-- end of adversary -->"),
+    ("truth", "in", "of", *COUNTED),
+    summarize,
+)
 
 
 def _known(path: Path | None) -> list[Outcome]:
@@ -224,7 +238,7 @@ def main() -> int:
     parser.add_argument("--names", nargs="*", default=[""], help="parts of the names of pairs; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs that rules write")
     parser.add_argument("--json", type=Path, help="lists every verdict; pairs that it has aren't asked for again")
-    parser.add_argument("--write", type=Path, help="the page whose table is made anew")
+    parser.add_argument("--write", type=Path, help="the page; tables/ next to it gets every row")
     options = parser.parse_args()
     torch.set_num_threads(1)
     outcomes = _known(options.json)
@@ -241,10 +255,12 @@ def main() -> int:
             if outcome.is_false:
                 print(f"FALSE {outcome.verdict}, {outcome.truth}: {outcome.stage} of {outcome.name}", flush=True)
                 print(textwrap.indent(f"{outcome.candidate}\n{outcome.reference}", "    "), flush=True)
-    lines = list(table(outcomes))
-    print("\n".join(lines))
+    rows = rows_of(outcomes)
+    pairs = len({outcome.name for outcome in outcomes})
+    note = f"{pairs} pairs of programs."
+    print("\n".join([*map(" | ".join, rows), "", *TABLE.on_page(TABLE.as_csv(rows), note)]))
     if options.write:
-        put(options.write, {MARKS: lines})
+        TABLE.write(options.write, rows, note)
     return int(any(outcome.is_false for outcome in outcomes))
 
 

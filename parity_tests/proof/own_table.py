@@ -1,16 +1,17 @@
-"""Proves whole programs of this library against each other, refutes them with a fault, and tells what came of each.
+"""Proves whole programs of this library against each other, refutes them with a fault, and lists the verdicts.
 
     python parity_tests/proof/own_table.py [--names packed cache …] [--write docs/proof_tables.md]
 
-All of them take some eight minutes of one core. --write renews the tables between the marks of a page. Exit code 1 if
-a pair isn't proven, or a fault isn't refuted."""
+All of them take some eight minutes of one core. --write renews the files tables/proof_programs.csv and
+tables/proof_program_faults.csv next to a page, and their summaries between its marks. Exit code 1 if a pair isn't
+proven, or a fault isn't refuted."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest has it
@@ -21,19 +22,54 @@ from jax_transformer.proof import Result, Task
 from proof.own_faults import FAULTS
 from proof.own_models import MODELS, OwnPair
 from proof.own_pairs import PAIRS
-from proof.tables import Row, escaped, put, row_of_fault, table_of_faults, timed
+from proof.tables import FAULT_COLUMNS, Row, Table, by, markdown, row_of_fault, summarize_faults, timed
 
-OWN = "<!-- own pairs: written by parity_tests/proof/own_table.py -->", "<!-- end of own pairs -->"
-OWN_FAULTS = "<!-- own faults: written by parity_tests/proof/own_table.py -->", "<!-- end of own faults -->"
 COMPARED = ("logits", "output", "loss", "gradient of", "after step 1", "after step 3")
 """Beginnings of the names of outputs → what the table calls them."""
 Found = tuple[OwnPair, Task | None, Result, float]
 
 
+def summarize_pairs(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Counts the pairs that are proven in each model that they were tried in, by what is compared."""
+    counts = (
+        [compared, len(listed), sum(map(_is_proven_everywhere, listed)), sum(_arrays(row) for row in listed)]
+        for compared, listed in by("compared", rows).items()
+    )
+    casts = [f"{row['two programs']} ({row['left out']})" for row in rows if row["left out"] != "nothing"]
+    return [
+        *markdown(("compared", "pairs of programs", "proven", "arrays"), counts),
+        "",
+        f"{sum(map(_is_proven_everywhere, rows))} of {len(rows)} are proven in each model that they were tried in. "
+        f"Casts are left out in: {'; '.join(casts) or 'none'}.",
+    ]
+
+
+def _is_proven_everywhere(row: dict[str, str]) -> bool:
+    return all(row[model].isdigit() or row[model] == "–" for model in MODELS)
+
+
+def _arrays(row: dict[str, str]) -> int:
+    return sum(int(row[model]) for model in MODELS if row[model].isdigit())
+
+
+PROGRAMS = Table(
+    "proof_programs.csv",
+    ("<!-- own pairs: written by parity_tests/proof/own_table.py -->", "<!-- end of own pairs -->"),
+    ("two programs", "compared", *MODELS, "left out", "axioms", "error below", "CPU seconds"),
+    summarize_pairs,
+)
+PROGRAM_FAULTS = Table(
+    "proof_program_faults.csv",
+    ("<!-- own faults: written by parity_tests/proof/own_table.py -->", "<!-- end of own faults -->"),
+    FAULT_COLUMNS,
+    summarize_faults,
+)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="*", default=[""], help="parts of the names of pairs and faults; default: all")
-    parser.add_argument("--write", type=Path, help="the page whose tables are made anew")
+    parser.add_argument("--write", type=Path, help="the page; tables/ next to it gets every row")
     options = parser.parse_args()
 
     def is_chosen(name: str) -> bool:
@@ -43,9 +79,10 @@ def main() -> int:
         names = dict.fromkeys(pair.name for pair in PAIRS if is_chosen(pair.name))
         rows = [shown(row_of_pairs([pair for pair in PAIRS if pair.name == name])) for name in names]
         faults = [shown(row_of_fault(fault.pair, fault)) for fault in FAULTS if is_chosen(fault.name)]
-    tables = {OWN: list(table_of_pairs(rows)), OWN_FAULTS: list(table_of_faults(faults)) if faults else []}
     if options.write:
-        put(options.write, tables)
+        PROGRAMS.write(options.write, [row.cells for row in rows])
+        if faults:
+            PROGRAM_FAULTS.write(options.write, [row.cells for row in faults])
     return int(not all(row.is_right for row in (*rows, *faults)))
 
 
@@ -64,7 +101,7 @@ def row_of_pairs(pairs: Sequence[OwnPair]) -> Row:
         pairs[0].name, compared(found), *(cells.get(model, "–") for model in MODELS), left_out(found),
         ", ".join(axioms), f"2^{math.ceil(max(bounds))}", f"{sum(seconds for *_, seconds in found):.0f}",
     )  # fmt: skip
-    return Row(tuple(map(escaped, row)), all(is_proven(result) for *_, result, _ in found))
+    return Row(row, all(is_proven(result) for *_, result, _ in found))
 
 
 def is_proven(result: Result) -> bool:
@@ -96,14 +133,6 @@ def left_out(found: Sequence[Found]) -> str:
             dtype = cast.partition(" (")[0]
             dtypes[dtype] = dtypes.get(dtype, 0) + 1
     return ", ".join(f"{count} casts to {dtype}" for dtype, count in dtypes.items()) or "nothing"
-
-
-def table_of_pairs(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"| two programs | compared | {' | '.join(MODELS)} | left out | axioms | error below | CPU seconds |"
-    yield f"|---|---|{'---|' * len(MODELS)}---|---|---|---|"
-    yield from map(str, rows)
-    yield ""
-    yield f"{sum(row.is_right for row in rows)} of {len(rows)} are proven in each model that they were tried in."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a self-test found, as a page of Markdown."""
+"""Writes the result of a self-test: a page of Markdown, and CSV files that it links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from selftest.matrix import Kill
 from selftest.run import PLACES, Counts, Result
@@ -14,29 +14,21 @@ from selftest.through_command import COMMAND
 
 COLUMNS = ("found", "missed", "located", "named", "wrongly named", "equivalent", "equivalent (noted)", "don't apply")
 HEADER = f"| {{}} | {' | '.join(COLUMNS)} |\n|---{'|---' * len(COLUMNS)}|"
-EVERY_FAULT = "tables/parity_selftest.csv"
-"""The file of `every_fault`, from the page's folder."""
+FAULTS, SYSTEMS, KINDS = (f"tables/parity_selftest{part}.csv" for part in ("", "_systems", "_kinds"))
+"""Files of counts, from the page's folder."""
 
 
 def page(result: Result) -> str:
-    """The requirements, the matrix by system, by kind of node and by fault, and whatever wasn't found, located or
-    named."""
-    known, unknown = result.of(known=True), result.of(known=False)
+    """Returns the requirements, the totals, links to the counts, and the faults not found, located or named."""
     parts = [
         "# The parity check, checked",
         _introduction(result),
         "## What is required",
         "\n".join(f"- {'✓' if met else '✗'} {requirement}" for requirement, met in result.requirements.items()),
-        "## The catalogue, by system",
-        _table("system", known, lambda kill: kill.system),
-        "## The catalogue, by what is at fault",
-        _table("kind", known, lambda kill: kill.kind),
-        "## The open world, by system",
-        _table("system", unknown, lambda kill: kill.system),
-        "## Through the command",
-        "Some of them again, by `jax-transformer parity MODEL --reference …` with the faulty program, from its exit "
-        "code and its JSON.",
-        _table("system", [kill for kill in result.kills if kill.problem == COMMAND], lambda kill: kill.system),
+        "## Totals",
+        "\n".join([HEADER.format("part"), *(_line(part, kills) for part, kills in _parts(result).items())]),
+        f"The same counts [by system]({SYSTEMS}), [by what is at fault]({KINDS}) in the catalogue, and "
+        f"[by fault]({FAULTS}).",
         "## Real pairs",
         "One published system's weights in another's program, which takes the same checkpoints.",
         _pairs(result),
@@ -44,19 +36,42 @@ def page(result: Result) -> str:
         _alarms(result),
         "## What wasn't found, located or named",
         _failures(result.kills),
-        "## Every fault",
-        f"A [table]({EVERY_FAULT}) has the same counts of each fault.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def every_fault(result: Result) -> str:
-    """Returns the counts of each fault as CSV."""
+def files(result: Result) -> dict[str, str]:
+    """Returns the text of each CSV file, by its path from the page's folder."""
+    parts = _parts(result)
+    return {
+        FAULTS: _as_csv("fault", {part: parts[part] for part in (CATALOGUE, OPEN_WORLD)}, lambda kill: kill.fault),
+        SYSTEMS: _as_csv("system", parts, lambda kill: kill.system),
+        KINDS: _as_csv("kind", {CATALOGUE: parts[CATALOGUE]}, lambda kill: kill.kind),
+    }
+
+
+def _parts(result: Result) -> dict[str, list[Kill]]:
+    """Returns the faults of each part of the self-test. The command's are of the two other parts, too."""
+    through_command = [kill for kill in result.kills if kill.problem == COMMAND]
+    return {
+        CATALOGUE: result.of(known=True),
+        OPEN_WORLD: result.of(known=False),
+        "through the command": through_command,
+    }
+
+
+CATALOGUE, OPEN_WORLD = "catalogue", "open world"
+
+
+def _as_csv(column: str, parts: Mapping[str, Sequence[Kill]], key: Callable[[Kill], str]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["part", "fault", *COLUMNS])
-    for part, kills in (("catalogue", result.of(known=True)), ("open world", result.of(known=False))):
-        rows.writerows([part, name, *_counts(of_name)] for name, of_name in _groups(kills, lambda kill: kill.fault))
+    rows.writerow(["part", column, *COLUMNS])
+    for part, kills in parts.items():
+        groups: dict[str, list[Kill]] = {}
+        for kill in kills:
+            groups.setdefault(key(kill), []).append(kill)
+        rows.writerows([part, name, *_counts(group)] for name, group in groups.items())
     return text.getvalue()
 
 
@@ -72,7 +87,8 @@ Faults of activations are **put into a running program**: one activation of the 
 the rest of the forward pass follows from it, and the model here is compared with the result. Faults of the kinds
 `loss`, `step` and `decode` are **computed**: they enter no running program. The self-test computes the result of a
 faulty side (losses from a right side's logits, steps from drawn gradients, tokens from the NumPy model) and asks the
-diagnosis for the cause. The totals below add up both.
+diagnosis for the cause. The totals below add up both. Some faults run again **through the command**:
+`jax-transformer parity MODEL --reference …` with the faulty program, judged by its exit code and its JSON.
 
 **Found**: the comparison diverges. **Missed**: it doesn't, though the fault changes something. **Located**: that
 activation is blamed, and no other. **Named**: the fault is among the causes given. **Wrongly named**: a cause is given,
@@ -81,19 +97,6 @@ and it isn't the fault. **Equivalent**: the value is the same, to the last bit, 
 **Doesn't apply**: the system has nothing that it could happen to.
 
 A fault may have several causes that can't be told apart on these inputs; all are given."""
-
-
-def _table(title: str, kills: Sequence[Kill], key: Callable[[Kill], str]) -> str:
-    groups = _groups(kills, key)
-    lines = [HEADER.format(title), *(_line(name, of_name) for name, of_name in groups), _line("**all**", kills)]
-    return "\n".join(lines)
-
-
-def _groups(kills: Sequence[Kill], key: Callable[[Kill], str]) -> list[tuple[str, list[Kill]]]:
-    groups: dict[str, list[Kill]] = {}
-    for kill in kills:
-        groups.setdefault(key(kill), []).append(kill)
-    return list(groups.items())
 
 
 def _line(name: str, kills: Sequence[Kill]) -> str:
@@ -131,8 +134,11 @@ def _pairs(result: Result) -> str:
 
 
 def _alarms(result: Result) -> str:
-    lines = [f"| {name} | {count} |" for name, count in result.alarms.items()]
-    return "\n".join([f"| system | alarms in {result.seeds} seeds |", "|---|---|", *lines])
+    alarms = [f"{name} ({count})" for name, count in result.alarms.items() if count]
+    return (
+        f"{result.seeds} seeds of each of {len(result.alarms)} systems: "
+        f"{sum(result.alarms.values())} alarms{', in ' if alarms else ''}{', '.join(alarms)}."
+    )
 
 
 def _failures(kills: Iterable[Kill]) -> str:

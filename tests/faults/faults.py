@@ -41,7 +41,7 @@ FAULTS: dict[str, dict[str, int]] = {
 class Outcome(StrEnum):
     RIGHT = "right"
     """The command ended well, and its results are those of an undisturbed run."""
-    TOLD = "told"
+    REPORTED = "reported"
     """It said in one line why it failed, and left all as it was; given again, it ended well."""
     SILENT = "silent"
     """It ended well with other results."""
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     """It didn't end, or couldn't go on afterwards."""
 
 
-ACCEPTED = (Outcome.RIGHT, Outcome.TOLD)
+ACCEPTED = (Outcome.RIGHT, Outcome.REPORTED)
 
 
 @dataclass(frozen=True)
@@ -223,26 +223,26 @@ class Laboratory:
                 differing.append("stdout")
             return (Outcome.SILENT, ", ".join(differing)) if differing else (Outcome.RIGHT, "")
         lines = ended.errors.splitlines()
-        told = [line for line in lines if line.startswith("error: ")]
-        if ended.code != 2 or len(told) != 1 or "Traceback" in ended.errors:
+        errors = [line for line in lines if line.startswith("error: ")]
+        if ended.code != 2 or len(errors) != 1 or "Traceback" in ended.errors:
             return Outcome.UNCLEAR, f"exit code {ended.code}: {ended.errors[-2000:]}"
-        if not any(part in told[0] for part in self._names_of(hit)):
-            return Outcome.UNCLEAR, f"{hit} isn't named: {told[0]}"
+        if not any(part in errors[0] for part in self._names_of(hit)):
+            return Outcome.UNCLEAR, f"{hit} isn't named: {errors[0]}"
         if is_done:
-            return Outcome.TOLD, told[0]
+            return Outcome.REPORTED, errors[0]
         changed = [name for name in _differing(self._before, contents(place)) if name in self._before]
         if self._operation.grows:
             changed = [name for name in changed if Path(name).parent != Path(self._operation.grows)]
         if left := [name for name in leftovers(place) if not is_unfinished(name)] + changed:
-            return Outcome.HARMED, f"{', '.join(left)} after {told[0]}"
+            return Outcome.HARMED, f"{', '.join(left)} after {errors[0]}"
         again = self._server.run(place, self._operation, self._operation.again(place), warm=warm)
         if again.code != 0:
-            return Outcome.STUCK, f"then {again.errors[-2000:]} after {told[0]}"
+            return Outcome.STUCK, f"then {again.errors[-2000:]} after {errors[0]}"
         if differing := _differing(self._after, contents(place)):
-            return Outcome.STUCK, f"then other results: {', '.join(differing)} after {told[0]}"
+            return Outcome.STUCK, f"then other results: {', '.join(differing)} after {errors[0]}"
         if left := leftovers(place):
-            return Outcome.HARMED, f"{', '.join(left)} in the end, after {told[0]}"
-        return Outcome.TOLD, told[0]
+            return Outcome.HARMED, f"{', '.join(left)} in the end, after {errors[0]}"
+        return Outcome.REPORTED, errors[0]
 
     def _names_of(self, path: str) -> list[str]:
         """Returns the words by which a message may name a file: the parts of its path, the name that a temporary one

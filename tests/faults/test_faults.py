@@ -1,4 +1,4 @@
-"""A call on a file that fails is told in one line, or does no harm; `run_faults.py` tries all calls."""
+"""A call on a file that fails is reported in one line, or does no harm; `run_faults.py` tries all calls."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def some_faults(calls: list[Call]) -> list[tuple[Call, str]]:
 
 
 @pytest.mark.parametrize("name", ["port", "export", "translate"])
-def test_a_fault_is_told_or_does_no_harm(laboratories: dict[str, Laboratory], name: str) -> None:
+def test_a_fault_is_reported_or_does_no_harm(laboratories: dict[str, Laboratory], name: str) -> None:
     laboratory = laboratories[name]
     found = {(call.kind, call.path, fault): laboratory.inject(call, FAULTS[call.kind][fault])
              for call, fault in some_faults(laboratory.calls)}  # fmt: skip
     assert len(found) > 10
     assert {case: finding for case, finding in found.items() if finding.outcome not in ACCEPTED} == {}
     assert all(finding.fell_on for finding in found.values())
-    assert {finding.outcome for finding in found.values()} == {Outcome.RIGHT, Outcome.TOLD}
+    assert {finding.outcome for finding in found.values()} == {Outcome.RIGHT, Outcome.REPORTED}
 
 
 def test_a_warm_process_does_what_a_process_of_its_own_does(laboratories: dict[str, Laboratory]) -> None:
@@ -57,7 +57,7 @@ def test_a_warm_process_does_what_a_process_of_its_own_does(laboratories: dict[s
         for each in (laboratory, laboratory.warmed())
     )
     assert own == warm
-    assert Outcome.TOLD in own
+    assert Outcome.REPORTED in own
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(laboratories: dict[str, Laboratory]) -> None:
@@ -67,5 +67,5 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(laboratories: 
     for kind, ending in (("mkdir", "/default.orbax-checkpoint-tmp"), ("fsync", "/d")):
         call = next(call for call in of_second if call.kind == kind and call.path.endswith(ending))
         finding = laboratory.inject(call, errno.ENOSPC)
-        assert finding.outcome == Outcome.TOLD, finding
+        assert finding.outcome == Outcome.REPORTED, finding
         assert "expected to write a checkpoint; received No space left on device" in finding.detail

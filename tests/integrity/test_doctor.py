@@ -32,23 +32,23 @@ def test_the_installed_versions_are_safe_with_the_flag(
 
 @pytest.mark.skipif("0.10.2" not in doctor.versions().get("jaxlib", ""), reason="other versions may be mended")
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "outcome"),
     [
         ("sums of products over 16,385 rows", r"differs by "),
         ("sums along one of seven axes", "ended by SIG"),
     ],
 )
-def test_without_the_flag_they_arent(monkeypatch: pytest.MonkeyPatch, name: str, told: str) -> None:
+def test_without_the_flag_they_arent(monkeypatch: pytest.MonkeyPatch, name: str, outcome: str) -> None:
     monkeypatch.setenv("XLA_FLAGS", FUSED)
     found = doctor._examined(name)
     assert not found.is_right
-    assert found.told.startswith(told)
+    assert found.outcome.startswith(outcome)
 
 
-def test_a_sentinel_that_fails_or_never_ends_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "KeyError" in doctor._examined("no such one").told
+def test_a_sentinel_that_fails_or_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "KeyError" in doctor._examined("no such one").outcome
     monkeypatch.setattr(doctor, "SECONDS", 0.01)
-    assert doctor._examined("a training step in float64").told == "didn't end within 0.01 seconds"
+    assert doctor._examined("a training step in float64").outcome == "didn't end within 0.01 seconds"
 
 
 @pytest.mark.parametrize(

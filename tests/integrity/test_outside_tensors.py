@@ -136,4 +136,4 @@ def test_a_torch_file_whose_dict_holds_itself(tmp_path):
 def test_a_torch_file_with_code(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "a.pt").write_bytes(pickle.dumps({"w": pytest.fail}, protocol=2))
-    assert "holds Python objects beside tensors" in refusal(lambda: read_tensors(tmp_path / "a.pt"), PortingError)
+    assert "holds Python objects as well as tensors" in refusal(lambda: read_tensors(tmp_path / "a.pt"), PortingError)

@@ -81,7 +81,7 @@ LAUGHS = "".join(
 )
 YAMLS = {
     "data:\n" + LAUGHS: "expected at most 200,000 values, with aliases written out; received",
-    "data:\n  train: &a [*a]\n": "an alias stands within what it stands for",
+    "data:\n  train: &a [*a]\n": "an alias refers to a value that contains it",
     "data: " + "[" * 20_000 + "]" * 20_000: "nested too deeply",
     "train:\n  seed: " + "9" * 10_000: ":2: train.seed: expected a value of YAML",
     "train:\n  seed: 0x" + "f" * 10_000: ":2: train.seed: expected a value of YAML",

@@ -235,7 +235,7 @@ class Attack:
 def test_torch_files_are_never_executed(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     torch.save({"a": Attack()}, tmp_path / "a.pt")
-    assert "holds Python objects beside tensors (builtins.print)" in refusal(tmp_path / "a.pt")
+    assert "holds Python objects as well as tensors (builtins.print)" in refusal(tmp_path / "a.pt")
     torch.save({"a": Attack()}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
     refusal(tmp_path / "b.pt")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "c.pt")
@@ -333,7 +333,7 @@ def test_a_link_leads_no_farther_than_a_name(tmp_path):
         if is_read:
             assert list(read_tensors(here / "model.safetensors.index.json")) == ["a", "b", "c"]
             continue
-        with pytest.raises(PortingError, match="expected files beside it") as error:
+        with pytest.raises(PortingError, match="expected files in its folder") as error:
             read_tensors(here / "model.safetensors.index.json")
         assert error.value.problems == [
             f"one.safetensors: a link to {elsewhere}/one.safetensors, outside of the directory"
@@ -345,10 +345,10 @@ def test_a_link_leads_no_farther_than_a_name(tmp_path):
     [
         (
             {"a": "../one.safetensors"},
-            "expected names of files beside it, without folders; received '../one.safetensors'",
+            "expected names of files in its own folder; received '../one.safetensors'",
         ),
-        ({"a": "/etc/one.safetensors"}, "without folders; received '/etc/one.safetensors'"),
-        ({"a": ".."}, "without folders; received '..'"),
+        ({"a": "/etc/one.safetensors"}, "in its own folder; received '/etc/one.safetensors'"),
+        ({"a": ".."}, "in its own folder; received '..'"),
         ({"a": "three.safetensors"}, "three.safetensors: no such file"),
         ({"a": "one.safetensors", "b": "one.safetensors", "c": "one.safetensors"}, "one.safetensors: no tensor b"),
         ({"a": "one.safetensors"}, "one.safetensors: c isn't in the index"),

@@ -118,7 +118,7 @@ def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
     ("place", "told"),
     [
         ("missing.safetensors", "no such file"),
-        ("../there/model.safetensors", "expected names of files beside it, without folders"),
+        ("../there/model.safetensors", "expected names of files in its own folder"),
     ],
 )
 def test_shards_that_are_missing_or_elsewhere_are_refused(place: str, told: str, tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
-from jax_transformer.training import report, report_data
-from jax_transformer.training.report import render, write_report
+from jax_transformer.pages import training
+from jax_transformer.pages.training import render
+from jax_transformer.training import report_data
+from jax_transformer.training.report import write_report
 from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
 from jax_transformer.training.run_directory import RunDirectory, RunError
 
@@ -295,8 +297,8 @@ def test_a_resumed_run_forgets_the_samples_it_makes_anew(tmp_path: Path) -> None
 
 
 def test_every_source_of_the_page_is_used() -> None:
-    names = {path.name for path in report.TEMPLATE.iterdir()}
-    assert names == {*report.SCRIPTS, report.STYLE}
+    names = {path.name for path in training.TEMPLATE.iterdir()}
+    assert names == {*training.SCRIPTS, training.STYLE}
 
 
 def test_the_config_shown_is_the_one_written() -> None:

@@ -188,3 +188,22 @@ def test_few_values_or_none_or_zeros_break_nothing(opened: Open, tmp_path: Path,
     assert page.locator("[data-chart=loss] .dot").count() >= (steps == 1)
     assert ("No values yet" in page.inner_text("[data-chart=loss]")) == (steps == 0)
     assert not any("NaN" in path for chart in ("loss", "gradient_norm") for path in paths(page, chart))
+
+
+def test_parameters_and_config_are_searched_sorted_and_counted(opened: Open, run: Path) -> None:
+    page = opened(run)
+    page.click("#parameters summary")
+    paths_of = "#parameters .sortable td:first-child"
+    assert page.locator(paths_of).all_text_contents()[0] == "decoder/norm/scale"
+    page.click("#parameters .sortable th:last-child button")
+    assert page.locator(paths_of).all_text_contents()[0] == "head/kernel"
+    page.fill("#parameters input", "head")
+    assert page.locator(paths_of).all_text_contents() == ["head/kernel", "head/bias"]
+    assert page.inner_text("#parameters [role=status]") == "2 of 4 arrays, 6,500 parameters"
+    page.click("#parameters .subtrees button:text-is('encoder')")
+    assert page.locator(paths_of).all_text_contents() == ["encoder/layers/kernel"]
+    page.click("#config summary")
+    fields = page.locator("#config .sortable td:first-child").all_text_contents()
+    assert fields[0] == "model.source_vocab_size"  # in the order of the file
+    page.check("#config input[type=checkbox]")
+    assert page.inner_text("#config [role=status]") == f"0 of {len(fields)} fields"

@@ -1,6 +1,5 @@
 // One heat map: a row per query token, a column per key token.
 
-const LABEL = 13;
 const CELL = { least: 14, most: 44 };
 const LONGEST_LABEL = 132;
 
@@ -9,60 +8,18 @@ const LONGEST_LABEL = 132;
  * The selected cell stays selected when another map of the same size is drawn.
  */
 function heatMap(canvas, readout) {
-  const state = { kind: null, map: null, plot: null, at: null };
+  const shown = { kind: null, map: null, description: '' };
+  const selection = cellMap(canvas, readout, (width, listeners) => plot(shown.kind, shown.map, width, shown.description, listeners), markCell);
 
   function show(kind, map, description) {
-    const isSame = state.kind === kind;
-    Object.assign(state, { kind, map, description, at: isSame ? state.at : null });
-    draw();
-  }
-
-  function draw() {
-    const width = Math.floor(canvas.getBoundingClientRect().width);
-    if (!state.kind || !width) return;
-    const hadFocus = canvas.contains(document.activeElement);
-    state.plot = plot(state.kind, state.map, width, state.description, { pointermove: follow, pointerdown: follow, pointerleave: leave, keydown: step });
-    canvas.replaceChildren(state.plot.node);
-    if (hadFocus) state.plot.node.focus();
-    mark();
-  }
-
-  function follow(event) {
-    const box = state.plot.node.getBoundingClientRect();
-    const { left, top, cell } = state.plot;
-    const [row, column] = [(event.clientY - box.top - top) / cell, (event.clientX - box.left - left) / cell].map(Math.floor);
-    const isInside = row >= 0 && column >= 0 && row < state.map.rows && column < state.map.columns;
-    choose(isInside ? [row, column] : null);
-  }
-
-  function leave(event) {
-    if (event.pointerType === 'mouse') choose(null); // a finger leaves its cell selected
-  }
-
-  function step(event) {
-    const { rows, columns } = state.map;
-    const [row, column] = state.at || [0, 0];
-    const steps = {
-      ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
-      Home: [row, 0], End: [row, columns - 1], PageUp: [0, column], PageDown: [rows - 1, column],
-    };
-    if (event.key === 'Escape') choose(null);
-    else if (steps[event.key]) {
-      const [nextRow, nextColumn] = state.at ? steps[event.key] : [0, 0];
-      choose([Math.min(rows - 1, Math.max(0, nextRow)), Math.min(columns - 1, Math.max(0, nextColumn))]);
-      announce(readout.textContent);
-    } else return;
-    event.preventDefault();
-  }
-
-  function choose(at) {
-    state.at = at;
-    mark();
+    if (shown.kind !== kind) selection.forget();
+    Object.assign(shown, { kind, map, description });
+    selection.redraw();
   }
 
   /** Marks the selected cell, and describes it in the readout. */
-  function mark() {
-    const { kind, map, at, plot: { node, left, top, cell } } = state;
+  function markCell({ node, left, top, wide, high }, at) {
+    const { kind, map } = shown;
     node.querySelectorAll('.at').forEach((label) => label.classList.remove('at'));
     const pointer = node.querySelector('.pointer');
     pointer.setAttribute('visibility', at ? 'visible' : 'hidden');
@@ -74,20 +31,15 @@ function heatMap(canvas, readout) {
     node.querySelector(`[data-row="${row}"]`).classList.add('at');
     node.querySelector(`[data-column="${column}"]`).classList.add('at');
     const [across, down, around] = pointer.children;
-    across.setAttribute('y', top + row * cell);
-    down.setAttribute('x', left + column * cell);
-    around.setAttribute('x', left + column * cell);
-    around.setAttribute('y', top + row * cell);
+    across.setAttribute('y', top + row * high);
+    down.setAttribute('x', left + column * wide);
+    around.setAttribute('x', left + column * wide);
+    around.setAttribute('y', top + row * high);
     readout.replaceChildren(
       element('b', { class: 'weight' }, formatWeight(map.values[row * map.columns + column])), ' ',
       element('bdi', {}, kind.queries[row]), element('span', { class: 'arrow' }, ' attends to '), element('bdi', {}, kind.keys[column]));
   }
 
-  let lastWidth = 0;
-  atEachWidth(canvas, (width) => {
-    if (width !== lastWidth) draw();
-    lastWidth = width;
-  });
   return { show };
 }
 
@@ -119,7 +71,7 @@ function plot(kind, map, width, description, listeners) {
       svg('rect', { class: 'band', y: top, width: cell, height: map.rows * cell }),
       svg('rect', { class: 'around', width: cell, height: cell })),
   );
-  return { node, left, top, cell };
+  return { node, left, top, wide: cell, high: cell, rows: map.rows, columns: map.columns };
 }
 
 /** Returns the largest cell size at which the columns and their slanted labels fit, or else the smallest. */

@@ -4,7 +4,7 @@ function masthead(data) {
   const pair = [['Source', data.source.text], ['Target', data.target.text]]
     .flatMap(([name, text]) => [element('dt', {}, name), element('dd', { dir: 'auto' }, text || element('i', {}, 'empty'))]);
   return [
-    element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, element('a', { href: '#map' }, 'Weights'), element('a', { href: '#words' }, 'Words')), themeButton()),
+    topBar([['map', 'Weights'], ['words', 'Words']]),
     element('p', { class: 'over' }, data.model),
     element('h1', {}, 'Attention'),
     element('dl', { class: 'pair' }, pair),
@@ -83,11 +83,8 @@ function wordsSection({ source, target, alignment }) {
 
 // --- now
 
-const data = JSON.parse(document.getElementById('data').textContent);
+const data = pageData();
 for (const kind of data.kinds) kind.weights = unpacked(kind.weights);
 const weights = mapSection(data);
-document.getElementById('masthead').replaceChildren(...masthead(data));
-document.getElementById('content').replaceChildren(weights.node, wordsSection(data));
-document.getElementById('colophon').replaceChildren(element('p', {}, 'Written by jax-transformer; the weights are those that the model computes.'));
+fillPage(masthead(data), [weights.node, wordsSection(data)], 'Written by jax-transformer; the weights are those that the model computes.');
 weights.start();
-document.documentElement.dataset.ready = 'true';

@@ -6,15 +6,14 @@ function arraysSection(stages, rows, chosen) {
   const first = firstDivergence(rows);
   const table = sortableTable('Arrays', arrayColumns(rows, first), rows);
   const count = element('span', { class: 'unit count', role: 'status' });
-  const search = element('input', { type: 'search', placeholder: 'Filter by name, case or reason', 'aria-label': 'Filter arrays', input: () => { state.query = search.value; show(); } });
+  const search = searchField('Filter by name, case or reason', (query) => { state.query = query; show(); });
   const select = element('select', { 'aria-label': 'Stage', change: () => showStage(select.selectedIndex ? stages[select.selectedIndex - 1].name : null) },
     element('option', {}, 'All stages'), stages.map((stage) => element('option', {}, stage.name)));
   const verdicts = [null, 'diverged', 'inconclusive', 'passed'];
   const buttons = verdicts.map((verdict) => element('button', { type: 'button', class: 'small', 'aria-pressed': 'false', click: () => { state.verdict = verdict; show(); } }));
 
   function show() {
-    const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
-    const fitting = rows.filter((row) => (!state.stage || row.stage === state.stage) && words.every((word) => `${row.name} ${row.case} ${row.gate} ${row.reason}`.toLowerCase().includes(word)));
+    const fitting = rows.filter((row) => (!state.stage || row.stage === state.stage) && fits(`${row.name} ${row.case} ${row.gate} ${row.reason}`, state.query));
     const shown = state.verdict ? fitting.filter((row) => row.verdict === state.verdict) : fitting;
     verdicts.forEach((verdict, i) => {
       const number = verdict ? fitting.filter((row) => row.verdict === verdict).length : fitting.length;

@@ -13,7 +13,7 @@ function errorAxis(values, top, bottom) {
   };
   const every = Math.max(1, Math.ceil((high - low) / 8));
   const ticks = [];
-  for (let exponent = high; exponent >= low; exponent -= every) ticks.push([10 ** exponent, formatPower(exponent)]);
+  for (let exponent = high; exponent >= low; exponent -= every) ticks.push([10 ** exponent, powerOfTen(exponent)]);
   return { y, ticks, hasZero: values.includes(0), floor };
 }
 

@@ -99,16 +99,15 @@ function depthChart(depth, gates, rows, faulty) {
 
   function follow(event) {
     const at = Math.floor((event.clientX - state.plot.node.getBoundingClientRect().left - DEPTH.left) / state.plot.step);
-    choose(Math.max(0, Math.min(names.length - 1, at)));
+    choose(clamped(at, names.length));
   }
 
   function move(event) {
-    const now = state.at ?? Math.max(first, 0) - (event.key === 'ArrowRight' ? 1 : 0);
-    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: names.length - 1 }[event.key];
     if (event.key === 'Escape') choose(null);
+    const to = pointAfter(event.key, state.at ?? Math.max(first, 0) - (event.key === 'ArrowRight' ? 1 : 0), names.length);
     if (to === undefined) return;
     event.preventDefault();
-    choose(Math.max(0, Math.min(names.length - 1, to)));
+    choose(to);
     announce(`${where.textContent}: ${series.map((one, i) => `${one.label} ${values[i].textContent}`).join(', ')}`);
   }
 

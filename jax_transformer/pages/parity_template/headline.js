@@ -5,10 +5,9 @@ const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules
 function masthead(data, rows) {
   const own = SECTIONS.filter(([id]) => id !== 'proof' || data.proof);
   const sections = data.discovery ? [['discovery', 'What it computes'], ...own] : own;
-  const links = sections.map(([id, title]) => element('a', { href: `#${id}` }, title));
   const first = firstDivergence(rows);
   return [
-    element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton()),
+    topBar(sections),
     element('p', { class: 'over' }, data.discovery ? 'Discovery and parity' : 'Parity'),
     element('h1', { id: 'verdict' }, mark(data.verdict), ' ', headlineOf(data, first)),
     element('p', { class: 'lead sides' }, element('bdi', {}, data.candidate), ' against ', element('bdi', {}, data.reference)),
@@ -17,7 +16,7 @@ function masthead(data, rows) {
     first && first.reason ? element('p', { class: 'lead' }, 'There: ', first.reason, '.') : null,
     data.faults.length ? diagnosis(data.faults) : first ? element('p', { class: 'lead' }, 'No node was found at fault: the divergence is unexplained.') : null,
     data.notes.length || data.remarks.length ? notes(data.notes, data.remarks) : null,
-  ].filter(Boolean);
+  ];
 }
 
 function headlineOf(data, first) {
@@ -35,12 +34,6 @@ function doubts(texts) {
 function notes(faults, remarks) {
   const line = ([first, ...others]) => `${first.matches[0].variant}, at ${counted(others.length + 1, 'node')} of the ${first.side}: the same function`;
   return element('ul', { class: 'notes' }, [...faultGroups(faults).map((group) => element('li', {}, line(group))), ...remarks.map((remark) => element('li', {}, remark))]);
-}
-
-/** entries: [title, figure, explanation]. */
-function figures(entries) {
-  return element('dl', { class: 'figures' }, entries.map(([title, figure, ...more]) => element('div', {},
-    element('dt', {}, title), element('dd', {}, figure), element('dd', { class: 'more' }, ...more))));
 }
 
 function divergedFigures(data, rows, first) {

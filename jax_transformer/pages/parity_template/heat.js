@@ -5,17 +5,16 @@ const HEAT_CELL = { most: 26, least: 5, high: 22, low: 11 };
 
 function heatSection(map) {
   if (!map || !map.values.length || !map.values[0].length) return section('heat', 'Where it diverges', 'There is no heat map.');
-  const state = { isLog: false, at: null, plot: null };
+  const state = { isLog: false };
   const all = map.values.flat();
   const largest = all.reduce((most, value) => Math.max(most, value ?? 0), 0);
   const canvas = element('div', { class: 'scroll canvas' });
   const readout = element('p', { class: 'readout' });
   const ramp = element('span', { class: 'scale' });
-  const toggle = element('button', { type: 'button', class: 'small', 'aria-pressed': 'false', click: () => {
-    state.isLog = !state.isLog;
-    toggle.setAttribute('aria-pressed', state.isLog);
-    draw();
-  } }, 'log', element('span', { class: 'unseen' }, ' scale of the heat map'));
+  const toggle = logButton('the heat map', state.isLog, (isLog) => {
+    state.isLog = isLog;
+    cells.redraw();
+  });
   const caption = element('figcaption', {}, element('span', { class: 'title' }, nameOf(map.name), map.case ? element('span', { class: 'unit' }, ` ${map.case}`) : null), element('span', { class: 'side' }, ramp, toggle));
   const titles = element('p', { class: 'titles' }, '↓ ', map.rows, ' · → ', map.columns);
 
@@ -25,40 +24,13 @@ function heatSection(map) {
     return state.isLog ? Math.max(0.04, 1 + Math.log10(value / largest) / SPAN.logarithmic) : value / largest;
   }
 
-  function draw() {
-    const width = Math.floor(canvas.getBoundingClientRect().width);
-    if (!width) return;
-    const hadFocus = canvas.contains(document.activeElement);
+  function draw(width, listeners) {
     const label = `${map.name}: a row for each ${map.rows}, a column for each ${map.columns}. The arrow keys read each value.`;
-    state.plot = heatPlot(map, share, width, { 'aria-label': label, pointermove: follow, pointerdown: follow, pointerleave: (event) => { if (event.pointerType === 'mouse') choose(null); }, keydown: step });
-    canvas.replaceChildren(state.plot.node);
-    if (hadFocus) state.plot.node.focus();
     ramp.replaceChildren(state.isLog ? formatError(largest / 10 ** SPAN.logarithmic) : '0', element('span', { class: 'ramp', 'aria-hidden': 'true' }), formatError(largest));
-    choose(state.at);
+    return heatPlot(map, share, width, { 'aria-label': label, ...listeners });
   }
 
-  function follow(event) {
-    const box = state.plot.node.getBoundingClientRect();
-    const { left, wide, high } = state.plot;
-    const [row, column] = [Math.floor((event.clientY - box.top) / high), Math.floor((event.clientX - box.left - left) / wide)];
-    choose(map.values[row] && column >= 0 && column < map.values[row].length ? [row, column] : null);
-  }
-
-  function step(event) {
-    const [row, column] = state.at || [0, 0];
-    const steps = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, Infinity], PageUp: [0, column], PageDown: [Infinity, column] };
-    if (event.key === 'Escape') choose(null);
-    else if (steps[event.key]) {
-      const [down, across] = state.at ? steps[event.key] : [0, 0];
-      choose([Math.min(map.values.length - 1, Math.max(0, down)), Math.min(map.values[0].length - 1, Math.max(0, across))]);
-      announce(readout.textContent);
-    } else return;
-    event.preventDefault();
-  }
-
-  function choose(at) {
-    state.at = at;
-    const { around, left, wide, high } = state.plot;
+  function markCell({ around, left, wide, high }, at) {
     around.setAttribute('visibility', at ? 'visible' : 'hidden');
     if (!at) {
       readout.replaceChildren(element('span', { class: 'hint' }, `|candidate − reference| / RMS of the reference, at most ${formatError(largest)}. Point at a cell, or move with the arrow keys.`));
@@ -71,7 +43,7 @@ function heatSection(map) {
     readout.replaceChildren(element('b', { class: 'value' }, value === null ? 'not finite' : formatError(value)), ' ', element('bdi', {}, map.row_labels[row] ?? row), `, column ${column}`);
   }
 
-  atEachWidth(canvas, draw);
+  const cells = cellMap(canvas, readout, draw, markCell);
   return section('heat', 'Where it diverges', 'The difference between the sides at the first node that diverges.', element('figure', { class: 'heat' }, caption, readout, canvas, titles));
 }
 
@@ -94,7 +66,7 @@ function heatPlot(map, share, width, listeners) {
   const around = svg('rect', { class: 'around', width: wide, height: high, visibility: 'hidden' });
   const node = svg('svg', { width: whole, height: rows * high + 2, viewBox: `0 0 ${whole} ${rows * high + 2}`, role: 'img', tabindex: '0', ...listeners },
     hatching(), svg('rect', { class: 'ground', x: left, y: 0, width: columns * wide, height: rows * high }), svg('g', { class: 'cells' }, cells), svg('g', { class: 'labels', 'aria-hidden': 'true' }, labels), around);
-  return { node, around, left, wide, high };
+  return { node, around, left, top: 0, wide, high, rows, columns };
 }
 
 /** Makes the pattern for values that aren't finite. */

@@ -44,9 +44,3 @@ function copyButton(command, code) {
 
   return button;
 }
-
-/** Lists pairs of a title and a text or elements, and omits empty ones. */
-function factList(className, pairs) {
-  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
-  return element('dl', { class: className }, shown.map(([title, ...value]) => element('div', {}, element('dt', {}, title), element('dd', {}, ...value))));
-}

@@ -1,15 +1,4 @@
-// Formats numbers for readers.
-
-const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
-
-function formatCount(value) {
-  return grouped.format(value);
-}
-
-/** Counts a noun: "3 arrays", "1 array". */
-function counted(count, noun) {
-  return `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
-}
+// Formats errors and ratios.
 
 /** Formats an error: 0.0000321 as 3.21×10⁻⁵, 0.0321 as 0.0321, a missing one as an en dash. */
 function formatError(value) {
@@ -18,7 +7,7 @@ function formatError(value) {
   if (value === 0) return '0';
   if (value >= 0.01 && value < 100) return String(Number(value.toPrecision(3)));
   const [factor, exponent] = value.toExponential(2).split('e');
-  return `${factor}×${formatPower(Number(exponent))}`;
+  return `${factor}×${powerOfTen(Number(exponent))}`;
 }
 
 /** Formats a ratio: 3.2, 1,204, 3.21×10⁹. */
@@ -31,9 +20,5 @@ function formatTimes(value) {
 /** Formats a power of ten, such as 1e-12, as 10⁻¹², and other values as errors. */
 function formatGate(value) {
   const exponent = Math.round(Math.log10(value));
-  return Math.abs(value / 10 ** exponent - 1) < 1e-9 ? formatPower(exponent) : formatError(value);
-}
-
-function formatPower(exponent) {
-  return `10${String(exponent).replace(/[-\d]/g, (character) => '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['-0123456789'.indexOf(character)])}`;
+  return Math.abs(value / 10 ** exponent - 1) < 1e-9 ? powerOfTen(exponent) : formatError(value);
 }

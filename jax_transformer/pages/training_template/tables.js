@@ -1,24 +1,4 @@
-// Tables with search and sorting: scores, data, config, parameters.
-
-/** columns: [{title, number}], numbers aligned right; rows: lists of texts or elements, the first of which names the row. */
-function table(columns, rows, attributes = {}) {
-  const head = columns.map((column) => element('th', { scope: 'col', class: column.number ? 'number' : null }, column.title));
-  const body = rows.map((cells) => element('tr', {}, cells.map((cell, i) => (i === 0
-    ? element('th', { scope: 'row' }, cell)
-    : element('td', { class: columns[i].number ? 'number' : null }, cell)))));
-  return element('div', { class: 'scroll' }, element('table', attributes, element('thead', {}, element('tr', {}, head)), element('tbody', {}, body)));
-}
-
-function searchField(label, onInput) {
-  const input = element('input', { type: 'search', placeholder: label, 'aria-label': label, spellcheck: 'false', input: () => onInput(input.value) });
-  return input;
-}
-
-/** Returns whether the text contains each word of the query, in any case. */
-function fits(text, query) {
-  const lower = text.toLowerCase();
-  return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
-}
+// Tables of scores, data, config and parameters.
 
 // --- scores
 
@@ -75,69 +55,61 @@ function dataSection(data, stream) {
 
 // --- config
 
-function configSection(config) {
+const CONFIG_COLUMNS = [
+  { title: 'Field', key: (field) => field.number, cell: (field) => field.path },
+  { title: 'Value', key: (field) => field.value, cell: (field) => (field.value === '' ? element('i', {}, 'empty') : field.value) },
+];
+
+function configSection(fields) {
+  const config = fields.map((field, i) => ({ ...field, number: i })); // in the order of the file
   const state = { query: '', onlyChanged: false };
-  const body = element('tbody');
+  const sorted = sortableTable('Config', CONFIG_COLUMNS, config, (field) => (field.changed ? 'changed' : null));
   const count = element('span', { class: 'unit', role: 'status' });
   function show() {
     const shown = config.filter((field) => fits(`${field.path} ${field.value}`, state.query) && (field.changed || !state.onlyChanged));
-    body.replaceChildren(...shown.map((field) => element('tr', { class: field.changed ? 'changed' : null },
-      element('th', { scope: 'row' }, field.path),
-      element('td', {}, field.value === '' ? element('i', {}, 'empty') : field.value))));
-    count.textContent = `${shown.length} of ${config.length} fields`;
+    sorted.show(shown);
+    count.textContent = `${shown.length} of ${counted(config.length, 'field')}`;
   }
   const checkbox = element('input', { type: 'checkbox', change: () => { state.onlyChanged = checkbox.checked; show(); } });
   show();
   const changed = config.filter((field) => field.changed).length;
   return section('config', 'Config', null, element('details', {},
-    element('summary', {}, `${config.length} fields, ${changed} of them changed from the defaults`),
+    element('summary', {}, `${counted(config.length, 'field')}, ${changed} of them changed from the defaults`),
     element('div', { class: 'tools' }, searchField('Search the config', (query) => { state.query = query; show(); }),
       element('label', {}, checkbox, ' only fields changed from the defaults'), count),
-    element('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Config' },
-      element('table', { class: 'config' }, element('thead', { class: 'unseen' }, element('tr', {}, element('th', { scope: 'col' }, 'Field'), element('th', { scope: 'col' }, 'Value'))), body))));
+    sorted.node));
 }
 
 // --- parameters
 
 const PARAMETER_COLUMNS = [
-  { key: 'path', title: 'Path' }, { key: 'shape', title: 'Shape' }, { key: 'dtype', title: 'Type' }, { key: 'count', title: 'Parameters', number: true },
+  { title: 'Path', key: (row) => row.path, cell: (row) => row.path },
+  { title: 'Shape', class: 'shape', key: (row) => row.count, cell: shapeText },
+  { title: 'Type', key: (row) => row.dtype, cell: (row) => row.dtype },
+  { title: 'Parameters', number: true, key: (row) => row.count, cell: (row) => formatCount(row.count) },
 ];
 
 function parametersSection(parameters) {
   if (!parameters.length) return section('parameters', 'Parameters', 'No parameters.json in this run.');
-  const state = { query: '', key: 'path', descending: false };
-  const body = element('tbody');
-  const sum = element('td', { class: 'number' });
-  const number = element('th', { scope: 'row', colspan: '3' });
-  const headers = PARAMETER_COLUMNS.map((column) => element('th', { scope: 'col', class: column.number ? 'number' : null, 'aria-sort': 'none' },
-    element('button', { type: 'button', click: () => sortBy(column) }, column.title)));
-  const field = searchField('Filter by path, shape or type', (query) => { state.query = query; show(); });
+  const sorted = sortableTable('Parameters', PARAMETER_COLUMNS, parameters);
+  const count = element('span', { class: 'unit', role: 'status' });
+  const field = searchField('Filter by path, shape or type', show);
 
-  function sortBy(column) {
-    state.descending = state.key === column.key ? !state.descending : Boolean(column.number);
-    state.key = column.key;
-    show();
+  function show(query) {
+    const shown = parameters.filter((row) => fits(`${row.path} ${shapeText(row)} ${row.dtype}`, query));
+    sorted.show(shown);
+    count.textContent = `${shown.length} of ${counted(parameters.length, 'array')}, ${formatCount(sizeOf(shown))} parameters`;
   }
 
-  function show() {
-    const shown = parameters.filter((row) => fits(`${row.path} ${shapeText(row)} ${row.dtype}`, state.query));
-    const direction = state.descending ? -1 : 1;
-    shown.sort((a, b) => direction * (state.key === 'path' || state.key === 'dtype' ? a[state.key].localeCompare(b[state.key]) : a.count - b.count) || a.path.localeCompare(b.path));
-    body.replaceChildren(...shown.map((row) => element('tr', {},
-      element('th', { scope: 'row' }, row.path), element('td', {}, shapeText(row)), element('td', {}, row.dtype), element('td', { class: 'number' }, formatCount(row.count)))));
-    sum.textContent = formatCount(shown.reduce((so, row) => so + row.count, 0));
-    number.textContent = `${shown.length} of ${parameters.length}`;
-    headers.forEach((header, i) => header.setAttribute('aria-sort', PARAMETER_COLUMNS[i].key !== state.key ? 'none' : state.descending ? 'descending' : 'ascending'));
-  }
-
-  show();
-  const all = parameters.reduce((so, row) => so + row.count, 0);
-  const pick = (path) => { field.value = path; state.query = path; show(); details.open = true; };
-  const details = element('details', {}, element('summary', {}, `${parameters.length} arrays`),
-    element('div', { class: 'tools' }, field),
-    element('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Parameters' },
-      element('table', { class: 'parameters' }, element('thead', {}, element('tr', {}, headers)), body, element('tfoot', {}, element('tr', {}, number, sum)))));
+  show('');
+  const pick = (path) => { field.value = path; show(path); details.open = true; };
+  const details = element('details', {}, element('summary', {}, counted(parameters.length, 'array')), element('div', { class: 'tools' }, field, count), sorted.node);
+  const all = sizeOf(parameters);
   return section('parameters', 'Parameters', `${formatCount(all)} in total, fixed tables included; a leading axis counts layers.`, subtrees(parameters, all, pick), details);
+}
+
+function sizeOf(parameters) {
+  return parameters.reduce((sum, row) => sum + row.count, 0);
 }
 
 function shapeText(row) {

@@ -32,11 +32,10 @@ function chart(spec, curves, cursor) {
     const title = element('span', { class: 'title' }, spec.title, spec.unit ? element('span', { class: 'unit' }, ` ${spec.unit}`) : null);
     const isPositive = series.some((item) => item.values.some((value) => value > 0));
     if (spec.log === 'never' || !isPositive) return element('figcaption', {}, title);
-    const toggle = element('button', { type: 'button', class: 'small', 'aria-pressed': state.log, click: () => {
-      state.log = !state.log;
-      toggle.setAttribute('aria-pressed', state.log);
+    const toggle = logButton(spec.title, state.log, (isLog) => {
+      state.log = isLog;
       draw(state.width);
-    } }, 'log', element('span', { class: 'unseen' }, ` scale of ${spec.title}`));
+    });
     return element('figcaption', {}, title, toggle);
   }
 
@@ -118,11 +117,11 @@ function chart(spec, curves, cursor) {
   function step(event) {
     const steps = stepsOf(series);
     const now = state.step === null || state.step === undefined ? steps.length - 1 : nearest(steps, state.step);
-    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: steps.length - 1 }[event.key];
+    const to = pointAfter(event.key, now, steps.length);
     if (event.key === 'Escape') cursor.move(null);
     if (to === undefined) return;
     event.preventDefault();
-    cursor.move(steps[Math.max(0, Math.min(steps.length - 1, to))]);
+    cursor.move(steps[to]);
     announce(readout.node.textContent);
   }
 

@@ -10,12 +10,12 @@ const CHARTS = [
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
 ];
 
+const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
+
 function masthead(data) {
   const moment = formatMoment(data.changed);
-  const links = [['curves', 'Curves'], ['samples', 'Samples'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']]
-    .map(([id, title]) => element('a', { href: `#${id}` }, title));
   return [
-    element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton()),
+    topBar(SECTIONS),
     element('p', { class: 'over' }, 'Training report'),
     element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, data.state)),
     element('p', { class: 'lead' }, [
@@ -29,26 +29,25 @@ function headline(data) {
   const [split, score] = Object.entries(scores)[0] || ['validation', best && Number.isFinite(best.valid_bleu)
     ? { bleu: best.valid_bleu, chrf: best.valid_chrf, exact_match: best.valid_exact_match, sentences: best.valid_sentences } : null];
   const time = speed.training + speed.compiling + speed.evaluating;
-  const count = data.parameters.reduce((sum, row) => sum + row.count, 0);
+  const count = sizeOf(data.parameters);
   const sentences = score ? `${split}, ${formatCount(score.sentences)} sentences` : 'not translated yet';
-  const figures = [
+  return figures([
     ['Best validation loss', best ? formatNumber(best.valid_loss) : '–', best ? `perplexity ${formatNumber(best.valid_perplexity)}, step ${formatCount(best.step)}` : 'no evaluation yet'],
     ['BLEU', score ? score.bleu.toFixed(2) : '–', sentences],
     ['chrF', score ? score.chrf.toFixed(2) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
     ['Target tokens per second', formatCount(speed.tokens_per_second), `${formatShort(speed.target_tokens)} seen`],
     ['Time', formatDuration(time), `${formatDuration(speed.training)} training`],
-    ['Compilation', formatDuration(speed.compiling), speed.programs === null ? '' : `${speed.programs} training program${speed.programs === 1 ? '' : 's'}`],
+    ['Compilation', formatDuration(speed.compiling), speed.programs === null ? '' : counted(speed.programs, 'training program')],
     ['Evaluation', formatDuration(speed.evaluating), 'on validation'],
-    ['Parameters', formatShort(count), `${formatCount(data.parameters.length)} arrays`],
-  ];
-  return element('dl', { class: 'figures' }, figures.map(([name, value, more]) => element('div', {}, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'more' }, more))));
+    ['Parameters', formatShort(count), counted(data.parameters.length, 'array')],
+  ]);
 }
 
 function curvesSection(data) {
   const cursor = makeCursor(data.step, data.best ? data.best.step : null);
   const all = Object.values(data.curves);
   const averaged = all.filter((curve) => curve.means);
-  const lead = `By step. The values beside the names are those at the cursor, or the last.${averaged.length ? ` A curve has up to ${formatCount(Math.max(...averaged.map((curve) => curve.count)))} values: lines show means over intervals, pale lines the extremes.` : ''}`;
+  const lead = `By step. Each name has its value at the cursor, or the last one.${averaged.length ? ` A curve has up to ${formatCount(Math.max(...averaged.map((curve) => curve.count)))} values: lines show means over intervals, pale lines the extremes.` : ''}`;
   return section('curves', 'Curves', lead, element('div', { class: 'multiples' }, CHARTS.map((spec) => chart(spec, data.curves, cursor))));
 }
 
@@ -69,30 +68,26 @@ function sentencesOf({ sentences }) {
 }
 
 function environmentSection(environment) {
-  const entries = Object.entries(environment);
-  const list = element('dl', { class: 'environment' }, entries.map(([name, value]) => element('div', {}, element('dt', {}, name), element('dd', {}, String(value)))));
-  return section('environment', 'Environment', entries.length ? null : 'No parameters.json in this run.', list);
+  const entries = Object.entries(environment).map(([name, value]) => [name, String(value)]);
+  return section('environment', 'Environment', entries.length ? null : 'No parameters.json in this run.', factList('environment', entries));
 }
 
 function colophon(data) {
-  const unread = data.unread_lines ? ` ${formatCount(data.unread_lines)} unreadable line${data.unread_lines === 1 ? ' was' : 's were'} skipped.` : '';
-  return element('p', {}, 'Written by jax-transformer from the files of the run; rebuild it with ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
+  const unread = data.unread_lines ? ` ${counted(data.unread_lines, 'unreadable line')} ${data.unread_lines === 1 ? 'was' : 'were'} skipped.` : '';
+  return ['Written by jax-transformer from the files of the run; rebuild it with ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`];
 }
 
 // --- now
 
-const data = JSON.parse(document.getElementById('data').textContent);
-document.getElementById('masthead').replaceChildren(...masthead(data));
-document.getElementById('content').replaceChildren(
+const data = pageData();
+fillPage(masthead(data), [
   headline(data),
-  ...[scoresTable(data)].filter(Boolean),
-  ...[divergencesSection(data.divergences)].filter(Boolean),
+  scoresTable(data),
+  divergencesSection(data.divergences),
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
   dataSection(data.data, data.stream),
   parametersSection(data.parameters),
   configSection(data.config),
   environmentSection(data.environment),
-);
-document.getElementById('colophon').replaceChildren(colophon(data));
-document.documentElement.dataset.ready = 'true';
+], colophon(data));

@@ -1,13 +1,5 @@
 // Formats numbers, durations and times for readers.
 
-const MINUS = '\u2212';
-const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
-
-/** Formats 12345 as 12,345, and a missing number as an en dash. */
-function formatCount(value) {
-  return Number.isFinite(value) ? grouped.format(value).replace('-', MINUS) : '–';
-}
-
 /** Formats four significant digits, and very large and very small numbers with a power of ten. */
 function formatNumber(value, digits = 4) {
   if (!Number.isFinite(value)) return '–';
@@ -23,13 +15,9 @@ function formatPower(value, digits) {
   let exponent = Math.floor(Math.log10(Math.abs(value)) + 1e-9);
   let factor = Number((value / 10 ** exponent).toPrecision(Math.max(1, digits)));
   if (Math.abs(factor) >= 10) { factor /= 10; exponent += 1; }
-  const power = `10${superscript(exponent)}`;
+  const power = powerOfTen(exponent);
   if (factor === 1) return power;
   return `${String(factor).replace('-', MINUS)}×${power}`;
-}
-
-function superscript(integer) {
-  return String(integer).replace(/[-\d]/g, (character) => '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['-0123456789'.indexOf(character)]);
 }
 
 /** Formats an axis tick with as many decimals as the distance between ticks needs. */
