@@ -269,7 +269,7 @@ class _Rounding:
             results.progress(f"{stage}: the {side} against itself")
             return again(side, nudged_problem(problem, draw=draw))
 
-        self.sides = {name: partial(from_itself, name) for name in pair.sides}
+        self.sides: dict[str, Callable[[int], Stage]] = {name: partial(from_itself, name) for name in pair.sides}
 
     def allowed(self, stage: Stage) -> Stage:
         """Returns the stage with rows passed that differ by little more than rounding moves both sides."""
