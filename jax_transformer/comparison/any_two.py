@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -21,7 +21,13 @@ from jax_transformer.comparison.findings import Fault, Finding
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.compare import relative_rms
-from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding, nudged, without_cancelled
+from jax_transformer.comparison.gates.rounding import (
+    allow_for_rounding,
+    excuse_rounding,
+    loss_factor,
+    nudged,
+    without_cancelled,
+)
 from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.precision import in_precision, on_device, wide
 from jax_transformer.comparison.report.report import Report, depth_of
@@ -299,12 +305,18 @@ def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tupl
         and not relative_rms(one.output, expected) <= tolerances.FLOAT64_RELATIVE_RMS
     ]
 
-    def from_itself(side: int) -> Stage:
-        return compare_stage("gradients", _gradients(_nudged(pair))[side].parameters, both[side].parameters)
+    @cache
+    def rounded_otherwise(draw: int) -> tuple[_Gradients, _Gradients]:
+        return _gradients(_nudged(pair, draw=draw), loss_factor(draw))
 
+    def from_itself(side: int, draw: int) -> Stage:
+        return compare_stage("gradients", rounded_otherwise(draw)[side].parameters, both[side].parameters)
+
+    sides = {name: partial(from_itself, side) for side, name in enumerate(("candidate", "reference"))}
     stage = compare_stage("gradients", *(one.parameters for one in both))
-    stage = allow_for_rounding(stage, [partial(from_itself, side) for side in range(2)])
-    return without_cancelled(stage, *(one.parameters for one in both)), doubts
+    stage = allow_for_rounding(stage, [partial(side, 0) for side in sides.values()])
+    stage = without_cancelled(stage, *(one.parameters for one in both))
+    return excuse_rounding(stage, "float64", sides), doubts
 
 
 def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:
@@ -327,8 +339,11 @@ class _Gradients(NamedTuple):
     output: np.ndarray
 
 
-def _gradients(pair: AnyPair) -> tuple[_Gradients, _Gradients]:
+def _gradients(pair: AnyPair, factor: float = 1.0) -> tuple[_Gradients, _Gradients]:
     """Returns both sides' gradients of the sum of the output times fixed random numbers.
+
+    Args:
+      factor: of that sum; the gradients are divided by it. Another number changes their rounding alone.
 
     Raises:
       CannotRun: the module doesn't return one tensor that depends on a parameter; a side raises.
@@ -345,10 +360,12 @@ def _gradients(pair: AnyPair) -> tuple[_Gradients, _Gradients]:
                 f"reference {pair.reference_name}: expected one tensor that depends on the parameters; it returns "
                 f"{kind}: write an adapter, a module that holds it and returns that tensor"
             )
-        weights = np.random.default_rng(0).standard_normal(tuple(output.shape))
+        weights = factor * np.random.default_rng(0).standard_normal(tuple(output.shape))
         (output * torch.from_numpy(weights)).sum().backward()
     reference = {
-        name: to_array(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None
+        name: to_array(parameter.grad) / factor
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
     }
 
     def product(trained: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
@@ -361,5 +378,5 @@ def _gradients(pair: AnyPair) -> tuple[_Gradients, _Gradients]:
         others = {name: array for name, array in held.items() if name not in reference}
         with cannot_run(f"candidate {pair.candidate_name}:", "its own output, backwards"):
             found, outputs = jax.grad(product, has_aux=True)(trained, others)
-        candidate = {name: np.asarray(leaf) for name, leaf in found.items()}
+        candidate = {name: np.asarray(leaf) / factor for name, leaf in found.items()}
         return _Gradients(candidate, np.asarray(outputs)), _Gradients(reference, to_array(output))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.comparison.gates.rounding import nudged
+from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -51,6 +51,9 @@ class Problem:
     """[B, T]"""
     labels: np.ndarray
     """[B, T]"""
+    loss_factor: float = 1.0
+    """Multiplies the loss when gradients are computed, which are divided by it: another number changes their rounding
+    alone."""
 
     @property
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
@@ -118,11 +121,11 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
 
 
 def nudged_problem(problem: Problem, dtype: str = "float64", draw: int = 0) -> Problem:
-    """Returns the problem with weights changed in a dtype's last bit, which changes all rounding; tables of a formula
-    stay."""
+    """Returns the problem with weights changed in a dtype's last bit and another factor of the loss, which changes all
+    rounding; tables of a formula stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
     moved = nudged({path: leaf for path, leaf in leaves.items() if not is_formula(path)}, dtype, draw)
-    return replace(problem, params=unflatten(leaves | moved))
+    return replace(problem, params=unflatten(leaves | moved), loss_factor=loss_factor(draw))
 
 
 def other_weights(

@@ -1,4 +1,5 @@
-"""`flax_model.msgpack`, which the Flax models of transformers up to 4 wrote: its names and axes as PyTorch's.
+"""`flax_model.msgpack`, which the Flax models of transformers up to 4 wrote: its names and axes as PyTorch's. A large
+model is in several such files, with an index.
 
 A path such as model/encoder/layers/0/fc1/kernel is the tensor model.encoder.layers.0.fc1.weight, with its axes the
 other way round; norms have a scale and embeddings an embedding where PyTorch says weight. (As transformers' own
@@ -13,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.tensor_files import INDEX, read_shards
 from jax_transformer.storage.tensors import PortingError
 
-FLAX_WEIGHTS = "flax_model.msgpack"
+FLAX_WEIGHTS = ("flax_model.msgpack", f"flax_model.msgpack{INDEX}")
 LAST = {"kernel": ("weight", True), "scale": ("weight", False), "embedding": ("weight", False)}
 """The last part of a path → PyTorch's, and whether the axes are the other way round. Others (bias, weight,
 final_logits_bias) are alike."""
@@ -50,19 +52,25 @@ class FlaxCheckpoint(Mapping[str, np.ndarray]):
 
 
 def read_flax(path: Path) -> FlaxCheckpoint:
-    """Reads the tensors of a .msgpack file, by PyTorch's names.
+    """Reads the tensors of a .msgpack file, or of those that an index names, by PyTorch's names.
 
     Raises:
-      PortingError: it is truncated, or isn't a tree of arrays.
+      PortingError: a file is truncated, or isn't a tree of arrays; an index that `read_shards` refuses.
     """
+    return FlaxCheckpoint(read_shards(path, _leaves) if path.name.endswith(INDEX) else _leaves(path))
+
+
+def _leaves(path: Path) -> dict[str, np.ndarray]:
     from flax import serialization
 
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
         leaves = flatten(tree) if isinstance(tree, dict) else {}
+    except OSError as error:
+        raise PortingError(f"{path}: {error.strerror or type(error).__name__}") from None
     except Exception as error:  # foreign bytes end in any exception
         raise PortingError(f"{path}: truncated, or no file of flax.serialization ({type(error).__name__})") from None
     odd = [name for name, leaf in leaves.items() if not isinstance(leaf, np.ndarray)]
     if odd or not leaves:
         raise PortingError(f"{path}: expected a tree of arrays; received {', '.join(odd[:3]) or type(tree).__name__}")
-    return FlaxCheckpoint(leaves)
+    return leaves

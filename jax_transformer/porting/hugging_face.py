@@ -31,7 +31,7 @@ WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-    FLAX_WEIGHTS,
+    *FLAX_WEIGHTS,
 )
 """The first of these that is there is read."""
 TOKENIZER_FILES = (
@@ -199,7 +199,9 @@ def download(name: HubName) -> Path:
             )
         if not any((found / weights).exists() for weights in WEIGHTS):
             found = Path(
-                snapshot_download(name.repository, revision=name.revision, allow_patterns=[*wanted, FLAX_WEIGHTS])
+                snapshot_download(
+                    name.repository, revision=name.revision, allow_patterns=[*wanted, "flax_model*.msgpack*"]
+                )
             )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise PortingError(
@@ -316,7 +318,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
         )
         received = f"received {', '.join(others)}" if others else "received none of them"
         raise PortingError(f"{path}: expected weights, one of {', '.join(WEIGHTS)}; {received}")
-    return read_flax(path / name) if name == FLAX_WEIGHTS else read_tensors(path / name)
+    return read_flax(path / name) if name in FLAX_WEIGHTS else read_tensors(path / name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
             f"{', '.join((*SUFFIXES, INDEX))}"
         )
     if path.name.endswith(INDEX):
-        return _read_shards(path)
+        return read_shards(path, lambda shard: as_arrays(read_tensors(shard), str(shard)))
     if path.suffix == ".safetensors":
         return SafetensorsFile(path)
     content = load_torch(path)
@@ -156,8 +156,15 @@ def write_tensors(
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_shards(index: Path) -> Tensors:
-    """Opens the tensors of the files that an index names, in its order."""
+def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    """Opens the tensors of the files that an index names, in its order.
+
+    Args:
+      read: opens one of the files.
+
+    Raises:
+      PortingError: an index that names a file elsewhere, one that can't be read, or tensors that aren't in it.
+    """
     try:
         places = parse_json(read_text(index, JSON_BYTES))["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
@@ -182,7 +189,7 @@ def _read_shards(index: Path) -> Tensors:
     shards = {}
     for name in names:
         try:
-            shards[name] = as_arrays(read_tensors(index.with_name(name)), str(index.with_name(name)))
+            shards[name] = read(index.with_name(name))
         except PortingError as error:
             problems.append(str(error))
     problems += [

@@ -278,6 +278,32 @@ def test_flax_model_msgpack_is_read(family: str, folder: Path, tmp_path: Path) -
     assert {name: found for name, found in loading.items() if found} == {}
 
 
+def in_two(tree: dict[str, Any], folder: Path) -> None:
+    """Writes the tree as `save_pretrained(max_shard_size=…)` of transformers 4 does."""
+    from flax import serialization
+    from flax.traverse_util import flatten_dict, unflatten_dict
+
+    leaves = flatten_dict(tree, sep="/")
+    names = sorted(leaves)
+    places = {name: f"flax_model-0000{1 + (i >= len(names) // 2)}-of-00002.msgpack" for i, name in enumerate(names)}
+    for file in {*places.values()}:
+        part = unflatten_dict({name: leaves[name] for name in names if places[name] == file}, sep="/")
+        (folder / file).write_bytes(serialization.to_bytes(part))
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (folder / "flax_model.msgpack.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("family", ["bart", "t5_gated"])
+def test_several_flax_files_are_read(family: str, folder: Path, tmp_path: Path) -> None:
+    case = make_case(family, 0, folder)
+    copy_configs(case, tmp_path)
+    in_two(flax_tree(case.theirs), tmp_path)
+    assert_same_function(case, tmp_path)
+    (tmp_path / "flax_model-00002-of-00002.msgpack").unlink()
+    with pytest.raises(ValueError, match=r"flax_model-00002-of-00002\.msgpack: No such file or directory"):
+        import_checkpoint(tmp_path)
+
+
 def test_a_broken_flax_file_is_refused(bart: Case, tmp_path: Path) -> None:
     copy_configs(bart, tmp_path)
     (tmp_path / "flax_model.msgpack").write_bytes(b"no msgpack")

@@ -9,7 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.comparison.gates.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, excuse_rounding, nudged
+from jax_transformer.comparison.gates.rounding import (
+    AMPLIFIES,
+    TOO_MUCH,
+    allow_for_rounding,
+    excuse_rounding,
+    loss_factor,
+    nudged,
+)
 from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.gates.tolerances import FACTOR_RMS, FLOOR_ROUNDOFFS, UNIT_ROUNDOFF
 
@@ -158,3 +165,49 @@ def test_in_lower_precision_both_sides_must_move_as_far() -> None:
 def test_usual_rounding_excuses_nothing() -> None:
     usual = 0.9 * FACTOR_RMS * FLOOR_ROUNDOFFS * UNIT_ROUNDOFF["bfloat16"]
     assert lower(0.06, usual, usual) == "diverged"
+
+
+def through_softmax(weights: Weights, factor: float = 1.0) -> np.ndarray:
+    """The gradient of the first of some logits, of which softmax all but picks the first, with the loss multiplied."""
+    p, d = softmax(weights["scores"]), factor * weights["to_weights"]
+    return (p * (d - (p * d).sum(axis=1, keepdims=True)))[:, 0] / factor
+
+
+def one_hot() -> Weights:
+    rng = np.random.default_rng(5)
+    scores = rng.standard_normal((40, 16))
+    scores[:, 0] += 31.0
+    return {"scores": scores, "to_weights": 1.0 + np.abs(rng.standard_normal((40, 16)))}
+
+
+def test_gradients_of_a_nearly_one_hot_softmax_move_with_the_loss_alone() -> None:
+    weights = one_hot()
+    plain = through_softmax(weights)
+    moves = {
+        what: [np.abs(through_softmax(nudged(weights, draw=draw), factor(draw)) / plain - 1).max() for draw in range(8)]
+        for what, factor in (("weights", lambda draw: 1.0), ("loss", loss_factor))
+    }
+    assert np.median(moves["loss"]) > 3 * np.median(moves["weights"])
+    assert 1 / 2 <= min(map(loss_factor, range(99))) < max(map(loss_factor, range(99))) < 1
+
+
+def in_float64(error: float, *moves: tuple[float, ...]) -> Stage:
+    """Returns a candidate's gradients so far from the reference's, judged by how far each draw moves either side."""
+    ones = np.ones(100)
+
+    def side(move: tuple[float, ...]) -> Callable[[int], Stage]:
+        return lambda draw: compare_stage("gradients", {"a": ones + move[draw % len(move)]}, {"a": ones})
+
+    stage = compare_stage("gradients", {"a": ones + error}, {"a": ones})
+    sides = {name: side(move) for name, move in zip(("candidate", "reference"), moves, strict=True)}
+    return excuse_rounding(stage, "float64", sides)
+
+
+def test_in_float64_one_of_several_draws_must_move_both_sides_as_far() -> None:
+    (row,) = in_float64(1e-9, (1e-15, 5e-10), (1e-15, 1e-15, 9e-10)).rows
+    assert row.verdict == "inconclusive"
+    moved = "weights moved in their last bit and another factor of the loss move a by 5.0e-10 in the candidate"
+    assert row.reason == f"{TOO_MUCH}: {moved} and 9.0e-10 in the reference (relative RMS)"
+    assert in_float64(1e-9, (1e-15, 5e-10), (1e-15,)).verdict == "diverged", "the reference is stable"
+    assert in_float64(1e-9, (1e-15,), (1e-15, 5e-10)).verdict == "diverged", "so is the candidate"
+    assert in_float64(1e-9, (1e-10,), (1e-10,)).verdict == "diverged", "too far for that"

@@ -1,8 +1,13 @@
-"""Judge arrays that amplify rounding by how much each side differs from itself when its weights change in the last bit.
+"""Judge arrays that amplify rounding by how much each side differs from itself when it rounds otherwise.
 
 Softmax's gradients with respect to its logits sum to zero. If the keys of a deep layer are nearly the same, the
 gradients of its queries are therefore the small rest of large numbers that cancel. Two correct programs then differ by
 more than the gate allows, and so does each from itself.
+
+Weights changed in the last bit show what cancels in a forward pass, but not always what cancels on the way back. Where
+softmax is nearly one-hot, its backward pass computes x − (x − c) with a c far below x: a multiple of x's last bit,
+which stays the same when x and c change in theirs. So the loss is multiplied by a factor, too, and its gradients
+divided by it: they are the same but for their rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.comparison.gates.compare import rms
 from jax_transformer.comparison.gates.stages import Row, Stage
 
-AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves when weights move in the last bit"
+AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves when they round otherwise"
 TOO_MUCH = "rounding alone moves it too far for a verdict"
 
 
@@ -36,6 +41,11 @@ def nudged(weights: Mapping[str, np.ndarray], dtype: str = "float64", draw: int 
         name: moved(array, rng, dtype) if np.issubdtype(array.dtype, np.floating) else array
         for name, array in weights.items()
     }
+
+
+def loss_factor(draw: int = 0) -> float:
+    """Returns a factor of the loss, at random between 1/2 and 1, which changes how its gradients are rounded."""
+    return 0.5 + 0.5 * float(np.random.default_rng(draw).random())
 
 
 def moved(array: np.ndarray, rng: np.random.Generator, dtype: str = "float64") -> np.ndarray:
@@ -57,7 +67,8 @@ def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> St
     The smaller of both sides' distances counts, so that an unstable side doesn't excuse itself.
 
     Args:
-      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights.
+      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights, gradients
+        with a `loss_factor`.
     """
     rows = {row.name: row for row in stage.rows}
     floors = {
@@ -106,20 +117,24 @@ def _judged(row: Row, floor: float) -> Row:
     return replace(row, verdict="passed", gate=f"relative RMS ≤ {allowed:.1e}", allowed=allowed, reason=AMPLIFIES)
 
 
-# --- lower precision
+# --- several draws
 
 
 def excuse_rounding(stage: Stage, dtype: str, sides: Mapping[str, Callable[[int], Stage]]) -> Stage:
-    """Returns the stage in lower precision with those diverged rows inconclusive that rounding alone explains.
+    """Returns the stage with those diverged rows inconclusive that rounding alone explains.
 
-    A softmax whose scores differ by hundreds picks another key when a score is rounded otherwise. Two right programs
-    may then be far apart, and it is chance which of them is nearer to the truth. A row is excused if each side, when
-    its weights move in their last bit, moves farther than an exact reference's gate allows and, by the factors of that
-    gate, as far as the candidate is from the truth. The largest of several draws counts, as a flip is a matter of
-    chance, and the smaller of both sides', so that an unstable side doesn't excuse itself.
+    A softmax whose scores differ by hundreds picks another key when a score is rounded otherwise. In lower precision,
+    two right programs may then be far apart, and it is chance which of them is nearer to the truth. In float64, their
+    gradients may be what is left of numbers that cancel, and in one draw of several nothing. A row is excused if each
+    side, when it rounds otherwise, moves farther than an exact reference's gate allows and, by the factors of that
+    gate, as far as the candidate is from the truth, or in float64 from the reference. The largest of several draws
+    counts, as a flip is a matter of chance, and the smaller of both sides', so that an unstable side doesn't excuse
+    itself.
 
     Args:
-      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights of a draw.
+      dtype: float64 (of gradients and steps), float32 or bfloat16.
+      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights of a draw,
+        gradients with a `loss_factor`.
     """
     left = {row.name: row for row in stage.rows if row.verdict == "diverged" and row.allowed and row.error is not None}
     moves: dict[str, dict[str, float]] = {name: {} for name in left}
@@ -137,7 +152,8 @@ def excuse_rounding(stage: Stage, dtype: str, sides: Mapping[str, Callable[[int]
         return stage
     first = next(name for name in moves if name in left)
     far = " and ".join(f"{move:.1e} in the {side}" for side, move in moves[first].items())
-    reason = f"{TOO_MUCH}: weights moved in their last bit move {first} by {far} (relative RMS)"
+    moved = "weights moved in their last bit" + (" and another factor of the loss" if dtype == "float64" else "")
+    reason = f"{TOO_MUCH}: {moved} move {first} by {far} (relative RMS)"
     excused = {name: replace(row, verdict="inconclusive", gate="", reason=reason) for name, row in left.items()}
     return replace(stage, rows=tuple(excused.get(row.name, row) for row in stage.rows))
 
@@ -146,7 +162,8 @@ def _explains(move: Row, row: Row, dtype: str) -> bool:
     """Returns whether a side's move is beyond what rounding usually does, and as large as a diverged row's error."""
     if move.error is None or row.error is None or not np.isfinite(move.error.relative_rms):
         return False
-    usual = tolerances.FLOOR_ROUNDOFFS * tolerances.UNIT_ROUNDOFF[dtype]
+    roundoff = tolerances.FLOAT64_ROUNDOFF if dtype == "float64" else tolerances.UNIT_ROUNDOFF[dtype]
+    usual = tolerances.FLOOR_ROUNDOFFS * roundoff
     rms, largest = tolerances.FACTOR_RMS * move.error.relative_rms, tolerances.FACTOR_MAX * move.error.max_error
     is_far = (
         move.error.max_error > tolerances.FACTOR_MAX * usual

@@ -21,14 +21,15 @@ Programs that only sum in another order stay below it."""
 
 FACTOR_ROUNDING = 8.0
 """The most times that gradients or steps outside their gate may differ between the sides, relative to how much each
-side differs from itself when its weights change in the last bit. Measured on a Marian of 6+6 layers, whose deep layers'
-queries have gradients that are off by up to 2e-10, as their keys are nearly the same: JAX and PyTorch differ by 0.5 to
-2.2 times that. It scatters as FACTOR_MAX does. The same holds of activations, such as weights that a program computes
-as exp(s − logsumexp(s)): they are as uncertain as s is large."""
+side differs from itself when it rounds otherwise: when its weights change in the last bit, and its loss by a factor.
+Measured on a Marian of 6+6 layers, whose deep layers' queries have gradients that are off by up to 2e-10, as their keys
+are nearly the same: JAX and PyTorch differ by 0.5 to 2.2 times that. It scatters as FACTOR_MAX does. The same holds of
+activations, such as weights that a program computes as exp(s − logsumexp(s)): they are as uncertain as s is large."""
 
 ROUNDING_DRAWS = 8
-"""The most times that a side in lower precision runs with weights moved in the last bit. A softmax that picks another
-key in one of four draws is seen to do so in nine of ten such series."""
+"""The most times that a side runs rounded otherwise. A softmax that picks another key in one of four draws is seen to
+do so in nine of ten such series. So is a gradient whose terms cancel to the last bit in three of four draws, in
+float64."""
 
 MASKED_BELOW = -5000.0
 """Attention logits below this are masked: known fill values are at most -1e4 (-inf included), computed logits far

@@ -132,7 +132,7 @@ class FunctionSide:
 
         def loss(params: Any) -> tuple[jax.Array, Any]:
             logits = self._call(params, problem, "float64")[0]
-            return self.mean_loss(logits, jnp.asarray(problem.labels)), logits
+            return problem.loss_factor * self.mean_loss(logits, jnp.asarray(problem.labels)), logits
 
         plain = self.forward(problem, "float64")["logits"]
         with in_precision("float64"):
@@ -150,9 +150,11 @@ class FunctionSide:
                 tolerances.FLOAT64_RELATIVE_RMS,
             )
             parameters = {
-                path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")
+                path: np.asarray(leaf) / problem.loss_factor
+                for path, leaf in flatten(gradients).items()
+                if not path.startswith("constants/")
             }
-            return Gradients(float(value), layer_by_layer(parameters), {})
+            return Gradients(float(value) / problem.loss_factor, layer_by_layer(parameters), {})
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         raise CannotRun("the candidate is a function, without an optimizer: leave the stage out with --stages")

@@ -92,12 +92,17 @@ class JaxSide:
             zeros = {
                 name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, filled).items()
             }
-            loss, (of_params, of_activations) = compiled(params, zeros, *filled.ids, filled.labels)
+            factor = np.float64(problem.loss_factor)
+            loss, (of_params, of_activations) = compiled(params, zeros, *filled.ids, filled.labels, factor)
             parameters = {
-                path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")
+                path: np.asarray(leaf) / factor
+                for path, leaf in flatten(of_params).items()
+                if not path.startswith("constants/")
             }
-            activations = {name: devices.own_rows(np.asarray(of_activations[name]), problem, filled) for name in zeros}
-            return Gradients(float(loss), layer_by_layer(parameters), activations)
+            activations = {
+                name: devices.own_rows(np.asarray(of_activations[name]), problem, filled) / factor for name in zeros
+            }
+            return Gradients(float(loss) / problem.loss_factor, layer_by_layer(parameters), activations)
 
     def get_ready(self, plan: Plan) -> None:
         """Compiles what takes longest, and decodes, while other things are done."""
@@ -110,7 +115,8 @@ class JaxSide:
             self._decoded[work] = _WORKER.submit(self._decode, *work)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        compiled = self._program(_compiled_step_with_gradients if keep_all else _compiled_step, problem).result()
+        keeps_gradients = keep_all or problem.loss_factor != 1.0
+        compiled = self._program(_compiled_step_with_gradients if keeps_gradients else _compiled_step, problem).result()
         with in_precision("float64"):
             params = cast(problem.params, "float64")
             state = init_state(
@@ -119,12 +125,13 @@ class JaxSide:
             batch = _batch(self.filled_up(problem))
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
-                if keep_all:
-                    state, metrics, of_step = compiled(state, batch)
-                    gradients.append(_by_layer(of_step))
-                    parameters.append(_trained(state))
+                if keeps_gradients:
+                    state, metrics, of_step = compiled(state, batch, np.float64(problem.loss_factor))
                 else:
                     state, metrics = compiled(state, batch)
+                if keep_all:
+                    gradients.append(_by_layer(of_step))
+                    parameters.append(_trained(state))
                 losses.append(float(metrics["loss"]))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
 
@@ -208,6 +215,8 @@ def _forward() -> Any:
 
 
 _WORKER = ThreadPoolExecutor(1)
+FACTOR = jax.ShapeDtypeStruct((), np.float64)
+"""Of the loss; see `Problem.loss_factor`."""
 
 
 def mean_loss(
@@ -232,17 +241,19 @@ def mean_loss(
 def _compiled_gradients(
     config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
 ) -> Any:
-    """Compiles (params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its
-    gradients to the first two."""
+    """Compiles (params, zeros to be added to activations, source_ids, decoder_input_ids, labels, a factor) → the loss
+    times the factor, and its gradients to the first two."""
     mean = mean_loss(config, train, programs, is_filled_up=devices.mesh is not None)
 
-    def loss(params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
-        return mean(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels)
+    def loss(
+        params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any, factor: Any
+    ) -> jax.Array:
+        return factor * mean(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels)
 
     with in_precision("float64"), devices.tracing():
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
         params, batch = devices.abstract_params(_in_float64(problem)), (*problem.ids, problem.labels)
-        lowered = program.lower(params, _activations(config, problem), *devices.abstract_rows(batch))
+        lowered = program.lower(params, _activations(config, problem), *devices.abstract_rows(batch), FACTOR)
         return lowered.compile(compiler_options=_options())
 
 
@@ -262,30 +273,39 @@ def _compiled_step(
 def _compiled_step_with_gradients(
     config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
 ) -> Any:
-    """Compiles (state, batch) → the next state, its metrics, and the gradients that the update reads. Those of another
-    program are others in their last bits, which Adam turns into steps where they are nearly zero."""
+    """Compiles (state, batch, factor of the loss) → the next state, its metrics, and the gradients that the update
+    reads. Those of another program are others in their last bits, which Adam turns into steps where they are nearly
+    zero."""
     parts = StepFunctions.of("parity", config, train, programs.optimizer, loss=programs.loss, mesh=devices.mesh)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Any, Params]:
+    def step(state: TrainState, batch: Batch, factor: jax.Array) -> tuple[TrainState, Any, Params]:
         batch = divide_rows(batch, train.accumulate)
         tokens = parts.count(batch)
-        mean, computed = parts.gradients(state, batch, tokens, parts.dropout_key(state))
+        found = parts.gradients(state, batch, tokens / factor, parts.dropout_key(state))
+        mean, computed = jax.tree.map(lambda value: value / factor, found)
         gradients = jax.lax.optimization_barrier(computed)  # else, the update may read a copy that is rounded otherwise
         return *parts.update(state, mean, tokens, gradients), gradients
 
-    return _compiled_for_states(jax.jit(on_mesh(step, devices.real)), config, train, programs, devices, problem)
+    jitted = jax.jit(on_mesh(step, devices.real))
+    return _compiled_for_states(jitted, config, train, programs, devices, problem, FACTOR)
 
 
 def _compiled_for_states(
-    step: Any, config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
+    step: Any,
+    config: TransformerConfig,
+    train: TrainConfig,
+    programs: Programs,
+    devices: Devices,
+    problem: Problem,
+    *more: jax.ShapeDtypeStruct,
 ) -> Any:
-    """Compiles a function of the state of a training and a batch."""
+    """Compiles a function of the state of a training, a batch, and perhaps more."""
     with in_precision("float64"):
         state = jax.eval_shape(
             lambda params: init_state(config, train, params, optimizer=programs.optimizer), _in_float64(problem)
         )
         lying = devices.abstract_state(state)
-        return step.lower(lying, devices.abstract_rows(_batch(problem))).compile(compiler_options=_options())
+        return step.lower(lying, devices.abstract_rows(_batch(problem)), *more).compile(compiler_options=_options())
 
 
 def _in_float64(problem: Problem) -> Params:

@@ -180,8 +180,9 @@ class TorchSide:
         with deterministic():
             done = self._run(module, problem, "float64", watched=True, gradients=True)
             loss = self._loss(done.logits, problem)
-            self._pass_back(loss)
-        activations = {name: to_array(value) for name, value in done.gradients().items()}
+            self._pass_back(problem.loss_factor * loss)
+        activations = {name: to_array(value) / problem.loss_factor for name, value in done.gradients().items()}
+        _divide_gradients(module, problem.loss_factor)
         parameters = self._gradients(module)
         module.zero_grad(set_to_none=True)  # they are as large as the model
         return Gradients(loss.item(), parameters, activations)
@@ -201,7 +202,8 @@ class TorchSide:
             with deterministic():
                 done = self._run(module, problem, "float64", watched=False, gradients=True)
                 loss = self._loss(done.logits, problem)
-                self._pass_back(loss)
+                self._pass_back(problem.loss_factor * loss)
+            _divide_gradients(module, problem.loss_factor)
             if keep_all:
                 gradients.append(self._gradients(module))
             take_step(program, optimizer)
@@ -390,6 +392,13 @@ class TorchSide:
             if any(np.may_share_memory(leaf, array) for array in state_dict.values()):
                 leaves[path] = leaf.copy()
         return layer_by_layer(leaves)
+
+
+def _divide_gradients(module: nn.Module, factor: float) -> None:
+    if factor != 1.0:
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(factor)
 
 
 def _tensors(problem: Problem) -> Sequence[torch.Tensor]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
 
 from jax_transformer.comparison.findings import Blamed, Fault, Finding, Match, SideName
 from jax_transformer.comparison.gates import tolerances
-from jax_transformer.comparison.gates.rounding import allow_for_rounding
+from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
@@ -176,7 +176,8 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
         return compare_gradients(gradients._replace(activations=shown), done[side], where)
 
     if losses.verdict == "passed" and not results.faults:
-        gradients = _allow_for_rounding(pair, gradients, problem, again, results)
+        judge = _Rounding(pair, gradients.name, problem, again, results)
+        gradients = judge.excused(judge.allowed(gradients))
     results.add(losses, problem.name)
     results.add(gradients, problem.name)
     if results.faults and "loss" not in pair.rules.own:
@@ -217,10 +218,14 @@ def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
     def again(side: SideName, moved: Problem) -> Stage:
         return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
 
-    stage = _allow_for_rounding(pair, stage, own, again, results)
+    judge = _Rounding(pair, name, own, again, results)
+    stage = judge.allowed(stage)
     if stage.verdict == "diverged" and pair.rules.knows_update:
-        results.faults += step_faults(pair.config, pair.rules.train, own, pair.sides)
-    return stage
+        faults = step_faults(pair.config, pair.rules.train, own, pair.sides)
+        results.faults += faults
+        if faults:
+            return stage
+    return judge.excused(stage)
 
 
 def _resume(pair: Pair, results: RunResults, own: Problem) -> Stage:
@@ -245,22 +250,34 @@ def _parameters(halt: Halt) -> Arrays:
     return layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
 
 
-def _allow_for_rounding(
-    pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], results: RunResults
-) -> Stage:
-    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself.
+class _Rounding:
+    """Judges diverged rows by how far each side is from itself when it rounds otherwise."""
 
-    Args:
-      again: compares a side's result on a problem with its earlier one.
-    """
-    sides: tuple[SideName, ...] = ("candidate", "reference")
+    def __init__(
+        self,
+        pair: Pair,
+        stage: str,
+        problem: Problem,
+        again: Callable[[SideName, Problem], Stage],
+        results: RunResults,
+    ) -> None:
+        """`again` compares a side's result on a problem with its earlier one."""
 
-    def from_itself(side: SideName) -> Stage:
-        pair.reference.rest()
-        results.progress(f"{stage.name}: the {side} against itself")
-        return again(side, nudged_problem(problem))
+        @cache
+        def from_itself(side: SideName, draw: int) -> Stage:
+            pair.reference.rest()
+            results.progress(f"{stage}: the {side} against itself")
+            return again(side, nudged_problem(problem, draw=draw))
 
-    return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
+        self.sides: dict[str, Callable[[int], Stage]] = {name: partial(from_itself, name) for name in pair.sides}
+
+    def allowed(self, stage: Stage) -> Stage:
+        """Returns the stage with rows passed that differ by little more than rounding moves both sides."""
+        return allow_for_rounding(stage, [partial(side, 0) for side in self.sides.values()])
+
+    def excused(self, stage: Stage) -> Stage:
+        """Returns the stage with rows inconclusive that one of several roundings explains."""
+        return excuse_rounding(stage, "float64", self.sides)
 
 
 # --- explanations

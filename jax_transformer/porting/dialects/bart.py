@@ -26,7 +26,6 @@ FIXED = fairseq.FIXED | {
 }
 PRE_NORM = {"norm_placement": "pre", "final_norm": True}
 NO_EMBEDDING_NORM = {"encoder_embedding_norm": "none", "decoder_embedding_norm": "none"}
-VERSIONS = ("model.encoder.version", "model.decoder.version")
 
 
 def recognises(names: Collection[str], fixed: dict[str, Any]) -> bool:
@@ -40,10 +39,6 @@ def read(tensors: Tensors, name: str, offset: int) -> dict[str, Any]:
     return fairseq.read(
         tensors, name, max_length=lambda reader: reader.size(fairseq.POSITIONS["encoder"], 0, 2) - offset
     )
-
-
-def ignores(tensors: Tensors) -> list[str]:
-    return [name for name in VERSIONS if name in tensors] + fairseq.ignores(tensors)
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
@@ -94,7 +89,7 @@ def _dialect(
         rules=fairseq.rules,
         refuses=fairseq.refuses_two_vocabularies,
         computed=computed,
-        ignores=ignores,
+        ignores=fairseq.ignores,
         base_prefix=fairseq.PREFIX,
         config_file=ConfigFile(
             model_type=model_type or name,

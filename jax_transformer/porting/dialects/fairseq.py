@@ -17,6 +17,12 @@ PREFIX = "model."
 SHARED = "model.shared.weight"
 EMBEDDINGS = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
 HEAD = "lm_head.weight"
+OWN_HEAD = "model.decoder.output_projection.weight"
+"""In fairseq's own files, which hold it even if it is the embedding."""
+NUMBERS = tuple(
+    f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("version", "embed_positions._float_tensor")
+)
+"""In fairseq's own files: the version of its layers, and a table's dtype."""
 POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
 
 FIXED = PLAIN | {
@@ -98,7 +104,8 @@ def rules(config: TransformerConfig) -> list[Rule]:
 def _embeddings(config: TransformerConfig) -> list[Rule]:
     """Returns the rules of the embeddings. A file may hold any of the tied tensors; the first name is written."""
     source, target = EMBEDDINGS.values()
-    head = (f"{HEAD}?",) if config.tie_head else ()
+    heads = (f"{HEAD}?", f"{OWN_HEAD}?")
+    head = heads if config.tie_head else ()
     if config.share_embeddings:
         table = [Rule((f"{SHARED}?", f"{source}?", f"{target}?", *head), "shared_embedding/embedding")]
     else:
@@ -106,7 +113,7 @@ def _embeddings(config: TransformerConfig) -> list[Rule]:
             Rule((source, f"{SHARED}?"), "source_embedding/embedding"),
             Rule((f"{target}?", *head), "target_embedding/embedding"),
         ]
-    return table if config.tie_head else [*table, Rule(HEAD, "head/kernel", "V D -> D V")]
+    return table if config.tie_head else [*table, Rule(heads, "head/kernel", "V D -> D V")]
 
 
 def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool) -> bool:
@@ -127,7 +134,7 @@ def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
     source, target = EMBEDDINGS.values()
     of_source, of_target = (
         next((name for name in names if name in tensors), SHARED)
-        for names in ((source, SHARED, target, HEAD), (target, SHARED, HEAD, source))
+        for names in ((source, SHARED, target, HEAD, OWN_HEAD), (target, SHARED, HEAD, OWN_HEAD, source))
     )
     fields = reader.finished(
         what,
@@ -144,7 +151,7 @@ def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
         fields["share_embeddings"] = False
     elif SHARED in tensors:
         fields["share_embeddings"] = True
-    return fields | {"tie_head": not reader.differ(of_target, HEAD)}
+    return fields | {"tie_head": not any(reader.differ(of_target, head) for head in (HEAD, OWN_HEAD))}
 
 
 def refuses(config: TransformerConfig) -> list[str]:
@@ -178,9 +185,11 @@ def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
 
 
 def ignores(tensors: Tensors) -> list[str]:
-    """Returns the shared embedding if the two sides have their own: untied models keep it and don't read it."""
+    """Returns numbers that no program here reads, and the shared embedding if the two sides have their own: untied
+    models keep it and don't read it."""
     source, target = EMBEDDINGS.values()
-    return [SHARED] if target in tensors and Reader(tensors).differ(SHARED, source) else []
+    shared = [SHARED] if target in tensors and Reader(tensors).differ(SHARED, source) else []
+    return [name for name in NUMBERS if name in tensors] + shared
 
 
 # --- config.json

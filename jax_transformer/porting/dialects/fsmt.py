@@ -12,7 +12,7 @@ from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, 
 from jax_transformer.porting.dialects.tables import layers
 from jax_transformer.storage.tensors import Tensors
 
-HEAD = "model.decoder.output_projection.weight"
+HEAD = fairseq.OWN_HEAD
 
 FIXED = m2m_100.FIXED | {
     "norm_placement": "post",
@@ -88,15 +88,8 @@ def refuses(config: TransformerConfig) -> list[str]:
     return problems
 
 
-BUFFERS = tuple(
-    f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("version", "embed_positions._float_tensor")
-)
-"""Numbers in fairseq's own files: the version of its layers, and a table's dtype."""
-
-
 def ignores(tensors: Tensors) -> list[str]:
-    """Returns what no program here reads."""
-    return [name for name in BUFFERS if name in tensors]
+    return [name for name in fairseq.NUMBERS if name in tensors]
 
 
 DIALECT = Dialect(

@@ -40,7 +40,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
 
 def recognises(names: Collection[str]) -> bool:
     """Returns whether the names are the family's. FSMT has a head of its own."""
-    has_head = "model.decoder.output_projection.weight" in names
+    has_head = fairseq.OWN_HEAD in names
     return not has_head and fairseq.recognises(names, embedding_norm=False, final_norm=False)
 
 
