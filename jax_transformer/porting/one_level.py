@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.plan import plan
 from jax_transformer.config.short_names import (
     STACKS,
-    STRUCTURE,
     SUBLAYERS,
     holders,
     is_of_decoder,
@@ -29,32 +30,56 @@ from jax_transformer.config.validation import ConfigError
 
 NO_PART_OF_THE_FUNCTION = ("compute", "encoder.dropout", "decoder.dropout")
 """Parts that decide how a model is computed and trained, not what function it is."""
+FLAGS = ("output_norm", "context_norm")
+"""Short names that stand for a flag of each sublayer."""
 FIRST_VALUES = ("initializer", "sublayer_scale_init")
 """Options that decide the first values of weights alone."""
 
 
-def obstacles(config: TransformerConfig, allowed: Mapping[str, Collection[Any]], others: Collection[str]) -> list[str]:
-    """Returns why a format can't hold a config, one line for each option: where, what is expected and what is received.
+@dataclass(frozen=True)
+class Obstacle:
+    """An option that a format can't express."""
+
+    option: str
+    """Its short name, or its path where the places of the short name have several values."""
+    name: str
+    """Its short name; the path, for an option that has none."""
+    expected: str
+    received: Any
+
+    def __str__(self) -> str:
+        return f"{self.option} must be {self.expected}; received {self.received!r}"
+
+
+def obstacles(
+    config: TransformerConfig,
+    allowed: Mapping[str, Collection[Any]],
+    others: Collection[str],
+    *,
+    may_differ: Callable[[str], bool] = lambda name: False,
+) -> list[Obstacle]:
+    """Returns why a format can't hold a config: for each option where, what is expected and what is received.
 
     Args:
       allowed: short name → the values that the format has for it.
-      others: short names that the format has, and that something else checks. All places must have one value.
+      others: short names that the format has, and that something else checks.
+      may_differ: whether the format has a field for each place of a short name.
 
     Example:
       >>> from jax_transformer import TransformerConfig
-      >>> obstacles(TransformerConfig(share_layers=True), {"activation": ("relu", "gelu")}, ["d_model"])
-      ['share_layers must be False; received True']
+      >>> print(*obstacles(TransformerConfig(share_layers=True), {"activation": ("relu", "gelu")}, ["d_model"]))
+      share_layers must be False; received True
     """
-    problems = []
+    found = []
     for name in option_names():
         values = allowed.get(name)
         if values is None and not changes_the_function(name):
             continue
         if values is None and name not in others:
             values = (default_of(name),)
-        problems += _obstacles(config, name, values)
-    return problems + [
-        f"{path} must be {default!r}; received {value!r}"
+        found += _obstacles(config, name, values, may_differ=may_differ(name))
+    return found + [
+        Obstacle(path, path, repr(default), value)
         for path, value, default in options(config)
         if value != default and path not in _reached() and not path.startswith(NO_PART_OF_THE_FUNCTION)
     ]
@@ -82,10 +107,7 @@ def is_one_level(config: TransformerConfig) -> bool:
 
 def values_of(config: TransformerConfig, name: str) -> Any:
     """Returns the value of a short name or, where its places have several, each by its path."""
-    at = option_at(name) if name in short_names() else None
-    if at is None or has_one_value(config, name):
-        return getattr(config, name)
-    return {f"{place}.{at.field}": getattr(part, at.field) for place, part in holders(config, at)}
+    return getattr(config, name) if has_one_value(config, name) else dict(_places(config, name))
 
 
 def shown(value: Any) -> str:
@@ -134,33 +156,51 @@ def _reached() -> frozenset[str]:
         at = option_at(name)
         found |= set() if at is None else {f"{place}.{at.field}" for place in at.places}
     fields = {"encoder.embedding_scale", "decoder.embedding_scale"}
-    flags = {f"{stack}.{name}.{field}" for stack in STACKS for name in SUBLAYERS for field in STRUCTURE}
+    flags = {f"{stack}.{name}.{field}" for stack in STACKS for name in SUBLAYERS for field in FLAGS}
     return frozenset(found | fields | flags)
 
 
-def _obstacles(config: TransformerConfig, name: str, values: Collection[Any] | None) -> list[str]:
-    """Returns why an option has none of these values, or (None) not the same in all places."""
+def _obstacles(
+    config: TransformerConfig, name: str, values: Collection[Any] | None, *, may_differ: bool
+) -> list[Obstacle]:
+    """Returns why an option has none of these values (None: all are allowed), or not the same in all places."""
     try:
         received = getattr(config, name)
-    except ConfigError as error:
-        return _differing(config, name, values) or [str(error)]
+    except ConfigError:
+        return _in_places(config, name, values, may_differ=may_differ)
     if values is None or received in values or not is_used(config, name):
         return []
-    return [f"{name} must be {' or '.join(map(repr, values))}; received {received!r}"]
+    return [Obstacle(name, name, _listed(values), received)]
 
 
-def _differing(config: TransformerConfig, name: str, values: Collection[Any] | None) -> list[str]:
-    """Returns a line for each place whose value isn't the one that the others have, or should have."""
-    at = option_at(name)
-    if at is None:
-        return []
-    held = [(f"{place}.{at.field}", getattr(part, at.field)) for place, part in holders(config, at)]
+def _in_places(
+    config: TransformerConfig, name: str, values: Collection[Any] | None, *, may_differ: bool
+) -> list[Obstacle]:
+    """Returns the places of an option whose value isn't one of these or, if they may not differ, the first one's."""
+    held = _places(config, name)
+    if name in FLAGS:
+        values = None if values is None else (False,)
+    if values is not None and (may_differ or len(values) == 1) and not is_of_decoder(name):
+        return [Obstacle(path, name, _listed(values), own) for path, own in held if own not in values]
     first, value = held[0]
-    if values is not None and len(values) == 1 and not is_of_decoder(name):
-        (value,) = values
-        return [f"{path} must be {value!r}; received {own!r}" for path, own in held if own != value]
-    return [
-        f"{path} must be {value!r}, as {first} is: one {name} stands for all; received {own!r}"
-        for path, own in held
-        if own != value
-    ]
+    expected = f"{value!r}, as {first} is: one {name} stands for all"
+    return [Obstacle(path, name, expected, own) for path, own in held if own != value and not may_differ]
+
+
+def _places(config: TransformerConfig, name: str) -> list[tuple[str, Any]]:
+    """Returns the paths of an option, and its values."""
+    stacks = {stack: getattr(config, stack) for stack in STACKS}
+    if name in FLAGS:
+        parts = [(f"{stack}.{part.name}", part.part) for stack, own in stacks.items() for part in plan(own)]
+        return [(f"{path}.{name}", getattr(part, name)) for path, part in parts if hasattr(part, name)]
+    if name == "norm_kind":
+        return [(f"{stack}.norm.kind", getattr(own.norm, "kind", "none")) for stack, own in stacks.items()]
+    if name == "feed_forward":
+        return [(f"{stack}.feed_forward", own.feed_forward is not None) for stack, own in stacks.items()]
+    at = option_at(name)
+    assert at is not None  # as no other name in STRUCTURE has several values
+    return [(f"{place}.{at.field}", getattr(part, at.field)) for place, part in holders(config, at)]
+
+
+def _listed(values: Collection[Any]) -> str:
+    return " or ".join(map(repr, values))

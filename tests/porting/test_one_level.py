@@ -110,9 +110,7 @@ def test_an_option_that_is_new_in_a_part_is_refused_until_a_format_has_it(unchec
     ):
         own = Capped(cap=cap, **vars(plain.decoder.self_attention))
         config = plain.replace(decoder=replace(plain.decoder, self_attention=own))
-        assert one_level.obstacles(config, {}, get_dialect("marian").mentions | set(get_dialect("marian").fixed)) == (
-            expected
-        )
+        assert [str(one) for one in one_level.obstacles(config, {}, get_dialect("marian").mentions)] == expected
         assert get_dialect("marian").refusals(config) == expected
 
 
@@ -172,11 +170,13 @@ def test_parts_of_another_kind_are_refused(unchecked: None) -> None:
     config = config_of("marian")
     other = config.replace(decoder=replace(config.decoder, norm=RmsNorm()))
     (problem,) = get_dialect("marian").refusals(other)
-    assert problem.startswith("norm_kind must be one value in all places; received encoder='layer_norm', decoder=")
+    assert problem == "decoder.norm.kind must be 'layer_norm'; received 'rms_norm'"
     none = config.replace(decoder=replace(config.decoder, feed_forward=None))
-    assert any("feed_forward must be" in problem for problem in get_dialect("marian").refusals(none))
+    assert "decoder.feed_forward must be True; received False" in get_dialect("marian").refusals(none)
     normed = with_part(config, "decoder.self_attention", output_norm=True)
-    assert any("output_norm must be" in problem for problem in get_dialect("marian").refusals(normed))
+    assert get_dialect("marian").refusals(normed) == [
+        "decoder.self_attention.output_norm must be False; received True"
+    ]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -235,7 +235,7 @@ class Dialect:
         if self.has_all_options:
             return []
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
-        problems = one_level.obstacles(config, allowed, self.mentions)
+        problems = [str(obstacle) for obstacle in one_level.obstacles(config, allowed, self.mentions)]
         return problems + (self.refuses(config) if one_level.is_readable(config) else [])
 
     @property
