@@ -19,6 +19,7 @@ from jax_transformer.config.plan import plan
 from jax_transformer.config.short_names import (
     STACKS,
     SUBLAYERS,
+    flat,
     holders,
     is_of_decoder,
     is_used,
@@ -128,10 +129,14 @@ def changes_the_function(name: str) -> bool:
     return at is None or not all(place in NO_PART_OF_THE_FUNCTION for place in at.places)
 
 
-@functools.cache
 def default_of(name: str) -> Any:
     """Returns the value of a short name in the default config."""
-    return getattr(TransformerConfig(), name)
+    return _defaults()[name]
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    return flat(TransformerConfig())
 
 
 def options(config: TransformerConfig) -> Iterator[tuple[str, Any, Any]]:
