@@ -13,8 +13,10 @@ import torch
 import transformers
 
 from jax_transformer.cli import main
+from jax_transformer.config import model as model_module
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Learned, Sinusoidal
 from jax_transformer.data.phrasebook.pairs import sample_pairs
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.decoding.translation import translate
@@ -110,8 +112,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_model(form: dict[str, Any], size: float = 0.4) -> Model:
-    config = dataclasses.replace(SMALL, **form)
+def make_model(form: dict[str, Any] | TransformerConfig, size: float = 0.4) -> Model:
+    config = form if isinstance(form, TransformerConfig) else dataclasses.replace(SMALL, **form)
     rng = np.random.default_rng(0)
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -137,7 +139,12 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     model = make_model(form)
     lines = export_transformers(model, tmp_path / "there")
     assert lines[0].startswith(f"family:   {family},")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "there").double().eval()
+    gate = 1e-6 if name == "a rounded table" else 1e-12  # a factor was multiplied in, and the product stored in float32
+    assert_same_logits(model, tmp_path / "there", gate)
+
+
+def assert_same_logits(model: Model, path: Path, gate: float) -> None:
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(path).double().eval()
     rng = np.random.default_rng(1)
     source, target = rng.integers(4, 29, (3, 9)), rng.integers(4, 29, (3, 7))
     source[1, 6:], target[:, 0] = 0, 2
@@ -145,7 +152,6 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         mask = torch.from_numpy((source != 0).astype(np.int64))
         found = theirs(torch.from_numpy(source), mask, decoder_input_ids=torch.from_numpy(target)).logits.numpy()
     expected = our_logits(model, source, target)
-    gate = 1e-6 if name == "a rounded table" else 1e-12  # a factor was multiplied in, and the product stored in float32
     assert np.abs(found[..., :29] - expected).max() <= gate * np.abs(expected).max()
     assert (found[..., 29:] < -1e8).all()
     assert (theirs.generation_config.decoder_start_token_id, theirs.generation_config.eos_token_id) == (2, 3)
@@ -171,6 +177,72 @@ def test_refuses_in_one_line(form: dict[str, Any], message: str, tmp_path: Path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+# --- stacks that differ
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets stacks differ in every option."""
+    monkeypatch.setattr(model_module, "model_problems", lambda config: [])
+
+
+PRE_NORM: dict[str, Any] = {"norm_placement": "pre", "final_norm": True}
+
+
+def apart(**parts: dict[str, Any]) -> TransformerConfig:
+    """A pre-norm config with other options in these parts, such as decoder__norm."""
+    config = dataclasses.replace(SMALL, **PRE_NORM)
+    for path, options in parts.items():
+        stack, _, name = path.partition("__")
+        own = getattr(config, stack)
+        changed = {name: dataclasses.replace(getattr(own, name), **options)} if name else options
+        config = dataclasses.replace(config, **{stack: dataclasses.replace(own, **changed)})
+    return config
+
+
+def test_tables_and_masks_of_stacks_that_differ_are_rearranged(unchecked: None, tmp_path: Path) -> None:
+    """Each stack's positions become a learned table; masked values that give no weight become the family's."""
+    config = apart(
+        encoder={"positions": Learned(offset=3, factor=0.5, index="non_pad_count")},
+        decoder={"positions": Sinusoidal(frequency="inclusive", layout="halves")},
+        decoder__self_attention={"masked_value": -1e9},
+        decoder__cross_attention={"masked_value": -1e6},
+    )
+    model = make_model(config)
+    lines = export_transformers(model, tmp_path / "there")
+    assert lines[0].startswith("family:   blenderbot,")
+    assert_same_logits(model, tmp_path / "there", 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"decoder__norm": {"eps": 1e-3}},
+            "the nearest is pegasus: decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps stands for "
+            "all; received 0.001",
+        ),
+        ({"decoder__cross_attention": {"scale": 2.0}}, "decoder.cross_attention.scale must be None; received 2.0"),
+        ({"encoder__feed_forward": {"gated": True}}, "encoder.feed_forward.gated must be False; received True"),
+        ({"decoder__self_attention": {"masked_value": -5.0}}, "decoder.self_attention.masked_value must be None"),
+        ({"encoder__dropout": {"rate": 0.4}}, "dropout_rate must be one value in all places; received"),
+    ],
+)
+def test_an_option_of_which_a_family_has_one_is_refused_by_its_path(
+    parts: dict[str, Any], message: str, unchecked: None, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="transformers has no family") as error:
+        export_transformers(make_model(apart(**parts)), tmp_path / "there")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_feed_forward_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="feed_forward must be True; received False"):
+        export_transformers(make_model({"feed_forward": False}), tmp_path / "there")
 
 
 PAIRS = sample_pairs("train", 60)

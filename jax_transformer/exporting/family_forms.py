@@ -22,6 +22,9 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.plan import plan
+from jax_transformer.config.positions import Learned, Sinusoidal, Table
+from jax_transformer.config.specs import Attention, Stack
 from jax_transformer.exporting.options import NO_WEIGHT_BELOW
 from jax_transformer.exporting.positions import position_rows, starts_with_pad
 from jax_transformer.model.masks import decoder_padding_id
@@ -59,22 +62,32 @@ def in_form_of(model: Model, table: Dialect) -> Model:
 def _masks(model: Model, table: Dialect) -> TransformerConfig:
     """Returns the config with the family's masks where no real token sees the difference."""
     config = model.config
-    fields: dict[str, Any] = {"trains_pad_embedding": table.fixed["trains_pad_embedding"]}
-    if config.masked_value is not None and config.masked_value <= NO_WEIGHT_BELOW:
-        fields["masked_value"] = None
+    encoder, decoder = _without_weights(config.encoder), _without_weights(config.decoder)
+    own = decoder.self_attention
     if model.generation.decoder_start_id != decoder_padding_id(config):
-        for name in ("decoder_padding", "decoding_decoder_padding"):
-            if getattr(config, name) == "keys":
-                fields[name] = "none"
-    hidden = fields.get("decoder_padding", config.decoder_padding)
-    if fields.get("decoding_decoder_padding", config.decoding_decoder_padding) == hidden:
-        fields["decoding_decoder_padding"] = None
-    return dataclasses.replace(config, **fields)
+        if own.padding == "keys":
+            own = dataclasses.replace(own, padding="none")
+        if own.decoding_padding == "keys":
+            own = dataclasses.replace(own, decoding_padding="none")
+    if own.decoding_padding == own.padding:
+        own = dataclasses.replace(own, decoding_padding=None)
+    decoder = dataclasses.replace(decoder, self_attention=own)
+    return config.replace(encoder=encoder, decoder=decoder, trains_pad_embedding=table.fixed["trains_pad_embedding"])
+
+
+def _without_weights(stack: Stack) -> Stack:
+    """Returns a stack whose masked logits have the family's value, where both give weights of zero."""
+    low = {
+        sublayer.name: dataclasses.replace(sublayer.part, masked_value=None)
+        for sublayer in plan(stack)
+        if isinstance(sublayer.part, Attention) and (sublayer.part.masked_value or 0.0) <= NO_WEIGHT_BELOW
+    }
+    return dataclasses.replace(stack, **low)  # type: ignore[arg-type]
 
 
 def _embedding_factor(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
     factors = {config.encoder.embedding_factor, config.decoder.embedding_factor}
-    for scales, factor in ((True, math.sqrt(config.d_model)), (False, 1.0)):
+    for scales, factor in ((True, math.sqrt(config.decoder.d_model)), (False, 1.0)):
         if factors == {factor}:
             return config.replace(scale_embedding=scales, embedding_factor=None, decoder_embedding_factor=None)
     return config
@@ -83,15 +96,16 @@ def _embedding_factor(config: TransformerConfig, leaves: Leaves, table: Dialect)
 def _head_bias(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
     """A family has a buffer or nothing."""
     wanted = table.fixed["head_bias"]
-    path = {"parameter": "head_bias" if config.tie_head else "head/bias", "buffer": "constants/head_bias"}
-    bias = np.asarray(leaves[path[config.head_bias]]) if config.head_bias != "none" else None
+    own = config.head.bias
+    path = {"parameter": "head_bias" if config.head.tied else "head/bias", "buffer": "constants/head_bias"}
+    bias = np.asarray(leaves[path[own]]) if own != "none" else None
     if wanted == "none" and bias is not None and np.any(bias):
         return config
-    if config.head_bias != "none":
-        del leaves[path[config.head_bias]]
+    if own != "none":
+        del leaves[path[own]]
     if wanted == "buffer":
         dtype = np.asarray(leaves["decoder/layers/self_attention/query/kernel"]).dtype
-        leaves["constants/head_bias"] = np.zeros(config.target_vocab_size, dtype) if bias is None else bias
+        leaves["constants/head_bias"] = np.zeros(config.target.vocab_size, dtype) if bias is None else bias
     return config.replace(head_bias=wanted)
 
 
@@ -136,12 +150,13 @@ def _positions(model: Model) -> Form:
 
     def form(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
         wanted = table.fixed["position_kind"]
-        if not (config.encoder.has_table and config.decoder.has_table) or config.position_index == "batch_row":
+        kinds = [config.encoder.positions, config.decoder.positions]
+        if not all(isinstance(kind, Table) and kind.index != "batch_row" for kind in kinds):
             return config
         if wanted == "learned":
             return _learned_positions(config, leaves, table, counts_first=not starts_with_pad(model))
-        kinds = {config.encoder.position_kind, config.decoder.position_kind}
-        if wanted == "sinusoidal" and kinds == {"sinusoidal"} and table.fixed["position_layout"] == "halves":
+        layouts = {kind.layout if isinstance(kind, Sinusoidal) else "" for kind in kinds}
+        if wanted == "sinusoidal" and layouts == {"interleaved"} and table.fixed["position_layout"] == "halves":
             return _sines_first(config, leaves)
         return config
 
@@ -152,10 +167,8 @@ def _learned_positions(
     config: TransformerConfig, leaves: Leaves, table: Dialect, *, counts_first: bool
 ) -> TransformerConfig:
     """Makes tables learned ones, which begin with as many rows as the family doesn't read."""
-    offset, dtype = (
-        table.fixed["position_offset"],
-        np.asarray(leaves["encoder/layers/feed_forward/hidden/kernel"]).dtype,
-    )
+    offset = table.fixed["position_offset"]
+    dtype = np.asarray(leaves["encoder/layers/self_attention/query/kernel"]).dtype
     rows = {
         "encoder": position_rows(config, leaves, "encoder"),
         "decoder": position_rows(config, leaves, "decoder", counts_first=counts_first),
@@ -164,16 +177,9 @@ def _learned_positions(
         for path in (f"constants/{name}_positions", f"{name}/position_scale/factor"):
             leaves.pop(path, None)
         leaves[f"{name}/positions/embedding"] = np.pad(array, [(offset, 0), (0, 0)]).astype(dtype)
-    return config.replace(
-        position_kind="learned",
-        decoder_position_kind=None,
-        position_layout=table.fixed["position_layout"],
-        position_frequency=table.fixed["position_frequency"],
-        position_index="column",
-        position_offset=offset,
-        position_factor=1.0,
-        learned_position_scale=False,
-    )
+    kind = Learned(offset=offset)
+    encoder, decoder = (dataclasses.replace(stack, positions=kind) for stack in (config.encoder, config.decoder))
+    return config.replace(encoder=encoder, decoder=decoder)
 
 
 FEATURE_AXES = {
@@ -191,9 +197,7 @@ def _sines_first(config: TransformerConfig, leaves: Leaves) -> TransformerConfig
 
     No part of the model knows the order: norms take means, and products sum over the features.
     """
-    if config.position_layout == "halves":
-        return config
-    order = [*range(0, config.d_model, 2), *range(1, config.d_model, 2)]
+    order = [*range(0, config.decoder.d_model, 2), *range(1, config.decoder.d_model, 2)]
     for path, leaf in leaves.items():
         axes = [axis for pattern, axis in FEATURE_AXES.items() if re.fullmatch(pattern, path)]
         if axes:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Table
+from jax_transformer.config.specs import Stack
 from jax_transformer.storage.model_directory import Model
 
 
 def starts_with_pad(model: Model) -> bool:
     """Returns whether the decoder's first input is the target's padding, which some positions don't count."""
-    return model.generation.decoder_start_id == model.config.target_pad_id
+    return model.generation.decoder_start_id == model.config.target.pad_id
 
 
 def position_rows(
@@ -28,6 +30,9 @@ def position_rows(
     """
     learned = leaves.get(f"{name}/positions/embedding")
     table = np.asarray(leaves[f"constants/{name}_positions"] if learned is None else learned, np.float64)
-    first = config.position_offset + (config.position_index == "non_pad_count" and counts_first)
+    stack: Stack = getattr(config, name)
+    kind = stack.positions
+    assert isinstance(kind, Table)  # or there is no table
+    first = kind.offset + (kind.index == "non_pad_count" and counts_first)
     factor = np.asarray(leaves.get(f"{name}/position_scale/factor", 1.0), np.float64)
-    return table[first : first + getattr(config, name).max_length] * config.position_factor * factor
+    return table[first : first + stack.max_length] * kind.factor * factor

@@ -24,6 +24,7 @@ from jax import export
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Table
 from jax_transformer.decoding import beam, cache, sampling_loop
 from jax_transformer.decoding.cache import Weights
 from jax_transformer.decoding.search_params import SearchParams, SearchProgram
@@ -102,7 +103,7 @@ def _ids(config: TransformerConfig, sizes: Sizes, *lengths: str) -> dict[str, ja
 
     Symbols of one program make a scope of their own.
     """
-    most = _limits(config)
+    most = largest_sizes(config)
     fixed = {"batch": sizes.batch, "source_length": sizes.source_length, "target_length": None}
     names = ("batch", *lengths)
     free = [name for name in names if fixed[name] is None]
@@ -113,11 +114,15 @@ def _ids(config: TransformerConfig, sizes: Sizes, *lengths: str) -> dict[str, ja
     return {arguments[name]: _int32(dims["batch"], dims[name]) for name in lengths}
 
 
-def _limits(config: TransformerConfig) -> dict[str, int]:
-    """Returns the largest sizes for which the model's position tables have rows."""
-    stacks = {"source_length": config.encoder, "target_length": config.decoder}
-    tables = {name: stack.max_length for name, stack in stacks.items() if stack.has_table}
-    return {"batch": min(tables.values())} if tables and config.position_index == "batch_row" else tables
+def largest_sizes(config: TransformerConfig) -> dict[str, int]:
+    """Returns the largest sizes for which the model's position tables have rows: of batch, source_length and
+    target_length those that a table limits."""
+    limits: dict[str, int] = {}
+    for length, stack in (("source_length", config.encoder), ("target_length", config.decoder)):
+        if isinstance(stack.positions, Table):
+            name = "batch" if stack.positions.index == "batch_row" else length
+            limits[name] = min(stack.max_length, limits.get(name, stack.max_length))
+    return limits
 
 
 def _int32(*shape: Any) -> jax.ShapeDtypeStruct:
@@ -136,7 +141,7 @@ def _encoded(config: TransformerConfig, params: Arrays, source_ids: jax.ShapeDty
 def _encode(config: TransformerConfig, params: Arrays, source_ids: jax.Array) -> dict[str, Any]:
     return {
         "encoder_output": functional.encode(config, unflatten(params), source_ids),
-        "source_mask": source_ids != config.source_pad_id,
+        "source_mask": source_ids != config.source.pad_id,
     }
 
 
@@ -226,7 +231,7 @@ def _lengths(config: TransformerConfig, eos_id: int, source_ids: jax.Array, toke
     """Returns how many tokens each of [B, T] has, the end token counted, without padding. A source of pads has none."""
     is_end = tokens == eos_id
     until_end = jnp.where(jnp.any(is_end, axis=1), jnp.argmax(is_end, axis=1) + 1, tokens.shape[1])
-    is_empty = jnp.all(source_ids == config.source_pad_id, axis=1)
+    is_empty = jnp.all(source_ids == config.source.pad_id, axis=1)
     return jnp.where(is_empty, 0, until_end).astype(jnp.int32)
 
 

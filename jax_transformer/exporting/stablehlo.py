@@ -35,7 +35,16 @@ from jax_transformer.decoding.generation import make_search_params
 from jax_transformer.decoding.padding import SHORTEST, limit
 from jax_transformer.decoding.target_tags import with_target_tag
 from jax_transformer.exporting.options import ExportError
-from jax_transformer.exporting.programs import Program, Search, Sizes, make_search, model_programs, named, shapes_of
+from jax_transformer.exporting.programs import (
+    Program,
+    Search,
+    Sizes,
+    largest_sizes,
+    make_search,
+    model_programs,
+    named,
+    shapes_of,
+)
 from jax_transformer.exporting.texts import standard_files, text_rules
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.environment import environment
@@ -147,9 +156,8 @@ def _check_dtypes(model: Model) -> None:
 
 def _check_sizes(model: Model, sizes: Sizes) -> None:
     config = model.config
-    rows = None if config.batch_rows_are_independent else config.max_length
     for name, size, most in (
-        ("batch", sizes.batch, rows),
+        ("batch", sizes.batch, largest_sizes(config).get("batch")),
         ("length", sizes.source_length, limit(model, "source")),
     ):
         if size is not None and not 1 <= size <= (most or size):

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.plan import Sublayer, plan
+from jax_transformer.config.specs import Attention, FeedForward, Stack
 from jax_transformer.mapping.axes import EACH
 from jax_transformer.mapping.files import OF_HEADS
 from jax_transformer.mapping.rules import Rule
@@ -47,11 +49,6 @@ class _Naming:
         self._parts: dict[int | None, dict[str, set[str]]] = {}
         self._call = 1  # of the modules of a layer that all layers share
         self._rules = {path: rule for rule in rules for path in rule.paths}
-        self._has_norms = config.norm_kind != "none"
-        self._sublayers: dict[str, tuple[str, ...]] = {
-            "encoder": ("self_attention", *(["feed_forward"] if config.feed_forward else [])),
-            "decoder": ("self_attention", "cross_attention", *(["feed_forward"] if config.feed_forward else [])),
-        }
 
     def add(self, captured: str | None, *names: str) -> None:
         """Maps a captured name (None: nothing) to our names, unless they are taken. Modules of single heads make
@@ -65,37 +62,41 @@ class _Naming:
 
     def stack(self, stack: Literal["encoder", "decoder"]) -> None:
         """Names the activations of a stack, from the embedding to the last norm."""
-        config, sublayers = self.config, self._sublayers[stack]
-        own = getattr(config, stack)
-        layers = own.num_layers
+        own: Stack = getattr(self.config, stack)
+        sublayers, layers = plan(own), own.num_layers
         self._token_embedding(stack)
         stream = [f"{stack}.embedding"]
         for i in range(layers):
             start = stream
-            at, self._call = (0, i + 1) if config.share_layers else (i, 1)
+            at, self._call = (0, i + 1) if own.share_layers else (i, 1)
             for sublayer in sublayers:
-                ours, path = f"{stack}.layers.{i}.{sublayer}", f"{stack}/layers/{sublayer}"
-                read = start if config.parallel_residual else stream
-                norm = self._sublayer_norm(path, at)
-                if self._has_norms and own.norm_placement == "pre":
-                    is_once = config.parallel_residual and config.share_norms
+                ours, path = f"{stack}.layers.{i}.{sublayer.name}", f"{stack}/layers/{sublayer.name}"
+                read = start if own.residual.parallel else stream
+                norm = self._sublayer_norm(stack, sublayer, at)
+                if sublayer.placement == "pre":
+                    is_once = own.residual.parallel and own.share_norms
                     normed = f"{stack}.layers.{i}.shared_norm" if is_once else f"{ours}_norm"
                     self.add(_input(norm), *read)
                     self.add(norm, normed)
                     reader = self._reader(path, at)
-                    norms_itself = reader is not None and self._norm_path(path) in self._parts_in(at)[reader]
+                    norms_itself = (
+                        reader is not None and f"{stack}/layers/{sublayer.norm}" in self._parts_in(at)[reader]
+                    )
                     self.add(_input(reader), *(read if norms_itself else [normed]))
                 else:
                     self.add(_input(self._reader(path, at)), *read)
-                self._feed_forward(path, at, ours) if sublayer == "feed_forward" else self._attention(path, at, ours)
-                has_sum = sublayer != "feed_forward" and not config.parallel_residual
+                if isinstance(sublayer.part, Attention):
+                    self._attention(sublayer.part, path, at, ours)
+                else:
+                    self._feed_forward(sublayer.part, path, at, ours)
+                has_sum = sublayer.name != "feed_forward" and not own.residual.parallel
                 stream = [f"{ours}_residual"] if has_sum else []
-                if sublayer == sublayers[-1]:
+                if sublayer is sublayers[-1]:
                     stream += [
                         f"{stack}.layers.{i}.output",
                         *([f"{stack}.output"] if i == layers - 1 and not own.final_norm else []),
                     ]
-                if own.norm_placement == "post":
+                if sublayer.placement == "post":
                     self.add(norm, f"{ours}_norm", *stream)
         self._call = 1
         if own.final_norm:
@@ -104,20 +105,20 @@ class _Naming:
             self.add(norm, f"{stack}.output")
         elif stack == "encoder":
             self.add(_input(self._key_reader("decoder/layers/cross_attention", 0)), *stream)
-        elif not config.scale_head:
+        elif not self.config.head.scales_input:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
         """Names the logits: the head's output or, if a bias or a factor follows, the model's output of this name, as in
         transformers."""
-        config, head = self.config, self._head_module()
+        own, head = self.config.head, self._head_module()
         bias = {
             "none": None,
             "buffer": "constants/head_bias",
-            "parameter": "head_bias" if config.tie_head else "head/bias",
-        }[config.head_bias]
+            "parameter": "head_bias" if own.tied else "head/bias",
+        }[own.bias]
         is_whole = bias is None or (bias in self._rules and self._owner(bias) == head)
-        is_whole &= config.logits_factor == 1.0
+        is_whole &= own.factor == 1.0
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:
@@ -127,7 +128,7 @@ class _Naming:
             table = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
             self.add(self._module(f"{table}/embedding"), f"{stack}.token_embedding")
 
-    def _attention(self, path: str, layer: int, ours: str) -> None:
+    def _attention(self, attention: Attention, path: str, layer: int, ours: str) -> None:
         whole = self._attention_module(path, layer)
         number = (
             "#2" if "cross" in path and whole == self._attention_module(path.replace("cross", "self"), layer) else ""
@@ -139,13 +140,13 @@ class _Naming:
             module, _, number = softmax.partition("@")
             self.add(f"{module}@logits{number}", f"{ours}.logits")
             self.add(f"{module}@weights{number}", f"{ours}.weights")
-        context = f"{ours}.scaled_context" if self.config.head_scale else f"{ours}.context"
-        if path.rpartition("/")[2] in self.config.normed_contexts:
+        context = f"{ours}.scaled_context" if attention.head_scale else f"{ours}.context"
+        if attention.context_norm:
             norm = self._module(f"{path}/context_norm/scale", layer)
             self.add(_input(norm), context)
             self.add(norm, f"{ours}.normed_context")
             context = f"{ours}.normed_context"
-        if not self.config.attention_output:
+        if not attention.output:
             self.add(whole, context, f"{ours}.output")  # the same, its heads apart and in one
         elif self._is_fused_within(path, layer):
             self.add(f"{whole}.0", f"{ours}.output")
@@ -154,9 +155,9 @@ class _Naming:
             self.add(_input(output), context)
             self.add(output, f"{ours}.output")
 
-    def _feed_forward(self, path: str, layer: int, ours: str) -> None:
+    def _feed_forward(self, feed_forward: FeedForward, path: str, layer: int, ours: str) -> None:
         output, hidden = self._module(f"{path}/output/kernel", layer), f"{ours}.hidden"
-        if self.config.feed_forward_hidden_norm:
+        if feed_forward.hidden_norm:
             norm = self._module(f"{path}/hidden_norm/scale", layer)
             self.add(_input(norm), hidden)
             self.add(norm, f"{ours}.hidden_norm")
@@ -192,19 +193,17 @@ class _Naming:
                         found[".".join(owner[:end])].add(_part(path))
         return self._parts[layer]
 
-    def _sublayer_norm(self, path: str, layer: int) -> str | None:
+    def _sublayer_norm(self, stack: str, sublayer: Sublayer, layer: int) -> str | None:
         """Returns the module of the norm beside a sublayer. None: it has none of its own, or one that is called several
         times in a layer."""
-        if not self._has_norms or (self.config.share_norms and not self.config.parallel_residual):
+        own: Stack = getattr(self.config, stack)
+        if not sublayer.norm or (own.share_norms and not own.residual.parallel):
             return None
-        return self._module(f"{self._norm_path(path)}/scale", layer)
-
-    def _norm_path(self, path: str) -> str:
-        return f"{path.rpartition('/')[0]}/shared_norm" if self.config.share_norms else f"{path}_norm"
+        return self._module(f"{stack}/layers/{sublayer.norm}/scale", layer)
 
     def _head_module(self) -> str | None:
         """Returns the head's module. A table names the head last of tied tensors."""
-        if not self.config.tie_head:
+        if not self.config.head.tied:
             return self._module("head/kernel")
         rule = self._rules[
             "shared_embedding/embedding" if self.config.share_embeddings else "target_embedding/embedding"
@@ -231,7 +230,8 @@ class _Naming:
     def _attention_module(self, path: str, layer: int) -> str:
         """Returns the innermost module that has all the parameters of an attention in it. (A list of modules is none
         that runs.)"""
-        parts = ("query", "key", "value", *(["output"] if self.config.attention_output else []))
+        has_output = f"{path}/output/kernel" in self._rules
+        parts = ("query", "key", "value", *(["output"] if has_output else []))
         shared = self._shared(path, layer, parts)
         heads = next((n for n, part in enumerate(shared) if EACH in part), None)
         if heads is not None:  # of single heads: the module above them, which isn't their list

@@ -13,6 +13,8 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_file import load_model_config
+from jax_transformer.config.positions import Sinusoidal
+from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.mapping.rules import count, matcher
@@ -21,6 +23,7 @@ from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_che
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
 from jax_transformer.porting.hints import UNTOLD, field_names, in_our_words, read_position_table
 from jax_transformer.porting.names_of_dialects import NAME, dialect_of_map, map_of_origin
+from jax_transformer.porting.one_level import shown, values_of
 from jax_transformer.porting.state_dicts import deferred_params, deferred_state_dict, make_arrays
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
@@ -103,7 +106,7 @@ def import_by_map(
         "names": names.text(),
         "prefix": prefix,
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
-        "config": {name: getattr(config, name) for name in UNTOLD},
+        "config": {name: values_of(config, name) for name in UNTOLD},
     }
     if checkpoint.is_in_order:
         origin["is_in_order"] = True
@@ -162,11 +165,12 @@ def export_by_map(
 def computed_positions(names: NameMap, config: TransformerConfig) -> dict[str, np.ndarray]:
     """Returns the position tables that no entry of the map leads to, by path, in float32 as programs compute them."""
     named = {path for rule in names.rules() for path in rule.paths}
-    stacks = {"encoder": config.encoder, "decoder": config.decoder}
-    paths = {
-        f"constants/{name}_positions": stack for name, stack in stacks.items() if stack.position_kind == "sinusoidal"
+    stacks = {"constants/encoder_positions": config.encoder, "constants/decoder_positions": config.decoder}
+    return {
+        path: sinusoid_table(stack).astype(np.float32)
+        for path, stack in stacks.items()
+        if isinstance(stack.positions, Sinusoidal) and path not in named
     }
-    return {path: sinusoid_table(stack).astype(np.float32) for path, stack in paths.items() if path not in named}
 
 
 # --- the config
@@ -208,9 +212,12 @@ def _config(
             "a map of names doesn't say what the model computes: expected its config beside the map (--config FILE)"
         )
     try:
-        if given is None and settings is not None:
+        if given is None and settings is not None and settings.parts is None:
             return TransformerConfig.from_flat({**settings.config, **fields})
-        config = given if isinstance(given, TransformerConfig) else load_model_config(str(given))
+        if given is None and settings is not None and settings.parts is not None:
+            config = config_from_plain(settings.parts)
+        else:
+            config = given if isinstance(given, TransformerConfig) else load_model_config(str(given))
         config = dataclasses.replace(config, **fields)
         unknown: dict[str, Any] = {
             name: _rows(config, path, names, tensors)
@@ -264,9 +271,10 @@ def _ignored_tensors(model: Model) -> dict[str, np.ndarray]:
 def _check_unchanged(model: Model, imported: Mapping[str, Any]) -> None:
     """Raises PortingError where the program that the checkpoint came from would compute other numbers."""
     problems = [
-        f"{name} must be {value!r}, as in the checkpoint that was imported; received {getattr(model.config, name)!r}"
+        f"{name} must be {shown(value)}, as in the checkpoint that was imported; "
+        f"received {shown(values_of(model.config, name))}"
         for name, value in imported.items()
-        if getattr(model.config, name) != value
+        if values_of(model.config, name) != value
     ]
     if problems:
         raise PortingError("a checkpoint doesn't hold these fields of the config", problems)

@@ -20,6 +20,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.mapping.rules import not_finite
@@ -183,10 +184,11 @@ def _import(found: _Found, hints: dict[str, Any]) -> Model:
         hints = _with_fields(directory, hints)
     of_generation = {name: hints.pop(name) for name in field_names(GenerationConfig) & hints.keys()}
     of_generation = ({} if found.settings is None else found.settings.generation) | of_generation
+    given = dict(hints)
     told = _told(found, hints) | ({} if positions is None else {"max_length": len(positions)})
     hints = _hints_beside(found, told, hints)
     try:
-        config = make_config(table, told, hints)
+        config = _with_dropout_of(found.settings, make_config(table, told, hints), given)
         generation = GenerationConfig(**{**table.generation, **of_generation})
     except ConfigError as error:
         raise PortingError(
@@ -201,6 +203,20 @@ def _import(found: _Found, hints: dict[str, Any]) -> Model:
         config, params, None, None, generation, _origin(found, config),
         tokenizer_files=files, ignored_tensors=_kept(found),
     )  # fmt: skip
+
+
+def _with_dropout_of(
+    settings: ExportedSettings | None, config: TransformerConfig, hints: Mapping[str, Any]
+) -> TransformerConfig:
+    """Returns the config with each stack's own rates of dropout, where the settings of a file have them. Other options
+    that differ between stacks, no dialect has."""
+    if settings is None or settings.parts is None:
+        return config
+    stored = config_from_plain(settings.parts)
+    encoder = dataclasses.replace(config.encoder, dropout=stored.encoder.dropout)
+    decoder = dataclasses.replace(config.decoder, dropout=stored.decoder.dropout)
+    rates = {name: value for name, value in hints.items() if name.endswith("dropout_rate")}
+    return config.replace(encoder=encoder, decoder=decoder, **rates)
 
 
 def _told(found: _Found, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,6 +413,7 @@ def export_checkpoint(
 def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
     """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other
     numbers."""
+    dialect_and_shapes(model.config, table)
     fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in table.choices}
     expected = {**fixed, **imported}
     problems = [
@@ -417,11 +434,11 @@ def directory_problems(model: Model, table: Dialect) -> list[str]:
     if problems:
         return problems
     file = hugging_face.of_family(table)
-    fixed = {
-        name: value
-        for name, value in table.defaults.items()
-        if name in UNTOLD and name not in file.fields(file.write(model.config))
-    }
+    try:
+        told = file.fields(file.write(model.config))
+    except ConfigError as error:  # rates of dropout that differ between the stacks
+        return [str(error)]
+    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in told}
     problems = [
         f"{name} must be {value!r}, as in its programs; received {getattr(model.config, name)!r}"
         for name, value in fixed.items()

@@ -32,7 +32,7 @@ def dialect_of_map(names: NameMap, computed: Callable[[TransformerConfig], Mappi
         read=_read_nothing,
         asks={},
         rules=lambda config: rules,
-        refuses=lambda config: [],
+        has_all_options=True,
         computed=lambda config: dict(computed(config)),
         ignores=names.ignores,
     )

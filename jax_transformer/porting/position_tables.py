@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.model.positions import sinusoid_table
 
 ANGLE_ROUNDINGS = 12.0
@@ -36,7 +37,7 @@ def other_tables(config: TransformerConfig, params: Mapping[str, Any]) -> list[O
     found = []
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         table = params.get("constants", {}).get(f"{name}_positions")
-        if table is None or stack.position_kind != "sinusoidal":
+        if table is None or not isinstance(stack.positions, Sinusoidal):
             continue
         roundoff = NARROWEST.get(np.asarray(table).dtype.itemsize, 2.0**-24)
         held, formula = np.asarray(table, np.float64), sinusoid_table(stack)

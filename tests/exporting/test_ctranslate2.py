@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ import numpy as np
 import pytest
 
 from jax_transformer.cli import main
+from jax_transformer.config import model as model_module
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Learned, RelativeBias, Rotary, Sinusoidal
+from jax_transformer.config.short_names import option_names
+from jax_transformer.config.specs import Attention, LayerNorm, RmsNorm
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
 from jax_transformer.decoding.generation import generate
 from jax_transformer.exporting.ctranslate2 import decoding_options, export_ctranslate2
-from jax_transformer.exporting.ctranslate2_limits import problems_of
+from jax_transformer.exporting.ctranslate2_limits import COMPUTED, OF_A_STACK, ONLY, WHY, problems_of
 from jax_transformer.exporting.vocabularies import token_list
 from jax_transformer.integrity.verify import verify
 from jax_transformer.model.functional import apply
@@ -168,6 +173,135 @@ def test_scores_are_those_of_ctranslate2(name: str, random_params: Any, tmp_path
         strict=True,
     ):
         np.testing.assert_allclose(theirs.log_probs, ours, rtol=2e-5, atol=2e-5)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets stacks differ in every option."""
+    monkeypatch.setattr(model_module, "model_problems", lambda config: [])
+
+
+def with_part(config: TransformerConfig, path: str, **options: Any) -> TransformerConfig:
+    """The config with other options in the part at this path."""
+    stack, _, name = path.partition(".")
+    own = getattr(config, stack)
+    changed = replace(own, **({name: replace(getattr(own, name), **options)} if name else options))
+    return dataclasses.replace(config, **{stack: changed})
+
+
+DIFFERING: dict[str, Callable[[], TransformerConfig]] = {
+    "norms, biases and scales": lambda: apart(
+        ("encoder.norm", {"scale": False, "bias": False}),
+        ("decoder.norm", {"scale_offset": 1.0}),
+        ("encoder.self_attention", {"bias": False, "scale": 0.3, "head_scale": True}),
+        ("decoder.self_attention", {"masked_value": -1e9, "output_bias": False}),
+        ("decoder.cross_attention", {"bias": False, "scale": 0.7, "output": False}),
+        ("decoder", {"share_norms": True, "share_layers": True, "norm_placement": "pre", "final_norm": True}),
+    ),
+    "gates, kinds of norms, positions": lambda: apart(
+        ("encoder", {"norm": RmsNorm(eps=1e-5), "positions": Learned(offset=2, factor=0.5)}),
+        ("decoder", {"positions": Sinusoidal(layout="halves", frequency="inclusive", learned_scale=True)}),
+        ("encoder.feed_forward", {"gated": True, "activation": "gelu"}),
+        ("decoder.feed_forward", {"bias": False, "activation": "silu"}),
+        ("encoder.residual", {"output_scale": "channel"}),
+        ("decoder.residual", {"output_scale": "scalar", "output_factor": 0.8}),
+    ),
+    "distances, eps of one variance": lambda: apart(
+        ("encoder", {"positions": RelativeBias(buckets=8, max_distance=6), "norm": LayerNorm(eps=0.1 * 15 / 16)}),
+        ("decoder", {"positions": RelativeBias(buckets=4, max_distance=12, factor=2.0)}),
+        ("decoder", {"norm": LayerNorm(eps=0.1, unbiased=True)}),
+    ),
+    "angles": lambda: apart(
+        ("encoder", {"positions": Rotary(base=100.0, layout="halves")}),
+        ("decoder", {"positions": Rotary(dim=2)}),
+    ),
+}
+"""Stacks that differ in what each has for itself in CTranslate2."""
+
+
+def apart(*changes: tuple[str, dict[str, Any]]) -> TransformerConfig:
+    config = SMALL
+    for path, options in changes:
+        config = with_part(config, path, **options)
+    return config
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+def test_scores_of_stacks_that_differ_are_those_of_ctranslate2(
+    name: str, random_params: Any, unchecked: None, tmp_path: Path
+) -> None:
+    config = DIFFERING[name]()
+    model = Model(config, random_params(config, "float32"), None, None, GENERATION)
+    assert problems_of(model) == []
+    translator = exported(model, tmp_path / "model")
+    sources, targets = sentences(23, 3, 9, 14), sentences(29, 11, 2, 5)
+    for ours, theirs in zip(
+        our_log_probs(model, sources, targets),
+        translator.score_batch(as_text(sources), as_text(targets)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(theirs.log_probs, ours, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        (
+            "decoder.norm",
+            {"eps": 0.1},
+            "decoder.norm.eps=0.1 (it adds one eps to the variances of all norms: give the decoder "
+            "encoder.norm.eps=1e-05)",
+        ),
+        ("decoder.norm", {"unbiased": True}, "decoder.norm.unbiased=True (it adds one eps to the variances of all"),
+        ("encoder.norm", {"eps_outside": True}, "encoder.norm.eps_outside=True (it adds eps to the variance)"),
+        (
+            "decoder.cross_attention",
+            {"num_heads": 2},
+            "decoder.cross_attention.num_heads=2 (it has 4, as decoder.self_attention.num_heads is: one "
+            "decoder_num_heads stands for all)",
+        ),
+        ("decoder.cross_attention", {"query_key_norm": True}, "decoder.cross_attention.query_key_norm=True (it norms"),
+        ("decoder.cross_attention", {"masked_value": -5.0}, "decoder.cross_attention.masked_value=-5.0 (it gives"),
+        ("encoder.self_attention", {"context_norm": True}, "encoder.self_attention.context_norm=True (it norms no"),
+        ("decoder.feed_forward", {"output_norm": True}, "decoder.feed_forward.output_norm=True (it norms no"),
+        ("decoder.feed_forward", {"hidden_norm": True}, "decoder.feed_forward.hidden_norm=True (it norms no"),
+        ("decoder", {"feed_forward": None}, "decoder.feed_forward=False (it has a feed-forward in every layer)"),
+        ("decoder", {"norm": None}, "decoder.norm.kind='none' (it norms with layer_norm or rms_norm)"),
+        ("encoder.positions", {"index": "batch_row"}, "encoder.positions.index='batch_row' (it counts"),
+        ("encoder.residual", {"stream_scale": "all"}, "encoder.residual.stream_scale='all' (it adds residuals"),
+        ("encoder.self_attention", {"padding_id": 4}, "encoder.self_attention.padding_id=4 (it has None)"),
+    ],
+)
+def test_a_stack_that_differs_in_what_it_does_not_compute_is_refused_by_path(
+    path: str, options: dict[str, Any], message: str, unchecked: None
+) -> None:
+    problems = problems_of(Model(with_part(SMALL, path, **options), {}, None, None, GENERATION))
+    assert len(problems) == 1
+    assert problems[0].startswith(message)
+
+
+def test_an_option_that_it_does_not_mention_must_have_its_default(unchecked: None) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Capped(Attention):
+        cap: float | None = None
+
+    for cap, expected in ((None, []), (30.0, ["decoder.self_attention.cap=30.0 (it has None)"])):
+        own = Capped(cap=cap, **vars(SMALL.decoder.self_attention))
+        model = Model(with_part(SMALL, "decoder", self_attention=own), {}, None, None, GENERATION)
+        assert problems_of(model) == expected
+
+
+def test_it_mentions_options_that_there_are() -> None:
+    assert {*COMPUTED, *ONLY, *WHY, *OF_A_STACK} <= {*option_names()}
+
+
+def test_what_is_no_part_of_the_function_is_never_refused(unchecked: None) -> None:
+    config = SMALL.replace(
+        dropout_rate=0.5, attention_dropout_rate=0.2, output_dropout_rate=0.1, initializer="torch", remat="all",
+        compute_dtype="bfloat16", layer_loop="unrolled", trains_pad_embedding=False,
+    )  # fmt: skip
+    model = Model(with_part(config, "decoder.dropout", rate=0.3), {}, None, None, GENERATION)
+    assert problems_of(model) == []
 
 
 def test_positions_that_do_not_count_a_pad(random_params: Any, tmp_path: Path) -> None:

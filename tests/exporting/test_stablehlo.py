@@ -18,6 +18,8 @@ from jax import export
 from tokenizers import Tokenizer as Library
 
 from jax_transformer.cli import main
+from jax_transformer.config import model as model_module
+from jax_transformer.config import specs
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
@@ -29,6 +31,7 @@ from jax_transformer.exporting.stablehlo import ExportError, batch_rules, export
 from jax_transformer.exporting.texts import standard_files, text_rules
 from jax_transformer.integrity import verify
 from jax_transformer.model import functional
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -406,6 +409,22 @@ def test_a_model_that_sees_padding_is_given_one_sentence_at_a_time(make: Callabl
     assert batch_rules(make(by_row), sizes)["sentences"] == 1
 
 
+def test_stacks_may_differ_in_every_option(
+    make: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The programs are the model's own, so there is nothing that they can't compute."""
+    monkeypatch.setattr(model_module, "model_problems", lambda config: [])
+    config = CONFIGS["untied"]
+    norm, cross = specs.RmsNorm(eps=0.1), specs.Attention(num_heads=2, bias=False, scale=0.3)
+    decoder = dataclasses.replace(config.decoder, norm=norm, cross_attention=cross, feed_forward=None)
+    model = make(dataclasses.replace(config, decoder=decoder))
+    export_stablehlo(model, tmp_path / "out", platforms=["cpu"], max_new_tokens=3)
+    called = export.deserialize(bytearray((tmp_path / "out" / "logits.jax_export").read_bytes())).call
+    given = [np.array([[5, 6, 7, 0]], np.int32), np.array([[2, 9, 4]], np.int32)]
+    found = called(flatten(model.params), *given)["logits"]
+    np.testing.assert_allclose(found, functional.apply(model.config, model.params, *given), rtol=2e-5, atol=2e-5)
+
+
 # --- mistakes
 
 
@@ -444,6 +463,13 @@ def test_models_that_no_program_could_run_are_refused(
     with pytest.raises(ExportError, match=r"length: expected none, for this model attends to padding, .*received 9"):
         export_stablehlo(make(unmasked), tmp_path / "out", source_length=9)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_has_as_many_rows_as_the_shorter_table(make: Callable[..., Model], tmp_path: Path) -> None:
+    """Where positions are numbers of rows, both tables have to have them."""
+    by_row = dataclasses.replace(CONFIGS["untied"], position_index="batch_row", decoder_max_length=6)
+    with pytest.raises(ExportError, match=r"batch must be at least 1, and at most 6, .*; received 7"):
+        export_stablehlo(make(by_row), tmp_path / "out", batch=7)
 
 
 def test_a_directory_that_holds_something_is_left_alone(

@@ -107,7 +107,7 @@ def test_positions_that_the_map_leaves_out_are_computed_or_given(tmp_path: Path)
     names, tensors = without(MAP, "pe:", "ignore:"), make_tensors()
     held = {name: tensor for name, tensor in tensors.items() if tensor.dtype == "float32" and name != "pe"}
     model = import_checkpoint(held, names=names, config=CONFIG)
-    expected = sinusoid_table(CONFIG, CONFIG.encoder).astype("float32")
+    expected = sinusoid_table(CONFIG.encoder).astype("float32")
     np.testing.assert_array_equal(model.params["constants"]["encoder_positions"], expected)
     np.save(tmp_path / "table.npy", tensors["pe"][0, :5])
     other = import_checkpoint(held, names=names, config=CONFIG, position_table=tmp_path / "table.npy")

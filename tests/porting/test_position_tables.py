@@ -20,7 +20,7 @@ CONFIG = TransformerConfig(
 
 
 def params_of(config: TransformerConfig, table: np.ndarray) -> dict[str, Any]:
-    formula = sinusoid_table(config, config.decoder).astype(np.float32)
+    formula = sinusoid_table(config.decoder).astype(np.float32)
     return {"constants": {"encoder_positions": table, "decoder_positions": formula}}
 
 
@@ -48,7 +48,7 @@ def test_tables_that_are_only_rounded_are_the_formulas(layout: str) -> None:
     ],
 )
 def test_other_tables_are_described(change: Any) -> None:
-    table = change(sinusoid_table(CONFIG, CONFIG.encoder)).astype(np.float32)
+    table = change(sinusoid_table(CONFIG.encoder)).astype(np.float32)
     (found,) = other_tables(CONFIG, params_of(CONFIG, table))
     assert found.stack == "encoder"
     assert described([found]).startswith("positions differ from the sinusoids of the formula: the encoder's by up to ")

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.short_names import is_used
 from jax_transformer.mapping.rules import Rule
+from jax_transformer.porting import one_level
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -53,15 +53,28 @@ def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 def one_size_of_heads(config: TransformerConfig) -> list[str]:
     """Returns why a program with one number of heads, together as wide as the model, can't have this config."""
-    encoder, decoder = config.encoder, config.decoder
+    encoder, decoder = config.encoder.heads, config.decoder.heads
     problems = []
     if decoder.num_heads != encoder.num_heads:
         problems.append(f"decoder_num_heads must be the encoder's {encoder.num_heads}; received {decoder.num_heads}")
-    for name, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
-        if stack.num_heads * stack.head_dim != config.d_model:
-            problems.append(
-                f"{name} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}"
-            )
+    return problems + heads_as_wide_as_the_model(config, decoder_heads="num_heads")
+
+
+def heads_as_wide_as_the_model(config: TransformerConfig, decoder_heads: str = "decoder_num_heads") -> list[str]:
+    """Returns why a program whose heads are together as wide as the model can't have this config.
+
+    Args:
+      decoder_heads: what the program calls the number of the decoder's heads.
+    """
+    problems = []
+    for name, number, stack in (
+        ("head_dim", "num_heads", config.encoder),
+        ("decoder_head_dim", decoder_heads, config.decoder),
+    ):
+        heads = stack.heads
+        if heads.num_heads * heads.head_dim != stack.d_model:
+            width = stack.d_model / heads.num_heads
+            problems.append(f"{name} must be d_model / {number} = {width:g}; received {heads.head_dim}")
     return problems
 
 
@@ -76,6 +89,15 @@ def one_target_pad_id(config: TransformerConfig) -> list[str]:
 
 def _usual_refusals(config: TransformerConfig) -> list[str]:
     return one_size_of_heads(config) + one_target_pad_id(config)
+
+
+SIZES = (
+    "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "decoder_d_ff", "num_encoder_layers",
+    "num_decoder_layers", "max_length", "decoder_max_length", "num_heads", "decoder_num_heads", "head_dim",
+    "decoder_head_dim", "source_pad_id", "target_pad_id", "decoder_padding_id",
+)  # fmt: skip
+"""Config fields that every dialect has: its tensors or a hint tell them, and `refuses` checks what its programs can't
+have."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +170,8 @@ class Dialect:
 
     A config consists of `fixed`, of the fields that `read` finds in a checkpoint, of hints for the rest, and of
     `defaults` without a hint. The other way round, a config that differs from `fixed`, or has none of the `choices`,
-    has no checkpoint in this dialect.
+    has no checkpoint in this dialect. Options that change the function and that the table doesn't mention must have the
+    default of TransformerConfig.
     """
 
     name: str
@@ -171,8 +194,12 @@ class Dialect:
     """The config fields that it does not tell, or not always: what to say about them when they are asked for."""
     rules: Callable[[TransformerConfig], list[Rule]]
     """The correspondence of names, for models of this config."""
+    tells: Collection[str] = ()
+    """Other config fields that its tensors tell, or that follow from others and that `refuses` checks."""
     refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
     """What else stands in the way of a config."""
+    has_all_options: bool = False
+    """Whether models of every config can have such checkpoints."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
     """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule,
     some do."""
@@ -204,14 +231,17 @@ class Dialect:
 
     def refusals(self, config: TransformerConfig) -> list[str]:
         """Returns why a model of this config can't be written in this dialect: each field with its value and the
-        allowed ones."""
+        allowed ones, by its path where two places of a model differ in it."""
+        if self.has_all_options:
+            return []
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
-        problems = [
-            f"{name} must be {' or '.join(map(repr, values))}; received {getattr(config, name)!r}"
-            for name, values in allowed.items()
-            if is_used(config, name) and getattr(config, name) not in values
-        ]
-        return problems + self.refuses(config)
+        problems = [str(obstacle) for obstacle in one_level.obstacles(config, allowed, self.mentions)]
+        return problems + (self.refuses(config) if one_level.is_readable(config) else [])
+
+    @property
+    def mentions(self) -> frozenset[str]:
+        """Returns the config fields that the table says something of. Other options have their defaults."""
+        return frozenset({*self.fixed, *self.choices, *self.asks, *self.defaults, *self.tells, *SIZES})
 
 
 @cache

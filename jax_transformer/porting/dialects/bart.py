@@ -18,7 +18,6 @@ FIXED = fairseq.FIXED | {
     "decoder_embedding_norm": "after_positions",
     "head_bias": "buffer",
     "position_kind": "learned",
-    "position_frequency": "standard",
     "position_index": "column",
     "position_offset": 2,
     "norm_placement": "post",

@@ -8,8 +8,8 @@ from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
-from jax_transformer.porting.dialects import Json, Reader, one_target_pad_id
-from jax_transformer.porting.dialects.tables import LINEAR, PLAIN, attention, layers, norm, within
+from jax_transformer.porting.dialects import Json, Reader, heads_as_wide_as_the_model, one_target_pad_id
+from jax_transformer.porting.dialects.tables import LINEAR, attention, layers, norm, within
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 PREFIX = "model."
@@ -25,10 +25,9 @@ NUMBERS = tuple(
 """In fairseq's own files: the version of its layers, and a table's dtype."""
 POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
 
-FIXED = PLAIN | {
+FIXED: dict[str, Any] = {
     "trains_pad_embedding": False,
     "scale_head": False,
-    "position_layout": "halves",
     "norm_kind": "layer_norm",
     "norm_eps_outside": False,
     "norm_unbiased": False,
@@ -156,14 +155,7 @@ def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
 
 def refuses(config: TransformerConfig) -> list[str]:
     """Heads that are not as wide together as the model; two lengths of tables, two paddings."""
-    problems = [
-        f"{name} must be d_model / {heads} = {config.d_model / stack.num_heads:g}; received {stack.head_dim}"
-        for name, heads, stack in (
-            ("head_dim", "num_heads", config.encoder),
-            ("decoder_head_dim", "decoder_num_heads", config.decoder),
-        )
-        if stack.num_heads * stack.head_dim != config.d_model
-    ]
+    problems = heads_as_wide_as_the_model(config)
     if config.decoder.max_length != config.max_length:
         problems.append(
             f"decoder_max_length must be max_length={config.max_length}; received {config.decoder.max_length}"
@@ -257,8 +249,8 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
     json = {key: getattr(config, field) for key, field in SAME.items()}
     json |= {key: config.dropout_rate for key in ("attention_dropout", "activation_dropout") if json[key] is None}
     return json | {
-        "decoder_attention_heads": config.decoder.num_heads,
-        "decoder_ffn_dim": config.decoder.d_ff,
+        "decoder_attention_heads": config.decoder.self_attention.num_heads,
+        "decoder_ffn_dim": config.d_ff if config.decoder_d_ff is None else config.decoder_d_ff,
         "pad_token_id": config.source_pad_id,
         "vocab_size": config.source_vocab_size,
         "activation_function": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation],

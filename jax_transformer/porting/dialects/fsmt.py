@@ -102,6 +102,7 @@ DIALECT = Dialect(
     read=read,
     asks=fairseq.ASKS | marian.LENGTH,
     rules=rules,
+    tells=("position_offset",),
     refuses=refuses,
     follows=m2m_100.follows,
     computed=m2m_100.computed,

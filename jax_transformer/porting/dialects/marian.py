@@ -19,6 +19,7 @@ FIXED = fairseq.FIXED | {
     "decoder_embedding_norm": "none",
     "head_bias": "buffer",
     "position_kind": "sinusoidal",
+    "position_layout": "halves",
     "position_frequency": "standard",
     "position_index": "column",
     "position_offset": 0,

@@ -8,10 +8,10 @@ from typing import Any
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads, one_target_pad_id
-from jax_transformer.porting.dialects.tables import LINEAR, PLAIN, layers, norm, within
+from jax_transformer.porting.dialects.tables import LINEAR, layers, norm, within
 from jax_transformer.storage.tensors import Tensors
 
-FIXED = PLAIN | {
+FIXED: dict[str, Any] = {
     "scale_embedding": True,
     "trains_pad_embedding": True,
     "encoder_embedding_norm": "none",
@@ -134,11 +134,10 @@ def read(tensors: Tensors) -> dict[str, Any]:
 def refuses(config: TransformerConfig) -> list[str]:
     """Returns why nn.Transformer can't have this config: it has one nhead, one dim_feedforward, heads that divide
     d_model, and here one position table."""
-    encoder, decoder = config.encoder, config.decoder
     problems = [
-        f"decoder_{name} must be the encoder's {getattr(encoder, name)}; received {getattr(decoder, name)}"
+        f"decoder_{name} must be the encoder's {getattr(config, name)}; received {getattr(config, f'decoder_{name}')}"
         for name in ("d_ff", "max_length")
-        if getattr(decoder, name) != getattr(encoder, name)
+        if getattr(config, f"decoder_{name}") is not None
     ]
     return problems + one_size_of_heads(config) + one_target_pad_id(config)
 

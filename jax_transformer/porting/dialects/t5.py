@@ -10,13 +10,13 @@ from typing import Any
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
-from jax_transformer.porting.dialects.tables import PLAIN, layers
+from jax_transformer.porting.dialects.tables import layers
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
-FIXED = PLAIN | {
+FIXED: dict[str, Any] = {
     "share_embeddings": True,
     "scale_embedding": False,
     "trains_pad_embedding": True,
@@ -24,10 +24,6 @@ FIXED = PLAIN | {
     "decoder_embedding_norm": "none",
     "head_bias": "none",
     "position_kind": "relative_bias",
-    "position_layout": "interleaved",
-    "position_frequency": "standard",
-    "position_index": "column",
-    "position_offset": 0,
     "norm_kind": "rms_norm",
     "norm_placement": "pre",
     "norm_eps_outside": False,
@@ -144,11 +140,14 @@ def read(tensors: Tensors, name: str) -> dict[str, Any]:
 
 def refuses(config: TransformerConfig) -> list[str]:
     """Stacks that differ in more than their depth; two paddings."""
-    encoder, decoder = config.encoder, config.decoder
+    sizes = [
+        (stack.heads.num_heads, stack.heads.head_dim, getattr(stack.feed_forward, "width", None))
+        for stack in (config.encoder, config.decoder)
+    ]
     problems = [
-        f"decoder_{name} must be the encoder's {getattr(encoder, name)}; received {getattr(decoder, name)}"
-        for name in ("num_heads", "head_dim", "d_ff")
-        if getattr(decoder, name) != getattr(encoder, name)
+        f"decoder_{name} must be the encoder's {encoder}; received {decoder}"
+        for name, encoder, decoder in zip(("num_heads", "head_dim", "d_ff"), *sizes, strict=True)
+        if decoder != encoder
     ]
     if config.source_pad_id != config.target_pad_id:
         problems.append(f"target_pad_id must be source_pad_id={config.source_pad_id}; received {config.target_pad_id}")
@@ -213,7 +212,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
     name = names[config.activation]
     gated = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
     return {key: getattr(config, field) for key, field in SAME.items()} | {
-        "d_kv": config.encoder.head_dim,
+        "d_kv": config.encoder.heads.head_dim,
         "num_decoder_layers": config.num_decoder_layers,
         "feed_forward_proj": gated if config.feed_forward_gated else name,
         "dense_act_fn": name,
@@ -268,6 +267,7 @@ def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool 
         read=partial(read, name=name),
         asks=ASKS | (SCALE if scale_head is None else {}),
         rules=rules,
+        tells=("relative_buckets",),
         refuses=refuses,
         ignores=ignores,
         config_file=ConfigFile(

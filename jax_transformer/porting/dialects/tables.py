@@ -46,45 +46,7 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
     ]
 
 
-PLAIN: dict[str, Any] = {
-    "share_layers": False,
-    "embedding_factor": None,
-    "decoder_embedding_factor": None,
-    "decoder_position_kind": None,
-    "position_factor": 1.0,
-    "learned_position_scale": False,
-    "relative_bias_factor": 1.0,
-    "decoder_relative_bias_factor": None,
-    "num_kv_heads": None,
-    "decoder_num_kv_heads": None,
-    "value_dim": None,
-    "decoder_value_dim": None,
-    "query_key_norm": False,
-    "head_scale": False,
-    "context_norm": "none",
-    "activation_slope": 0.01,
-    "decoder_activation": None,
-    "feed_forward_output_bias": None,
-    "decoder_norm_placement": None,
-    "decoder_final_norm": None,
-    "norm_scale": True,
-    "norm_scale_offset": 0.0,
-    "logits_factor": 1.0,
-    "output_norm": "none",
-    "share_norms": False,
-    "parallel_residual": False,
-    "feed_forward_hidden_norm": False,
-    "residual_factor": 1.0,
-    "decoder_residual_factor": None,
-    "sublayer_factor": 1.0,
-    "decoder_sublayer_factor": None,
-    "learned_residual_scale": "none",
-    "learned_sublayer_scale": "none",
-    "sublayer_scale_init": None,
-}
-"""Options of embeddings, attention and layers that no family here has."""
-
-TUTORIAL = PLAIN | {
+TUTORIAL: dict[str, Any] = {
     "share_embeddings": False,
     "tie_head": False,
     "trains_pad_embedding": True,
