@@ -141,11 +141,12 @@ class _Reader:
           Unknown: some layers alone know of positions.
         """
         kind = f"{stack}_self"
-        added = self.by_distance[kind]
-        for name, found in (("rotary", self.rotations[kind]), *((one.kind, added) for one in added if one is not None)):
-            if any(one is None for one in found) and any(found):
-                where = next(one for one in self.parts.sublayers if one.kind == kind).result
-                raise Unknown(where, f"{name} positions in the {stack}'s self-attention of some layers alone")
+        rotations, added = self.rotations[kind], self.by_distance[kind]
+        some = (any(one is None for one in found) and any(found) for found in (rotations, added))
+        if any(some):
+            name = self.result.fields[f"{stack}.positions.kind"]
+            where = next(one for one in self.parts.sublayers if one.kind == kind).result
+            raise Unknown(where, f"{name} positions in the {stack}'s self-attention of some layers alone")
         return [one for one in added if one is not None and one.leaves]
 
     def _of_cross_attention(self) -> None:
@@ -165,16 +166,19 @@ class _Reader:
         """
         known = {stack: frozenset.intersection(*(one.distances for one in found)) for stack, found in tables.items()}
         common = frozenset.intersection(*known.values()) if known else frozenset[int]()
+        apart = {
+            stack
+            for stack, found in tables.items()
+            for one in found
+            for path, elements in one.leaves.items()
+            if not np.array_equal(elements, found[0].leaves[path])
+        }
         for stack, found in tables.items():
             if not known[stack]:
                 where = next(one for one in self.parts.sublayers if one.kind == f"{stack}_self").result
                 raise Unknown(where, "distances that have rows of their own in some tables alone")
             fits = self.result.distances[stack] = common or known[stack]
-            per_layer = any(
-                not np.array_equal(elements, found[0].leaves[path])
-                for one in found
-                for path, elements in one.leaves.items()
-            )
+            per_layer = stack in apart or (len(found) == 1 and bool(apart))  # one layer does as the other stack
             self.result.fields |= {
                 f"{stack}.positions.max_distance": T5_DISTANCE if T5_DISTANCE in fits else min(fits),
                 f"{stack}.positions.per_layer": per_layer,

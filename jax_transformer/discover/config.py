@@ -12,6 +12,7 @@ from jax_transformer.config.stored import config_from_plain
 from jax_transformer.discover.embeddings import GROWING
 from jax_transformer.discover.findings import Structure
 from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.residuals import EXACT
 
 STACKS = ("encoder", "decoder")
 ATTENTIONS = ("encoder.self_attention", "decoder.self_attention", "decoder.cross_attention")
@@ -27,7 +28,7 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
       Unknown: layers of a stack differ in what a config has once per stack.
       ConfigError: options contradict one another.
     """
-    options = dict(structure.fields)
+    options = _rounded_alike(structure.fields)
     for stack in STACKS:
         options |= _of_stack(structure, stack)
     for place in ATTENTIONS:
@@ -38,6 +39,19 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
     if _share_embeddings(structure, options):
         options["share_embeddings"] = True
     return config_from_plain(_nested(options))
+
+
+def _rounded_alike(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns options with one number where places have measured the same but for rounding."""
+    found: dict[str, float] = {}
+    alike = {}
+    for path, value in options.items():
+        if isinstance(value, float):
+            name = path.replace("cross_attention", "self_attention").partition(".")[2]
+            first = found.setdefault(name, value)
+            value = first if np.isclose(first, value, rtol=EXACT, atol=0) else value
+        alike[path] = value
+    return alike
 
 
 def _of_stack(structure: Structure, stack: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class _Builder:
         sublayers = [one for one in self.parts.sublayers if one.is_target == (stack == "decoder")]
         layers = self._layers(stack, sublayers)
         readers = self._readers(stack)
-        stream = self.residuals.start(sublayers[0])
+        stream = self.residuals.start(layers[0])
         self.embeddings[stack] = read_embedding(self.graph, self.sums, stream, self.norms, stack, self.result)
         for number, layer in enumerate(layers):
             parallel = self.residuals.are_parallel(layer, stream)
