@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
 from jax_transformer.config.specs import DECODER, Attention, FeedForward, LayerNorm, Residual, RmsNorm, Stack
 from jax_transformer.config.validation import ConfigError
 
@@ -374,6 +375,10 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         ({"self_attention": Attention(num_heads=6)}, "decoder.self_attention.num_heads must be a divisor of d_model"),
         ({"norm": None, "share_norms": True}, "received encoder='layer_norm', decoder='none'"),
         ({"residual": Residual(parallel=True)}, "norm_placement must be 'pre' or 'none' with parallel_residual=True"),
+        (
+            {"cross_attention": Attention(num_heads=4), "positions": Rotary(cross_attention=True)},
+            "rotary_dim must be set where cross-attention has other heads; received null with 64 and 128",
+        ),
         ({"d_model": 256}, "d_model must be one value in all places; received encoder=512, decoder=256"),
     ],
 )

@@ -254,7 +254,11 @@ def _rotations(checks: _Checks) -> None:
         if not isinstance(positions, Rotary):
             continue
         turned = stack.attentions if positions.cross_attention else (stack.self_attention,)
-        width = min(attention.shape(stack.d_model).head_dim for attention in turned)
+        widths = [attention.shape(stack.d_model).head_dim for attention in turned]
+        width = min(widths)
+        if positions.dim is None and len(set(widths)) > 1:
+            received = " and ".join(map(str, widths))
+            checks.add(f"rotary_dim must be set where cross-attention has other heads; received null with {received}")
         if positions.dim is None:
             odd.append(width)
         else:
