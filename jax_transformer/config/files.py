@@ -133,13 +133,13 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
 
 def _field(current: Any, hint: Any, node: yaml.Node, path: str, name: str) -> Any:
     """Returns the value of a field, which holds `current` by default."""
+    if (item := _item_class(hint)) is not None:
+        return _merged_list(item, node, path, name)
     parts = _part_classes(hint)
     if parts and isinstance(node, yaml.MappingNode):
         return _merged(_part(current, parts, node, path, name), node, path, f"{name}.")
     if parts and not (type(None) in typing.get_args(hint) and _is_null(node)):
         return _merged(current, node, path, f"{name}.")  # refuses it
-    if (item := _item_class(hint)) is not None:
-        return _merged_list(item, node, path, name)
     return _value(node, hint, path, name)
 
 
