@@ -451,6 +451,14 @@ def _shown(value: Any) -> str:
     )
 
 
+def with_values(config: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a config with other values at the paths of options, such as encoder.norm.eps."""
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for path, value in values.items():
+        parts = _with_field(parts, tuple(path.split(".")), value)
+    return dataclasses.replace(config, **parts)
+
+
 def _with_field(part: Any, path: Path, value: Any) -> Any:
     """Returns a part, or a dict of parts, with another value at a path."""
     name, rest = path[0], path[1:]
