@@ -444,11 +444,7 @@ def _condition(name: str, at: At) -> str:
 
 
 def _shown(value: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, repr(value))
-        if not isinstance(value, float)
-        else str(value)
-    )
+    return {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
 
 
 def with_values(config: Any, values: Mapping[str, Any]) -> Any:
