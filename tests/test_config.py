@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack
+from jax_transformer.config.positions import Rotary
+from jax_transformer.config.specs import DECODER, Attention, FeedForward, LayerNorm, Residual, RmsNorm, Stack
 from jax_transformer.config.validation import ConfigError
 
 ACTIVATIONS = "relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, relu_squared, tanh"
@@ -364,6 +365,43 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
 )
 def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> None:
     assert message in refusal(**options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": LayerNorm(eps=-1.0)}, "decoder.norm.eps must be at least 0, and finite; received -1.0"),
+        ({"norm": None, "final_norm": True}, "decoder_final_norm must be false with decoder.norm=null; received True"),
+        ({"self_attention": Attention(num_heads=6)}, "decoder.self_attention.num_heads must be a divisor of d_model"),
+        ({"norm": None, "share_norms": True}, "received encoder='layer_norm', decoder='none'"),
+        ({"residual": Residual(parallel=True)}, "norm_placement must be 'pre' or 'none' with parallel_residual=True"),
+        (
+            {"cross_attention": Attention(num_heads=4), "positions": Rotary(cross_attention=True)},
+            "rotary_dim must be set where cross-attention has other heads; received null with 64 and 128",
+        ),
+        ({"d_model": 256}, "d_model must be one value in all places; received encoder=512, decoder=256"),
+    ],
+)
+def test_an_option_of_one_place_alone_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:
+    assert message in refusal(decoder=dataclasses.replace(DECODER, **changes))
+
+
+def test_stacks_may_differ_in_every_option_but_their_width() -> None:
+    decoder = dataclasses.replace(
+        DECODER,
+        self_attention=Attention(num_heads=4, bias=False, causal=True, output_norm=True),
+        cross_attention=Attention(num_heads=2, query_key_norm=True),
+        feed_forward=FeedForward(gated=True, bias=False),
+        norm=RmsNorm(eps=1e-6),
+        residual=Residual(parallel=True),
+        norm_placement="pre",
+        share_norms=True,
+        share_layers=True,
+    )
+    config = TransformerConfig(decoder=decoder)
+    assert config.decoder == decoder
+    with pytest.raises(ConfigError, match=r"norm_eps must be one value in all places; received encoder\.norm=1e-05"):
+        _ = config.norm_eps
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,9 @@ def _pair(options: AttentionOptions) -> Pair:
 
 def _check_choice(model: Model, options: AttentionOptions) -> None:
     stack = model.config.encoder if options.kind == "encoder" else model.config.decoder
-    for name, given, count in (("layer", options.layer, stack.num_layers), ("head", options.head, stack.num_heads)):
+    own, cross = stack.self_attention, stack.cross_attention
+    heads = (cross if options.kind == "cross" and cross is not None else own).num_heads
+    for name, given, count in (("layer", options.layer, stack.num_layers), ("head", options.head, heads)):
         if given is not None and not 0 <= given < count:
             raise ValueError(
                 f"--{name} must be from 0 to {count - 1} for this model's {options.kind} attention; received {given}"

@@ -112,7 +112,7 @@ def _compiled(config: RunConfig, options: CompileOptions, target: Target) -> Com
             shape,
             mesh,
             lambda: lower(options.program, model, train, shape, mesh, options.beam_size),
-            wide=model.compute_dtype == "float32",
+            wide=model.compute.dtype == "float32",
         )
 
     return largest_batch(compile_rows, multiple, rows) if options.largest_batch else compile_rows(rows)
@@ -122,5 +122,5 @@ def _model(config: RunConfig, options: CompileOptions) -> TransformerConfig:
     """Returns the model with the sizes of its vocabularies, which training takes from the data."""
     model, size = config.model, options.vocabulary or config.data.vocab_size or VOCABULARY
     return model.replace(
-        source_vocab_size=model.source_vocab_size or size, target_vocab_size=model.target_vocab_size or size
+        source_vocab_size=model.source.vocab_size or size, target_vocab_size=model.target.vocab_size or size
     )

@@ -258,7 +258,7 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
         return {}  # config.json, the file's own metadata or the user's config has all settings
     assumed = dict(origin["config"])
     if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
-        assumed["max_length"] = model.config.max_length
+        assumed["max_length"] = model.config.encoder.max_length
     return {name: value for name, value in assumed.items() if name not in hints}
 
 

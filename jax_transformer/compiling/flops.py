@@ -7,7 +7,9 @@ count like others. This is how the FLOPs of a model are counted for its utilizat
 from __future__ import annotations
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.plan import plan
+from jax_transformer.config.positions import RelativeVectors
+from jax_transformer.config.specs import Attention, FeedForward, Stack
 
 
 def forward_flops(config: TransformerConfig, rows: int, source: int, target: int) -> float:
@@ -33,56 +35,66 @@ def decode_flops(config: TransformerConfig, rows: int, source: int, target: int,
 
 
 def _encoder(config: TransformerConfig, source: int) -> float:
-    stack = config.encoder
-    attention = _queries(config, stack, source) + _keys_and_values(config, stack, source)
-    products = _products(stack, source, source) + _relative_products(config, stack, source, source)
-    each = attention + products + _feed_forward(config, stack, source)
-    return stack.num_layers * each
+    return config.encoder.num_layers * _layer(config.encoder, source, source, source)
 
 
 def _source_keys_and_values(config: TransformerConfig, source: int) -> float:
     """The keys and values of all cross-attentions; layers that share their parameters have the same ones."""
-    count = 1 if config.share_layers else config.decoder.num_layers
-    return count * _keys_and_values(config, config.decoder, source)
+    stack, cross = config.decoder, config.decoder.cross_attention
+    count = 1 if stack.share_layers else stack.num_layers
+    return 0.0 if cross is None else count * _keys_and_values(stack, cross, source)
 
 
 def _decoder_layer(config: TransformerConfig, target: int, source: int, keys: float) -> float:
     """A layer without the keys and values of its cross-attention."""
-    stack = config.decoder
-    own = _queries(config, stack, target) + _keys_and_values(config, stack, target)
-    own += _products(stack, target, keys) + _relative_products(config, stack, target, keys)
-    cross = _queries(config, stack, target) + _products(stack, target, source)
-    return own + cross + _feed_forward(config, stack, target)
+    return _layer(config.decoder, target, keys, source)
 
 
-def _queries(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
+def _layer(stack: Stack, tokens: int, keys: float, source: int) -> float:
+    """A layer's sublayers, for `tokens` queries over `keys` positions of the stack and `source` of the encoder."""
+    total = 0.0
+    for sublayer in plan(stack):
+        part = sublayer.part
+        if isinstance(part, FeedForward):
+            total += _feed_forward(stack, part, tokens)
+        elif sublayer.name == "cross_attention":
+            total += _queries(stack, part, tokens) + _products(stack, part, tokens, source)
+        else:
+            total += _queries(stack, part, tokens) + _keys_and_values(stack, part, tokens)
+            total += _products(stack, part, tokens, keys) + _relative_products(stack, part, tokens, keys)
+    return total
+
+
+def _queries(stack: Stack, part: Attention, tokens: int) -> float:
     """The projections to queries and of the output."""
-    width = stack.head_dim + (stack.value_dim if config.attention_output else 0)
-    return 2.0 * tokens * config.d_model * stack.num_heads * width
+    shape = part.shape(stack.d_model)
+    width = shape.head_dim + (shape.value_dim if part.output else 0)
+    return 2.0 * tokens * stack.d_model * shape.num_heads * width
 
 
-def _keys_and_values(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
-    return 2.0 * tokens * config.d_model * stack.num_kv_heads * (stack.head_dim + stack.value_dim)
+def _keys_and_values(stack: Stack, part: Attention, tokens: int) -> float:
+    shape = part.shape(stack.d_model)
+    return 2.0 * tokens * stack.d_model * shape.num_kv_heads * (shape.head_dim + shape.value_dim)
 
 
-def _products(stack: StackConfig, queries: int, keys: float) -> float:
+def _products(stack: Stack, part: Attention, queries: int, keys: float) -> float:
     """The attention logits, and the weighted sum of the values."""
-    return 2.0 * queries * keys * stack.num_heads * (stack.head_dim + stack.value_dim)
+    shape = part.shape(stack.d_model)
+    return 2.0 * queries * keys * shape.num_heads * (shape.head_dim + shape.value_dim)
 
 
-def _relative_products(config: TransformerConfig, stack: StackConfig, queries: int, keys: float) -> float:
+def _relative_products(stack: Stack, part: Attention, queries: int, keys: float) -> float:
     """The products of self-attention with vectors by distance: of the keys, and of the values if they have some."""
-    if stack.position_kind != "relative_vectors":
+    if not isinstance(stack.positions, RelativeVectors):
         return 0.0
-    width = stack.head_dim + (stack.value_dim if config.relative_value_vectors else 0)
-    return 2.0 * queries * keys * stack.num_heads * width
+    shape = part.shape(stack.d_model)
+    width = shape.head_dim + (shape.value_dim if stack.positions.values else 0)
+    return 2.0 * queries * keys * shape.num_heads * width
 
 
-def _feed_forward(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
-    if not config.feed_forward:
-        return 0.0
-    return 2.0 * (3 if config.feed_forward_gated else 2) * tokens * config.d_model * stack.d_ff
+def _feed_forward(stack: Stack, part: FeedForward, tokens: int) -> float:
+    return 2.0 * (3 if part.gated else 2) * tokens * stack.d_model * part.width
 
 
 def _head(config: TransformerConfig, tokens: int) -> float:
-    return 2.0 * tokens * config.d_model * config.target_vocab_size
+    return 2.0 * tokens * config.decoder.d_model * config.target.vocab_size

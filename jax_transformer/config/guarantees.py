@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax_transformer.config.short_names import ShortNames
+from jax_transformer.config.short_names import ShortNames, named_values
 
 
 class Guarantees(ShortNames):
@@ -28,7 +28,7 @@ class Guarantees(ShortNames):
     @property
     def batch_rows_are_independent(self) -> bool:
         """Whether a sentence's logits depend neither on its row nor on other rows."""
-        return self.position_index != "batch_row"
+        return not any(index == "batch_row" for _, index in named_values(self, "position_index"))
 
     @property
     def padding_is_invisible(self) -> bool:
@@ -50,7 +50,7 @@ class Guarantees(ShortNames):
         """Why pairs packed into one row, each hidden from the others, wouldn't have the logits that they have in rows
         of their own, padded at the end. Empty: they have."""
         if not self.batch_rows_are_independent:
-            return f"position_index={self.position_index!r}, which depends on the row's number"
+            return "position_index='batch_row', which depends on the row's number"
         knows_pads = self.decoder_padding == "none" or self.decoder_padding_id in (None, self.target_pad_id)
         sees_no_later_pads = self.decoder_causal and knows_pads
         if not (self.source_padding_is_invisible and (sees_no_later_pads or self._decoder_hides_pads)):

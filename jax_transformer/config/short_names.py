@@ -272,6 +272,26 @@ def holders(parts: Any, at: At) -> Iterator[tuple[str, Any]]:
             yield place, part
 
 
+def named_values(config: ModelParts, name: str, stack: str = "") -> list[tuple[str, Any]]:
+    """Returns the values of an option in all its places, or in those of a stack, each with its name: the short name if
+    places agree, with `decoder_` where the decoder has a value of its own, and otherwise the path."""
+    at = option_at(name)
+    assert at is not None
+    found = [(f"{place}.{at.field}", getattr(part, at.field)) for place, part in holders(config, at)]
+    sides = [[value for path, value in found if path.startswith(one)] for one in STACKS]
+    if _are_one([value for _, value in found]):
+        named = [(path, name, value) for path, value in found]
+    elif f"decoder_{name}" in short_names() and all(map(_are_one, sides)):
+        named = [(path, f"decoder_{name}" if path.startswith("decoder") else name, value) for path, value in found]
+    else:
+        named = [(path, path, value) for path, value in found]
+    return list(dict.fromkeys((label, value) for path, label, value in named if path.startswith(stack)))
+
+
+def _are_one(values: list[Any]) -> bool:
+    return all(value is values[0] or value == values[0] for value in values)
+
+
 def is_used(config: ModelParts, name: str) -> bool:
     """Returns whether any part of the config has the option of a short name."""
     at = option_at(name) if name in short_names() else None
@@ -425,6 +445,14 @@ def _condition(name: str, at: At) -> str:
 
 def _shown(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
+
+
+def with_values(config: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a config with other values at the paths of options, such as encoder.norm.eps."""
+    parts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for path, value in values.items():
+        parts = _with_field(parts, tuple(path.split(".")), value)
+    return dataclasses.replace(config, **parts)
 
 
 def _with_field(part: Any, path: Path, value: Any) -> Any:

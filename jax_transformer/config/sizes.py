@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Table
-from jax_transformer.config.short_names import ShortNames
+from jax_transformer.config.short_names import STACKS, ShortNames, named_values
 from jax_transformer.config.specs import Attention, Stack
 from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS
 from jax_transformer.runtime.memory import check_fits
 
 SIZES = (
     "source_vocab_size", "target_vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff",
-    "num_encoder_layers", "num_decoder_layers", "max_length", "decoder_num_heads", "decoder_num_kv_heads",
-    "decoder_head_dim", "decoder_value_dim", "decoder_d_ff", "decoder_max_length", "position_offset",
-    "relative_buckets", "relative_max_distance",
+    "num_encoder_layers", "num_decoder_layers", "max_length", "position_offset", "relative_buckets",
+    "relative_max_distance",
 )  # fmt: skip
+OF_TABLES = ("max_length", "position_offset")
 
 
 def least_parameters(config: ShortNames) -> int:
@@ -61,21 +61,23 @@ def check_table(rows: int, d_model: int) -> None:
 def size_problems(config: ShortNames) -> list[str]:
     """Returns a message for each size beyond the limits MODEL_SIZE, POSITIONS and PARAMETERS."""
 
-    def above(limit: int, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if (getattr(config, name) or 0) > limit]
+    def above(limit: int, names: tuple[str, ...], stack: str = "") -> list[tuple[str, int]]:
+        values = (value for name in names for value in named_values(config, name, stack))
+        return [(name, value) for name, value in values if (value or 0) > limit]
 
     problems = [
-        f"{name} must be at most {MODEL_SIZE.value:,} ({MODEL_SIZE.variable}); received {getattr(config, name):,}"
-        for name in above(MODEL_SIZE.value, SIZES)
+        f"{name} must be at most {MODEL_SIZE.value:,} ({MODEL_SIZE.variable}); received {value:,}"
+        for name, value in above(MODEL_SIZE.value, SIZES)
     ]
     if problems:
         return problems
-    if "sinusoidal" in (kinds := {config.position_kind, config.decoder_position_kind}) or "learned" in kinds:
-        problems += [
-            f"{name} must be at most {POSITIONS.value:,} with a table of positions ({POSITIONS.variable}); received "
-            f"{getattr(config, name):,}"
-            for name in above(POSITIONS.value, ("max_length", "decoder_max_length", "position_offset"))
-        ]
+    tables = [name for name in STACKS if isinstance(getattr(config, name).positions, Table)]
+    found = dict.fromkeys(one for name in tables for one in above(POSITIONS.value, OF_TABLES, name))
+    problems += [
+        f"{name} must be at most {POSITIONS.value:,} with a table of positions ({POSITIONS.variable}); received "
+        f"{value:,}"
+        for name, value in found
+    ]
     count = least_parameters(config)
     if count > PARAMETERS.value:
         problems.append(

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from jax_transformer.config.positions import Table
 from jax_transformer.storage.model_directory import Model
 
 ROWS = (1, 8, 64)
@@ -43,7 +44,8 @@ def num_positions(model: Model, side: Literal["source", "target"]) -> int | None
     """Returns the most tokens that a side's position table has room for; None without a table."""
     config = model.config
     stack = config.encoder if side == "source" else config.decoder
-    return stack.max_length if stack.has_table and config.position_index != "batch_row" else None
+    positions = stack.positions
+    return stack.max_length if isinstance(positions, Table) and positions.index != "batch_row" else None
 
 
 def limit(model: Model, side: Literal["source", "target"]) -> int:

@@ -261,11 +261,12 @@ def _discovered(module: nn.Module, call: Call, batch: Batch, longest: int | None
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _kept_wide(call, lines), batch, longest)
-    if len(structure.distances or ()) > 1:
+    open_ones = [one for one in structure.distances.values() if len(one) > 1]
+    if open_ones:
         farther = longer(call, batch)
         if farther is not None:
             return _discovered(module, call, farther, longest)
-        fits = ", ".join(map(str, sorted(structure.distances or ())))
+        fits = ", ".join(map(str, sorted(open_ones[0])))
         structure.notes.append(
             f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
         )
@@ -331,7 +332,7 @@ def _within_tables(call: Call, structure: Structure) -> Call:
         if (
             rows is None
             or rows >= (getattr(call, field) or LONGEST)
-            or structure.fields["position_index"] == "batch_row"
+            or structure.fields[f"{stack}.positions.index"] == "batch_row"
         ):
             continue
         note = f"its table of positions holds {rows} tokens of a {side}: what it computes for more of them isn't known"

@@ -6,7 +6,18 @@ import math
 from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.plan import Sublayer, plan
+from jax_transformer.config.positions import (
+    Alibi,
+    Learned,
+    Positions,
+    RelativeBias,
+    RelativeVectors,
+    Rotary,
+    Sinusoidal,
+    Table,
+)
+from jax_transformer.config.specs import Attention, FeedForward, Head, Norm, Stack
 
 Part = dict[str, Any]
 """A part: its title, and facts about it, each a few words."""
@@ -17,121 +28,123 @@ def architecture(config: TransformerConfig) -> list[Part]:
 
     A layer is a list of sublayers: what stands before the sublayer, inside the residual connection and after it.
     """
-    decoder = _stack(config, "decoder")
-    decoder["after"].append({"title": "output projection", "facts": _head(config)})
-    return [_stack(config, "encoder"), decoder]
+    encoder = _stack(config, "encoder", config.encoder, config.source.vocab_size)
+    decoder = _stack(config, "decoder", config.decoder, config.target.vocab_size)
+    facts = _head(config.head, config.decoder.d_model, config.target.vocab_size)
+    decoder["after"].append({"title": "output projection", "facts": facts})
+    return [encoder, decoder]
 
 
-def _stack(config: TransformerConfig, name: str) -> Part:
-    stack: StackConfig = getattr(config, name)
-    layer = [_sublayer(config, stack, "self-attention", _attention(config, stack, name))]
-    if name == "decoder":
-        layer.append(_sublayer(config, stack, "cross-attention", _attention(config, stack, "cross")))
-    if config.feed_forward:
-        layer.append(_sublayer(config, stack, "feed-forward", _feed_forward(config, stack)))
+def _stack(config: TransformerConfig, name: str, stack: Stack, vocab_size: int) -> Part:
+    layer = [_sublayer(stack, sublayer) for sublayer in plan(stack)]
+    embedding = {"title": "embedding", "facts": _embedding(config, stack, vocab_size)}
     return {
         "name": name,
-        "start": [{"title": "embedding", "facts": _embedding(config, stack, name)}, *_positions(config, name)],
+        "start": [embedding, *_start(stack)],
         "count": stack.num_layers,
-        "layer": [_side_by_side(config, layer)] if config.parallel_residual else layer,
-        "notes": _layer_notes(config),
-        "after": [{"title": "norm", "facts": _norm(config)}] if stack.final_norm else [],
+        "layer": [_side_by_side(stack, layer)] if stack.residual.parallel else layer,
+        "notes": _layer_notes(stack),
+        "after": _norm_part(stack.norm) if stack.final_norm else [],
     }
 
 
-def _sublayer(config: TransformerConfig, stack: StackConfig, title: str, facts: list[str]) -> Part:
+def _sublayer(stack: Stack, sublayer: Sublayer) -> Part:
     """Returns a sublayer with its norms, as they stand in the residual connection."""
-    norm = [{"title": "norm", "facts": _norm(config)}] if config.norm_kind != "none" else []
-    is_normed = title.replace("-", "_") in config.normed_outputs
+    norm, residual = _norm_part(stack.norm), stack.residual
     scaled = {"channel": ["scaled by a trained scale of each feature"], "scalar": ["scaled by a trained number"]}
-    output = scaled.get(config.learned_sublayer_scale, [])
-    if stack.sublayer_factor != 1:
-        output = [*output, f"× {stack.sublayer_factor:.6g}"]
-    residual = [f"× {stack.residual_factor:.6g}"] if stack.residual_factor != 1 else []
-    if config.learned_residual_scale == "all" or config.learned_residual_scale == title.replace("-", "_"):
-        residual.append("× a trained scale of each feature")
-    before = norm if stack.norm_placement == "pre" else []
+    output = scaled.get(residual.output_scale, [])
+    if residual.output_factor != 1:
+        output = [*output, f"× {residual.output_factor:.6g}"]
+    stream = [f"× {residual.stream_factor:.6g}"] if residual.stream_factor != 1 else []
+    if sublayer.stream_scale:
+        stream.append("× a trained scale of each feature")
+    part = sublayer.part
+    facts = _feed_forward(stack, part) if isinstance(part, FeedForward) else _attention(stack, sublayer.name, part)
+    before = norm if sublayer.placement == "pre" else []
+    title = sublayer.name.replace("_", "-")
     return {
-        "inside": [*before, {"title": title, "facts": [*facts, *output]}, *(norm if is_normed else [])],
-        "residual": residual,
-        "after": norm if stack.norm_placement == "post" else [],
+        "inside": [*before, {"title": title, "facts": [*facts, *output]}, *(norm if sublayer.output_norm else [])],
+        "residual": stream,
+        "after": norm if sublayer.placement == "post" else [],
     }
 
 
-def _side_by_side(config: TransformerConfig, sublayers: list[Part]) -> Part:
+def _side_by_side(stack: Stack, sublayers: list[Part]) -> Part:
     """Returns the sublayers of a layer as one, in which each reads the same and adds to the same."""
     branches = [one["inside"] for one in sublayers]
-    is_once = config.share_norms and config.norm_placement == "pre"
+    is_once = stack.share_norms and stack.norm_placement == "pre"
     before = branches[0][:1] if is_once else []
     beside = [branch[len(before) :] for branch in branches]
     return {**sublayers[0], "inside": [*before, {"beside": beside}]}
 
 
-def _layer_notes(config: TransformerConfig) -> list[str]:
-    notes = ["all layers share one set of weights"] if config.share_layers else []
-    return [*notes, *(["one norm for all sublayers of a layer"] if config.share_norms else [])]
+def _layer_notes(stack: Stack) -> list[str]:
+    notes = ["all layers share one set of weights"] if stack.share_layers else []
+    return [*notes, *(["one norm for all sublayers of a layer"] if stack.share_norms else [])]
 
 
-def _embedding(config: TransformerConfig, stack: StackConfig, name: str) -> list[str]:
-    size = config.source_vocab_size if name == "encoder" else config.target_vocab_size
-    facts = [f"{size} × {config.d_model}"]
+def _embedding(config: TransformerConfig, stack: Stack, vocab_size: int) -> list[str]:
+    facts = [f"{vocab_size} × {stack.d_model}"]
     if stack.embedding_factor != 1:
-        is_root = math.isclose(stack.embedding_factor, math.sqrt(config.d_model), rel_tol=1e-12)
+        is_root = math.isclose(stack.embedding_factor, math.sqrt(stack.d_model), rel_tol=1e-12)
         facts.append("× √d_model" if is_root else f"× {stack.embedding_factor:.6g}")
     return [*facts, "one table for both stacks"] if config.share_embeddings else facts
 
 
-def _positions(config: TransformerConfig, name: str) -> list[Part]:
+def _start(stack: Stack) -> list[Part]:
     """Returns what is added to the embedding, and the norm before or after it."""
     parts: list[Part] = []
-    stack: StackConfig = getattr(config, name)
-    if stack.has_table:
-        facts: list[str] = [stack.position_kind]
-        if stack.position_kind == "sinusoidal":
-            facts += [
-                config.position_layout,
-                *([config.position_frequency] * (config.position_frequency != "standard")),
-            ]
-        facts += [f"from {config.position_offset}"] if config.position_offset else []
-        facts += [f"× {config.position_factor:.6g}"] if config.position_factor != 1 else []
-        facts += ["× a trained number"] if config.learned_position_scale else []
-        parts.append({"title": "+ positions", "facts": facts})
-    norm = [{"title": "norm", "facts": _norm(config)}]
-    placement = stack.embedding_norm
+    if isinstance(stack.positions, Table):
+        parts.append({"title": "+ positions", "facts": _table(stack.positions)})
+    norm, placement = _norm_part(stack.norm), stack.embedding_norm
     return [*(norm * (placement == "before_positions")), *parts, *(norm * (placement == "after_positions"))]
 
 
-def _attention(config: TransformerConfig, stack: StackConfig, kind: str) -> list[str]:
-    width = stack.head_dim
-    facts = [f"{stack.num_heads} heads of {width}"]
-    if stack.num_kv_heads != stack.num_heads:
-        facts.append(f"{stack.num_kv_heads} of keys and values")
-    if stack.value_dim != width:
-        facts.append(f"values of {stack.value_dim}")
-    scale = config.attention_scale
-    is_root = scale is None or math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-12)
-    facts.append(f"× 1/√{width}" if is_root else f"× {scale:.6g}")
-    if kind != "cross" or config.rotary_cross_attention:
-        between = {
-            "rotary": f"rotated by position, base {config.rotary_base:.6g}",
-            "alibi": "ALiBi",
-            "relative_bias": f"bias by distance, {config.relative_buckets} buckets{_times(stack.relative_bias_factor)}",
-            "relative_vectors": f"vectors by distance up to {config.relative_max_distance}",
-        }
-        facts += [between[stack.position_kind]] if stack.position_kind in between else []
-    if kind == "decoder" and stack.is_causal:
-        facts.append("causal")
-    pads = {"encoder": config.encoder_padding, "decoder": config.decoder_padding, "cross": config.cross_padding}[kind]
+def _table(positions: Sinusoidal | Learned) -> list[str]:
+    facts: list[str] = [positions.kind]
+    if isinstance(positions, Sinusoidal):
+        facts += [positions.layout, *([positions.frequency] * (positions.frequency != "standard"))]
+    facts += [f"from {positions.offset}"] if positions.offset else []
+    facts += [f"× {positions.factor:.6g}"] if positions.factor != 1 else []
+    return [*facts, "× a trained number"] if positions.learned_scale else facts
+
+
+def _attention(stack: Stack, name: str, part: Attention) -> list[str]:
+    shape = part.shape(stack.d_model)
+    facts = [f"{shape.num_heads} heads of {shape.head_dim}"]
+    if shape.num_kv_heads != shape.num_heads:
+        facts.append(f"{shape.num_kv_heads} of keys and values")
+    if shape.value_dim != shape.head_dim:
+        facts.append(f"values of {shape.value_dim}")
+    is_root = part.scale is None or math.isclose(part.scale, 1 / math.sqrt(shape.head_dim), rel_tol=1e-12)
+    facts.append(f"× 1/√{shape.head_dim}" if is_root else f"× {part.scale:.6g}")
+    turns = isinstance(stack.positions, Rotary) and stack.positions.cross_attention
+    if name == "self_attention" or turns:
+        facts += _between(stack.positions)
+    facts += ["causal"] if part.causal else []
+    pads = part.padding
     facts.append(
         {"none": "padding visible", "both": "padding hidden as keys and queries"}.get(pads, f"padding hidden as {pads}")
     )
-    facts += ["queries and keys normed"] if config.query_key_norm else []
-    facts += ["a trained scale of each head"] if config.head_scale else []
-    of = "cross_attention" if kind == "cross" else "self_attention"
-    facts += ["contexts normed"] if of in config.normed_contexts else []
-    if not config.attention_output:
-        return [*facts, "no output projection", _biases(q=config.attention_bias)]
-    return [*facts, _biases(q=config.attention_bias, output=config.attention_output_bias)]
+    facts += ["queries and keys normed"] if part.query_key_norm else []
+    facts += ["a trained scale of each head"] if part.head_scale else []
+    facts += ["contexts normed"] if part.context_norm else []
+    if not part.output:
+        return [*facts, "no output projection", _biases(q=part.bias)]
+    return [*facts, _biases(q=part.bias, output=part.output_bias)]
+
+
+def _between(positions: Positions | None) -> list[str]:
+    """Returns what an attention knows of the positions of a query and a key."""
+    if isinstance(positions, Rotary):
+        return [f"rotated by position, base {positions.base:.6g}"]
+    if isinstance(positions, Alibi):
+        return ["ALiBi"]
+    if isinstance(positions, RelativeBias):
+        return [f"bias by distance, {positions.buckets} buckets{_times(positions.factor)}"]
+    if isinstance(positions, RelativeVectors):
+        return [f"vectors by distance up to {positions.max_distance}"]
+    return []
 
 
 def _times(factor: float) -> str:
@@ -148,31 +161,37 @@ def _biases(**has: bool) -> str:
     return f"biases of {', '.join(named)} alone" if named else "no biases"
 
 
-def _feed_forward(config: TransformerConfig, stack: StackConfig) -> list[str]:
-    activation = stack.activation.replace("_", " ")
-    if stack.activation == "leaky_relu":
-        activation += f" {stack.activation_slope:.6g}"
+def _feed_forward(stack: Stack, part: FeedForward) -> list[str]:
+    activation = part.activation.replace("_", " ")
+    if part.activation == "leaky_relu":
+        activation += f" {part.slope:.6g}"
     facts = [
-        f"{config.d_model} → {stack.d_ff} → {config.d_model}",
-        f"gated, {activation}" if config.feed_forward_gated else activation,
+        f"{stack.d_model} → {part.width} → {stack.d_model}",
+        f"gated, {activation}" if part.gated else activation,
     ]
-    facts += ["hidden layer normed"] if config.feed_forward_hidden_norm else []
-    return [*facts, _biases(hidden=config.feed_forward_bias, output=stack.feed_forward_output_bias)]
+    facts += ["hidden layer normed"] if part.hidden_norm else []
+    output = part.bias if part.output_bias is None else part.output_bias
+    return [*facts, _biases(hidden=part.bias, output=output)]
 
 
-def _norm(config: TransformerConfig) -> list[str]:
-    kind = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}.get(config.norm_kind, config.norm_kind)
-    facts = [kind, f"ε {config.norm_eps:.6g}{' beside the deviation' if config.norm_eps_outside else ''}"]
-    facts += ["divided by D − 1"] if config.norm_unbiased else []
-    if not config.norm_scale:
+def _norm_part(norm: Norm | None) -> list[Part]:
+    """Returns a norm as a list of one part; an empty one for none."""
+    return [] if norm is None else [{"title": "norm", "facts": _norm(norm)}]
+
+
+def _norm(norm: Norm) -> list[str]:
+    kind = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}[norm.kind]
+    facts = [kind, f"ε {norm.eps:.6g}{' beside the deviation' if norm.eps_outside else ''}"]
+    facts += ["divided by D − 1"] if norm.unbiased else []
+    if not norm.scale:
         return [*facts, "nothing trained"]
-    facts += [f"scale {config.norm_scale_offset:+.6g} as stored"] if config.norm_scale_offset else []
-    return facts if config.norm_bias or config.norm_kind == "rms_norm" else [*facts, "no bias"]
+    facts += [f"scale {norm.scale_offset:+.6g} as stored"] if norm.scale_offset else []
+    return facts if norm.bias or norm.kind == "rms_norm" else [*facts, "no bias"]
 
 
-def _head(config: TransformerConfig) -> list[str]:
-    facts = [f"{config.d_model} → {config.target_vocab_size}"]
-    facts += ["the decoder's embedding"] if config.tie_head else []
-    facts += ["× 1/√d_model"] if config.scale_head else []
-    facts.append({"parameter": "bias", "buffer": "fixed bias", "none": "no bias"}[config.head_bias])
-    return [*facts, f"all × {config.logits_factor:.6g}"] if config.logits_factor != 1 else facts
+def _head(head: Head, width: int, vocab_size: int) -> list[str]:
+    facts = [f"{width} → {vocab_size}"]
+    facts += ["the decoder's embedding"] if head.tied else []
+    facts += ["× 1/√d_model"] if head.scales_input else []
+    facts.append({"parameter": "bias", "buffer": "fixed bias", "none": "no bias"}[head.bias])
+    return [*facts, f"all × {head.factor:.6g}"] if head.factor != 1 else facts

@@ -18,7 +18,7 @@ from jax_transformer.discover.rotary import Rotation, read_rotation
 from jax_transformer.discover.sublayers import AttentionSublayer, Parts
 
 T5_DISTANCE = 128
-"""relative_max_distance of T5, chosen where several fit."""
+"""max_distance of T5, chosen where several fit."""
 ROUNDED = 1e-6
 """How far a number may be from 1/sqrt(head_dim) that a module computed in float32."""
 
@@ -49,7 +49,7 @@ class _Reader:
         found = {name: normed for name, part in parts.items() if (normed := read_head_norm(self.graph, part))}
         if len(found) == 1:
             raise Unknown(one.result, f"a norm of each {next(iter(found))} alone, not of queries and keys")
-        self.result.agree("query_key_norm", bool(found), one.result)
+        self.result.agree(f"{one.options}.query_key_norm", bool(found), one.result)
         for name, (norm, _) in found.items():
             self.result.norm(f"{one.path}/{name}_norm", norm, layer)
         if not found:
@@ -66,8 +66,12 @@ class _Reader:
             return attention
         if found[0] is None or found[1] is None or found[0].fields != found[1].fields:
             raise Unknown(one.result, "queries and keys that are rotated differently")
+        if one.kind != "cross":
+            self._kind(one, "rotary")
+        elif self.result.fields["decoder.positions.kind"] != "rotary":
+            raise Unknown(one.result, "queries and keys that are rotated in cross-attention alone")
         for name, value in found[0].fields.items():
-            self.result.agree(name, value, one.result)
+            self.result.agree(f"{_stack(one)}.positions.{name}", value, one.result)
         self.result.rounding = max(self.result.rounding, *(part.residual for part in found if part))
         second = "no rotation", min(found[0].unrotated, found[1].unrotated)
         residual = max(found[0].residual, found[1].residual)
@@ -83,7 +87,7 @@ class _Reader:
         if table is None:
             return attention, None
         leaves = {"relative_vectors/keys": table} | ({} if values is None else {"relative_vectors/values": values})
-        fields = {"relative_value_vectors": values is not None}
+        fields = {"values": values is not None}
         without, attention = fit_scale(attention), with_key_vectors(self.graph, attention, table)
         found = ByDistance(
             "relative_vectors", leaves, fields, fit_scale(attention)[1], ("no vectors", without[1]),
@@ -100,13 +104,29 @@ class _Reader:
         known.append(found)
         if found is None:
             return
-        for name, value in found.fields.items():
-            self.result.agree(name, value, one.result)
-        if found.kind == "relative_bias":
-            self.result.agree(f"{one.kind.partition('_')[0]}_relative_bias_factor", found.factor, one.result)
+        if one.kind == "cross":
+            what = "vectors" if found.kind == "relative_vectors" else "biases of attention logits"
+            raise Unknown(one.result, f"{what} by position in cross-attention")
+        self._kind(one, found.kind)
+        factor = {"factor": found.factor} if found.kind == "relative_bias" else {}
+        for name, value in (found.fields | factor).items():
+            self.result.agree(f"{_stack(one)}.positions.{name}", value, one.result)
         what = f"{one.kind} attention[{len(known) - 1}] by distance"
         second = found.runner_up or ("no bias", fit_scale(attention)[1])
         self.result.conclude(what, found.described, found.residual, second)
+
+    def _kind(self, one: AttentionSublayer, kind: str) -> None:
+        """Sets the kind of positions of a self-attention's stack.
+
+        Raises:
+          Unknown: it has positions of another kind.
+        """
+        path = f"{_stack(one)}.positions.kind"
+        known = self.result.fields[path]
+        if known not in ("none", kind):
+            every = ", ".join(sorted({known, kind}))
+            raise Unknown(one.result, f"positions of several kinds in the {_stack(one)}: {every}")
+        self.result.fields[path] = kind
 
     def relative_positions(self) -> None:
         """Puts what attentions know of positions together: all layers of a stack the same."""
@@ -115,60 +135,54 @@ class _Reader:
         self._tables({stack: found for stack, found in tables.items() if found})
 
     def _of_stack(self, stack: str) -> list[ByDistance]:
-        """Sets what a stack's self-attentions know of positions. Returns what they add by distance from tables.
+        """Returns what a stack's self-attentions add by distance from tables.
 
         Raises:
-          Unknown: it is of several kinds, or not the same in all layers.
+          Unknown: some layers alone know of positions.
         """
-        kind, field = f"{stack}_self", f"{stack}_position_kind"
+        kind = f"{stack}_self"
         rotations, added = self.rotations[kind], self.by_distance[kind]
-        names = {one.kind for one in added if one is not None} | ({"rotary"} if any(rotations) else set())
-        if not names:
-            return []
-        where = next(one for one in self.parts.sublayers if one.kind == kind).result
-        if len(names) > 1 or self.result.fields[field] != "none":
-            every = sorted(names | {self.result.fields[field]} - {"none"})
-            raise Unknown(where, f"positions of several kinds in the {stack}: {', '.join(every)}")
-        (name,) = names
-        found = rotations if name == "rotary" else added
-        if any(one is None for one in found):
+        some = (any(one is None for one in found) and any(found) for found in (rotations, added))
+        if any(some):
+            name = self.result.fields[f"{stack}.positions.kind"]
+            where = next(one for one in self.parts.sublayers if one.kind == kind).result
             raise Unknown(where, f"{name} positions in the {stack}'s self-attention of some layers alone")
-        self.result.fields[field] = name
         return [one for one in added if one is not None and one.leaves]
 
     def _of_cross_attention(self) -> None:
-        """Sets what cross-attention knows of positions."""
-        where = next(one for one in self.parts.sublayers if one.kind == "cross").result
-        for one in self.by_distance["cross"]:
-            if one is not None:
-                what = "vectors" if one.kind == "relative_vectors" else "biases of attention logits"
-                raise Unknown(where, f"{what} by position in cross-attention")
+        """Sets whether cross-attention rotates queries and keys."""
         turned = [bool(found) for found in self.rotations["cross"]]
-        if any(turned) and (not all(turned) or self.result.fields["decoder_position_kind"] != "rotary"):
+        if any(turned) and not all(turned):
+            where = next(one for one in self.parts.sublayers if one.kind == "cross").result
             raise Unknown(where, "queries and keys that are rotated in the cross-attention of some layers alone")
-        self.result.fields["rotary_cross_attention"] = all(turned)
+        if self.result.fields["decoder.positions.kind"] == "rotary":
+            self.result.fields["decoder.positions.cross_attention"] = all(turned)
 
     def _tables(self, tables: dict[str, list[ByDistance]]) -> None:
         """Names the tables of each stack's layers: one per stack, or one per layer.
 
         Raises:
-          Unknown: the rows of two tables mean different distances.
+          Unknown: the rows of two tables of a stack mean different distances.
         """
-        if not tables:
-            return
-        known = frozenset.intersection(*(one.distances for found in tables.values() for one in found))
-        if not known:
-            raise Unknown(self.parts.sublayers[0].result, "distances that have rows of their own in some tables alone")
-        self.result.distances = known
-        self.result.fields["relative_max_distance"] = T5_DISTANCE if T5_DISTANCE in known else min(known)
-        per_layer = any(
-            not np.array_equal(elements, found[0].leaves[path])
-            for found in tables.values()
+        known = {stack: frozenset.intersection(*(one.distances for one in found)) for stack, found in tables.items()}
+        common = frozenset.intersection(*known.values()) if known else frozenset[int]()
+        apart = {
+            stack
+            for stack, found in tables.items()
             for one in found
             for path, elements in one.leaves.items()
-        )
-        self.result.fields["relative_bias_per_layer"] = per_layer
+            if not np.array_equal(elements, found[0].leaves[path])
+        }
         for stack, found in tables.items():
+            if not known[stack]:
+                where = next(one for one in self.parts.sublayers if one.kind == f"{stack}_self").result
+                raise Unknown(where, "distances that have rows of their own in some tables alone")
+            fits = self.result.distances[stack] = common or known[stack]
+            per_layer = stack in apart or (len(found) == 1 and bool(apart))  # one layer does as the other stack
+            self.result.fields |= {
+                f"{stack}.positions.max_distance": T5_DISTANCE if T5_DISTANCE in fits else min(fits),
+                f"{stack}.positions.per_layer": per_layer,
+            }
             for number, one in enumerate(found if per_layer else found[:1]):
                 for path, elements in one.leaves.items():
                     place = f"layers/self_attention/{path}[{number}]" if per_layer else path
@@ -176,7 +190,7 @@ class _Reader:
 
     def attention_numerics(self) -> None:
         """Measures the factor of all attention logits."""
-        factors: list[tuple[AttentionSublayer, float, float]] = []
+        factors: dict[str, list[tuple[AttentionSublayer, float, float]]] = {}
         for one in self.parts.sublayers:
             if not isinstance(one, AttentionSublayer):
                 continue
@@ -185,27 +199,33 @@ class _Reader:
             attention, vectors = self._with_vectors(one, self._rotated(one, self._normed(one, layer)))
             fit = fit_logits(attention)
             self._by_distance(one, attention, fit, vectors)
-            factors.append((one, fit.scale, usual))
-            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self.result.fields["d_model"] ** -0.5, "1": 1.0}
+            factors.setdefault(one.options, []).append((one, fit.scale, usual))
+            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self._of_width(), "1": 1.0}
             ranked = sorted((abs(value / fit.scale - 1), name) for name, value in known.items())
             named = ranked[0][1] if ranked[0][0] <= ROUNDED else f"{fit.scale:.9g}"
             residual = ranked[0][0] if ranked[0][0] <= ROUNDED else fit.residual
             self.result.conclude(f"{one.kind} attention", f"scale {named}", residual, ranked[1][::-1])
-        self._attention_scale(factors)
+        for path, found in factors.items():
+            self.result.fields[f"{path}.scale"] = self._attention_scale(found)
 
-    def _attention_scale(self, factors: list[tuple[AttentionSublayer, float, float]]) -> None:
-        """Sets attention_scale: one number everywhere, or each attention's 1/sqrt(head_dim)."""
+    def _of_width(self) -> float:
+        """Returns 1/sqrt(d_model)."""
+        return float(self.result.fields["encoder.d_model"] ** -0.5)
+
+    def _attention_scale(self, factors: list[tuple[AttentionSublayer, float, float]]) -> float | None:
+        """Returns the scale of an attention, which is one number in all layers; None: 1/sqrt(head_dim)."""
         errors = [abs(scale / usual - 1) for _, scale, usual in factors]
         if max(errors) <= EXACT:
-            self.result.fields["attention_scale"] = None
-            return
+            return None
         first = factors[0][1]
         if all(abs(scale / first - 1) <= EXACT for _, scale, _ in factors):
-            exact = (1.0, self.result.fields["d_model"] ** -0.5)
-            self.result.fields["attention_scale"] = next((one for one in exact if abs(first / one - 1) <= EXACT), first)
-        elif max(errors) <= ROUNDED:
-            self.result.fields["attention_scale"] = None
+            return next((one for one in (1.0, self._of_width()) if abs(first / one - 1) <= EXACT), first)
+        if max(errors) <= ROUNDED:
             self.result.rounding = max(self.result.rounding, *errors)
-        else:
-            where, scale, _ = next(one for one in factors if abs(one[1] / first - 1) > EXACT)
-            raise Unknown(where.result, f"attention logits multiplied by {scale:.9g} here and {first:.9g} elsewhere")
+            return None
+        where, scale, _ = next(one for one in factors if abs(one[1] / first - 1) > EXACT)
+        raise Unknown(where.result, f"attention logits multiplied by {scale:.9g} here and {first:.9g} elsewhere")
+
+
+def _stack(one: AttentionSublayer) -> str:
+    return "decoder" if one.is_target else "encoder"

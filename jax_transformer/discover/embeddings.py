@@ -54,14 +54,9 @@ def read_embedding(
         if len(normed) == 1 and stream.terms[normed[0]] == 1.0:
             norm, placement = norms[normed[0]], "before_positions"
             stream = sums.of(norm.inputs).plus(stream.without(normed[0]))
-    result.fields[f"{stack}_embedding_norm"] = placement
+    result.fields[f"{stack}.embedding_norm"] = placement
     if norm is not None:
-        for name, value in norm.fields:
-            result.agree(name, value, norm.value)
-        if norm.scale is not None:
-            result.leaves[f"{stack}/embedding_norm/scale"] = norm.scale
-        if norm.bias is not None:
-            result.leaves[f"{stack}/embedding_norm/bias"] = norm.bias
+        result.norm(f"{stack}/embedding_norm", norm, None)
     side = "source" if stack == "encoder" else "target"
     tokens = [term for term in stream.terms if term in graph.lookups]
     unknown = [term for term in stream.terms if term not in graph.lookups]
@@ -76,12 +71,11 @@ def read_embedding(
         raise Unknown(where, f"{what}, where the {stack} begins")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
     result.factors[stack] = factor
-    is_trained = _row_without_gradient(lookup.value) is None
-    result.fields["trains_pad_embedding"] = result.fields.get("trains_pad_embedding", False) or is_trained
+    result.fields[f"{side}.trains_pad"] = _row_without_gradient(lookup.value) is None
     others = [term for term in tokens if term is not by_ids[0]]
     _positions(graph, stream, others, stack, result)
     result.leaves[f"{side}_embedding/embedding"] = lookup.table
-    result.fields[f"{side}_vocab_size"] = len(lookup.table)
+    result.fields[f"{side}.vocab_size"] = len(lookup.table)
     ids = lookup.ids.array
     return Embedding(lookup.table, ids if ids.shape == lookup.outputs.shape[:2] else ids.T)
 
@@ -107,25 +101,26 @@ def _row_without_gradient(value: Value) -> int | None:
 
 def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, result: Structure) -> None:
     parts = [(factor, graph.values(table), table) for factor, table in stream.tables]
+    options = f"{stack}.positions"
     parts += [
         (stream.terms[one], graph.values(graph.lookups[one].outputs), graph.lookups[one].outputs) for one in lookups
     ]
     if not parts:
-        result.fields[f"{stack}_position_kind"] = "none"
+        result.fields[f"{options}.kind"] = "none"
         return
     where = next(iter(stream.terms))
     if len(parts) > 1:
         raise Unknown(where, f"{len(parts)} tables of positions in the {stack}, not one")
     factor, values, elements = parts[0]
-    result.agree("position_factor", 1.0 if abs(factor - 1) < 1e-12 else factor, where)
+    result.fields[f"{options}.factor"] = 1.0 if abs(factor - 1) < 1e-12 else factor
     scaled = _scaled(graph, elements)
-    result.agree("learned_position_scale", scaled is not None, where)
+    result.fields[f"{options}.learned_scale"] = scaled is not None
     if scaled is not None:
         result.leaves[f"{stack}/position_scale/factor"], elements = scaled
         values = graph.values(elements)
     table, numbers = _table(graph, values, elements, lookups)
     index = _index(values, numbers, where)
-    result.agree("position_index", index, where)
+    result.fields[f"{options}.index"] = index
     first = 0 if numbers is None else int(numbers.min())
     held = graph.values(table) if table is not None else values[:, 0] if index == "batch_row" else values[0]
     fit, (error, runner_up) = _sinusoid(held)
@@ -134,7 +129,7 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
     if not is_trained and any(one.trains for root in stored for one in root.parameters):
         raise Unknown(stored[0], "positions computed from trained parameters")
     if is_trained and table is not None:
-        result.fields[f"{stack}_position_kind"] = "learned"
+        result.fields[f"{options}.kind"] = "learned"
         offset = first
         result.leaves[f"{stack}/positions/embedding"] = table
         of_table = (value for value in graph.recording.values if stored[0] in value.inputs)
@@ -146,9 +141,8 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0, runner_up)
     else:
         layout, frequency, shift = fit or ("interleaved", "standard", 0)
-        result.fields[f"{stack}_position_kind"] = "sinusoidal"
-        result.agree("position_layout", layout, where)
-        result.agree("position_frequency", frequency, where)
+        result.fields[f"{options}.kind"] = "sinusoidal"
+        result.fields |= {f"{options}.layout": layout, f"{options}.frequency": frequency}
         offset = first + shift
         before = sinusoids(shift, held.shape[1], layout, frequency) if shift else held[:0]
         held = np.concatenate([before, held])
@@ -163,7 +157,7 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
             )
         kind = "a table of its own" if fit is None else f"{layout} {frequency}"
         result.conclude(f"{stack} positions", f"{kind}, offset {offset}", error, runner_up)
-    result.agree("position_offset", offset, where)
+    result.fields[f"{options}.offset"] = offset
     result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")
 
 

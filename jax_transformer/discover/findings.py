@@ -23,33 +23,29 @@ class Structure:
     """Holds what a module computes."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of TransformerConfig."""
+    """Options by their paths in a TransformerConfig, such as encoder.norm.eps."""
     places: dict[str, Value] = field(default_factory=dict)
-    """Field → where the module first shows its value."""
+    """Path of an option → where the module first shows its value."""
     leaves: Leaves = field(default_factory=dict)
     tables: dict[str, np.ndarray] = field(default_factory=dict)
     """Values of constants by name, such as encoder_positions."""
     rows: dict[str, int | None] = field(default_factory=dict)
     """Stack → the most tokens that its table of positions allows; None: any number."""
-    normed_outputs: dict[str, dict[bool, Value]] = field(default_factory=dict)
-    """Sublayer → whether its results are normed before they are added to the stream, and where first."""
-    normed_contexts: dict[str, dict[bool, Value]] = field(default_factory=dict)
-    """Attention → whether its contexts are normed before they are projected, and where first."""
-    scaled: dict[tuple[str, str], dict[int, Value]] = field(default_factory=dict)
-    """(residual or output, sublayer) → the sizes of trained scales there, 0 for none, and where first."""
+    scaled: dict[tuple[str, str, str], dict[int, Value]] = field(default_factory=dict)
+    """(stack, residual or output, sublayer) → the sizes of trained scales there, 0 for none, and where first."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
     factors: dict[str, float] = field(default_factory=dict)
     """Stack → the factor of its token embeddings."""
-    distances: frozenset[int] | None = None
-    """Every relative_max_distance that fits; several if sentences were too short to tell."""
+    distances: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Stack → every max_distance of its positions that fits; several if sentences were too short to tell."""
     rounding: float = 0.0
     """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
     conclusions: list[Conclusion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def agree(self, name: str, value: Any, where: Value) -> None:
-        """Sets a field, which must have the same value everywhere."""
+        """Sets an option, which must have the same value in all layers."""
         known = self.fields.setdefault(name, value)
         first = self.places.setdefault(name, where)
         if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
@@ -60,9 +56,15 @@ class Structure:
         self.leaves[path if layer is None else f"{path}[{layer}]"] = elements
 
     def norm(self, path: str, norm: Norm, layer: int | None) -> None:
-        """Adds the fields and leaves of a norm, of a layer or of none."""
+        """Adds the options and leaves of a norm, of a layer or of none.
+
+        Raises:
+          Unknown: an RMSNorm with a bias; the stack has another kind of norm elsewhere.
+        """
+        if norm.bias is not None and norm.candidate.kind == "rms_norm":
+            raise Unknown(norm.value, "an RMSNorm with a bias")
         for name, value in norm.fields:
-            self.agree(name, value, norm.value)
+            self.agree(f"{path.partition('/')[0]}.norm.{name}", value, norm.value)
         if norm.scale is not None:
             self.leaf(f"{path}/scale", norm.scale, layer)
         if norm.bias is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import option_at
 from jax_transformer.discover.graph import Graph
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sublayers import AttentionSublayer, Parts
@@ -26,7 +27,7 @@ def padding_fields(
     target_pad_id: int | None,
     notes: list[str],
 ) -> dict[str, Any]:
-    """Returns the config's fields of masks.
+    """Returns the options of masks by their paths in a config.
 
     Args:
       ids: what the embeddings look up, `source_ids` [B, S] and `target_ids` [B, T].
@@ -52,7 +53,14 @@ def padding_fields(
             notes.append(
                 f"{field}={common[0][field]!r}: others fit as well: {', '.join(repr(one[field]) for one in common[1:])}"
             )
-    return fields
+    return {_path(name): value for name, value in fields.items()}
+
+
+def _path(name: str) -> str:
+    """Returns the path of an option that one part has."""
+    at = option_at(name)
+    assert at is not None
+    return f"{at.places[0]}.{at.field}"
 
 
 Masks = list[tuple[dict[str, Any], np.ndarray]]

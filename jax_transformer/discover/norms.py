@@ -33,10 +33,10 @@ class Candidate:
 
     def fields(self) -> tuple[tuple[str, object], ...]:
         return (
-            ("norm_kind", self.kind),
-            ("norm_eps", self.eps),
-            ("norm_eps_outside", self.outside),
-            ("norm_unbiased", self.unbiased),
+            ("kind", self.kind),
+            ("eps", self.eps),
+            ("eps_outside", self.outside),
+            ("unbiased", self.unbiased),
         )
 
     def __str__(self) -> str:
@@ -74,12 +74,13 @@ class Norm:
 
     @property
     def fields(self) -> tuple[tuple[str, object], ...]:
-        """Returns the fields of TransformerConfig that tell norms apart."""
+        """Returns the options that tell norms apart, as `config.specs` names them."""
+        bias = (("bias", self.bias is not None),) if self.candidate.kind == "layer_norm" else ()
         return (
             *self.candidate.fields(),
-            ("norm_scale", self.scale is not None),
-            ("norm_scale_offset", self.offset),
-            ("norm_bias", self.bias is not None),
+            ("scale", self.scale is not None),
+            ("scale_offset", self.offset),
+            *bias,
         )
 
 

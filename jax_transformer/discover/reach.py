@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.positions import Table
+from jax_transformer.config.specs import Stack
 from jax_transformer.discover.checking import Check
 from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import check_fits, gibibytes
@@ -44,7 +45,7 @@ def reach(config: TransformerConfig, call: Call, parameters: int, longest: int |
       ValueError: sentences of `longest` tokens don't fit into memory.
     """
     sides = ((config.encoder, call.max_source_length), (config.decoder, call.max_target_length))
-    allowed = tuple(_allowed(config, *side) for side in sides)
+    allowed = tuple(_allowed(*side) for side in sides)
     if call.equal_lengths:
         allowed = 2 * (min((one for one in allowed if one is not None), default=None),)
     source, target = allowed
@@ -103,20 +104,26 @@ def _beyond(reach: Reach, checked: Sequence[int], slowest: Check) -> str:
     return f", such as {ends}: --longest {more}{cost}"
 
 
-def _allowed(config: TransformerConfig, stack: StackConfig, accepted: int | None) -> int | None:
+def _allowed(stack: Stack, accepted: int | None) -> int | None:
     """Returns the most tokens of a side; None if nothing limits them."""
-    held = stack.max_length if stack.has_table and config.position_index != "batch_row" else None
+    positions = stack.positions
+    held = stack.max_length if isinstance(positions, Table) and positions.index != "batch_row" else None
     return min((one for one in (held, accepted) if one is not None), default=None)
 
 
 def _bytes(config: TransformerConfig, source: int, target: int) -> int:
     """Returns roughly what a run on one sentence takes in float64, beside the weights."""
-    scores = max(config.encoder.num_heads * source**2, config.decoder.num_heads * target * max(source, target))
-    return 8 * COPIES * max(scores, target * config.target_vocab_size)
+    of_encoder, of_decoder, of_cross = (attention.num_heads for attention in config.attentions)
+    scores = max(of_encoder * source**2, of_decoder * target**2, of_cross * target * source)
+    return 8 * COPIES * max(scores, target * config.target.vocab_size)
 
 
 def _work(config: TransformerConfig, parameters: int, source: int, target: int) -> int:
     """Returns roughly the multiplications of a run on one sentence."""
-    of_encoder = config.encoder.num_layers * config.encoder.num_heads * config.encoder.head_dim * 2 * source**2
-    width = config.decoder.num_layers * config.decoder.num_heads * config.decoder.head_dim
-    return parameters * (source + target) + of_encoder + 2 * width * target * (target + source)
+    pairs = (source**2, target**2, target * source)
+    stacks = (config.encoder, config.decoder, config.decoder)
+    products = 0
+    for stack, attention, count in zip(stacks, config.attentions, pairs, strict=True):
+        shape = attention.shape(stack.d_model)
+        products += 2 * stack.num_layers * shape.num_heads * shape.head_dim * count
+    return parameters * (source + target) + products

@@ -14,7 +14,7 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.programs.trace import Value
 
 LONGEST_DISTANCE = 1024
-"""The largest relative_max_distance that is tried."""
+"""The largest max_distance that is tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class ByDistance:
     """Holds what an attention adds by the distance between a query and a key."""
 
     kind: str
-    """position_kind"""
+    """Kind of positions"""
     leaves: dict[str, np.ndarray]
     """Elements of tables by their paths in a stack or layer, such as relative_bias/embedding [buckets, N]"""
     fields: dict[str, Any]
@@ -31,12 +31,12 @@ class ByDistance:
     factor: float = 1.0
     """Multiplies the table's biases"""
     distances: frozenset[int] = frozenset()
-    """Every relative_max_distance that gives the rows seen"""
+    """Every max_distance that gives the rows seen"""
 
     @property
     def described(self) -> str:
-        fields = self.fields | ({} if self.factor == 1.0 else {"relative_bias_factor": self.factor})
-        fields |= {"relative_max_distance": min(self.distances)} if len(self.distances) == 1 else {}
+        fields = self.fields | ({} if self.factor == 1.0 else {"factor": self.factor})
+        fields |= {"max_distance": min(self.distances)} if len(self.distances) == 1 else {}
         return ", ".join([self.kind, *(f"{name} {value}" for name, value in fields.items())])
 
 
@@ -67,7 +67,7 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> ByDistanc
         if error <= CLOSE * 100:
             distances = _distances(rows, len(table.array), stack)
             if distances:
-                fields = {"relative_buckets": len(table.array)}
+                fields = {"buckets": len(table.array)}
                 leaves = {"relative_bias/embedding": graph.recording.elements(table)}
                 return ByDistance("relative_bias", leaves, fields, error, None, factor, distances)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
@@ -89,7 +89,7 @@ def _lookups_behind(graph: Graph, value: Value) -> list[Value]:
 
 
 def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
-    """Returns every relative_max_distance that gives the buckets [Q, K]."""
+    """Returns every max_distance that gives the buckets [Q, K]."""
     offsets = np.arange(rows.shape[1]) - np.arange(rows.shape[0])[:, None]
     seen = offsets <= 0 if stack == "decoder" else np.ones(rows.shape, bool)
     offsets, rows = offsets[seen], rows[seen]

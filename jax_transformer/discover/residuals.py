@@ -56,14 +56,19 @@ class Residuals:
     def __init__(self, graph: Graph, sums: Sums, norms: dict[Value, Norm]) -> None:
         self.graph, self.sums, self.norms = graph, sums, norms
 
-    def start(self, first: Sublayer) -> Sum:
-        """Returns the stream that the first sublayer reads, or reads a norm of."""
+    def start(self, layer: Sequence[Sublayer]) -> Sum:
+        """Returns the stream that the first sublayer of the first layer reads, or reads a norm of."""
+        first = layer[0]
         reading, rest = self.sums.of(first.inputs), self.addition(first).rest
         if self._factors(rest, reading) is not None:
             return reading
         norm = self.norm_of(reading)
         if norm is not None and self._factors(rest, self.sums.of(norm.inputs)) is not None:
             return self.sums.of(norm.inputs)
+        stream = self._read_by(first)
+        if self.are_parallel(layer, stream):  # results may be added to each other first
+            self.parallel_steps(layer, stream)
+            return stream
         raise self._elsewhere(first.result, rest, reading)
 
     def step(self, sublayer: Sublayer, stream: Sum, following: Sequence[Sum], after: Sublayer | None) -> Step:

@@ -25,7 +25,7 @@ class Rotation:
     """Holds how heads are rotated by their positions."""
 
     fields: dict[str, Any]
-    """position_layout, rotary_base, rotary_dim and position_offset"""
+    """layout, base, dim and offset"""
     rotated: np.ndarray
     """The projection's heads [B, N, P, H], rotated by the formula, or by the module if it rounds its angles"""
     residual: float
@@ -66,10 +66,10 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
         error = float(np.sqrt(np.mean((factor * rotated - used) ** 2) / np.mean(used**2)))
         if error <= ROUNDED:
             fields = {
-                "position_layout": layout,
-                "rotary_base": base,
-                "rotary_dim": None if width == used.shape[-1] else width,
-                "position_offset": offset,
+                "layout": layout,
+                "base": base,
+                "dim": None if width == used.shape[-1] else width,
+                "offset": offset,
             }
             return Rotation(fields, rotated if error <= CLOSE else used / factor, error, unrotated)
         nearest = min(nearest, (f"rotary, {layout}, base {base:.6g}", error), key=lambda one: one[1])

@@ -1,4 +1,4 @@
-"""Put sublayers together: stacks, streams and norms, embeddings and the head, as fields of a config and leaves."""
+"""Put sublayers together: stacks, streams and norms, embeddings and the head, as options of a config and leaves."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int |
 
 
 class _Builder:
-    """Collects fields and leaves."""
+    """Collects options and leaves."""
 
     def __init__(self, graph: Graph, sums: Sums, found: Parts, found_norms: dict[Value, Norm]) -> None:
         self.graph, self.sums, self.parts, self.norms = graph, sums, found, found_norms
         self.result = Structure()
         self.embeddings: dict[str, Embedding] = {}
         self.residuals = Residuals(graph, sums, found_norms)
+        self.head_factor = 1.0
+        """Multiplies the stream before the head."""
 
     def ids(self) -> dict[str, np.ndarray]:
         """Returns what the embeddings look up."""
@@ -71,11 +73,11 @@ class _Builder:
         sublayers = [one for one in self.parts.sublayers if one.is_target == (stack == "decoder")]
         layers = self._layers(stack, sublayers)
         readers = self._readers(stack)
-        stream = self.residuals.start(sublayers[0])
+        stream = self.residuals.start(layers[0])
         self.embeddings[stack] = read_embedding(self.graph, self.sums, stream, self.norms, stack, self.result)
         for number, layer in enumerate(layers):
             parallel = self.residuals.are_parallel(layer, stream)
-            self.result.agree("parallel_residual", parallel, layer[0].result)
+            self.result.agree(f"{stack}.residual.parallel", parallel, layer[0].result)
             if parallel:
                 steps = self.residuals.parallel_steps(layer, stream)
                 stream = steps[-1].after
@@ -88,23 +90,23 @@ class _Builder:
             for one, step in zip(layer, steps, strict=True):
                 self._sublayer(stack, one, step, number)
         self._end(stack, stream, readers)
-        self.result.fields[f"num_{stack}_layers"] = len(layers)
+        self.result.fields[f"{stack}.num_layers"] = len(layers)
 
     def _sublayer(self, stack: str, sublayer: Sublayer, step: Step, layer: int) -> None:
-        """Names the leaves of one sublayer, and sets the fields of its norms and residual."""
+        """Names the leaves of one sublayer, and sets the options of its norms and residual."""
         path, where, addition = sublayer.path, step.addition.root, step.addition
         name = path.rpartition("/")[2]
-        self.result.agree(f"{stack}_norm_placement", step.placement, where)
-        self.result.agree(f"{stack}_residual_factor", step.stream_factor, where)
-        self.result.agree(f"{stack}_sublayer_factor", addition.factor, where)
+        self.result.agree(f"{stack}.norm_placement", step.placement, where)
+        self.result.agree(f"{stack}.residual.stream_factor", step.stream_factor, where)
+        self.result.agree(f"{stack}.residual.output_factor", addition.factor, where)
         if step.norm is not None:
             self.result.norm(f"{path}_norm", step.norm, layer)
-        self.result.normed_outputs.setdefault(name, {}).setdefault(addition.norm is not None, where)
+        self.result.agree(f"{stack}.{name}.output_norm", addition.norm is not None, where)
         if addition.norm is not None:
             self.result.norm(f"{path}_output_norm", addition.norm, layer)
         for kind, elements in (("residual", step.stream_scale), ("output", addition.scale)):
             size = 0 if elements is None else len(elements)
-            self.result.scaled.setdefault((kind, name), {}).setdefault(size, where)
+            self.result.scaled.setdefault((stack, kind, name), {}).setdefault(size, where)
             if elements is not None:
                 leaf = "factor" if kind == "output" and len(elements) == 1 else "scale"
                 self.result.leaf(f"{path}_{kind}_scale/{leaf}", elements, layer)
@@ -127,7 +129,6 @@ class _Builder:
         )
         for order in orders:
             if kinds and kinds == order * (len(kinds) // len(order)):
-                self.result.agree("feed_forward", "feed_forward" in order, sublayers[0].result)
                 return [list(sublayers[start : start + len(order)]) for start in range(0, len(kinds), len(order))]
         odd = next(
             (one for number, one in enumerate(sublayers) if one.kind != orders[0][number % len(orders[0])]), None
@@ -165,9 +166,9 @@ class _Builder:
                     raise Unknown(where, what, ("the stream", apart))
                 has_norm = True
                 self.result.norm(f"{stack}/final_norm", norm, None)
-            self.result.fields[f"{stack}_final_norm"] = has_norm
+            self.result.agree(f"{stack}.final_norm", has_norm, next(iter(reading.terms)))
             if stack == "decoder":
-                self.result.fields["head_factor"] = scale
+                self.head_factor = scale
 
     # --- leaves
 
@@ -178,52 +179,50 @@ class _Builder:
             self.result.leaf(f"{path}/bias", linear.bias[channels], layer)
 
     def _feed_forward(self, path: str, one: FeedForward, layer: int) -> None:
-        stack = "decoder" if one.is_target else "encoder"
-        self._linear(f"{path}/hidden", one.hidden, layer, one.hidden_channels, "feed_forward_bias")
+        options = one.options
+        self._linear(f"{path}/hidden", one.hidden, layer, one.hidden_channels, f"{options}.bias")
         if one.gate is not None and one.gate_channels is not None:
-            self._linear(f"{path}/gate", one.gate, layer, one.gate_channels, "feed_forward_bias")
+            self._linear(f"{path}/gate", one.gate, layer, one.gate_channels, f"{options}.bias")
         width = np.arange(one.output.kernel.shape[1])
-        self._linear(f"{path}/output", one.output, layer, width, "feed_forward_output_bias")
-        self.result.agree("feed_forward_gated", one.gate is not None, one.result)
-        self.result.agree(f"{stack}_activation", one.activation, one.result)
+        self._linear(f"{path}/output", one.output, layer, width, f"{options}.output_bias")
+        self.result.agree(f"{options}.gated", one.gate is not None, one.result)
+        self.result.agree(f"{options}.activation", one.activation, one.result)
         if isinstance(one.slope, float):
-            self.result.agree("activation_slope", one.slope, one.result)
+            self.result.agree(f"{options}.slope", one.slope, one.result)
         elif one.slope is not None:
             self.result.leaf(f"{path}/slope", one.slope, layer)
-        self.result.agree("feed_forward_hidden_norm", one.hidden_norm is not None, one.result)
+        self.result.agree(f"{options}.hidden_norm", one.hidden_norm is not None, one.result)
         if one.hidden_norm is not None:
             self.result.norm(f"{path}/hidden_norm", one.hidden_norm, layer)
-        self.result.agree(f"{stack}_d_ff", len(one.hidden_channels), one.result)
+        self.result.agree(f"{options}.width", len(one.hidden_channels), one.result)
         self.result.conclude(f"{path}[{layer}]", one.activation, one.residual, one.runner_up)
 
     def _attention(self, path: str, one: AttentionSublayer, layer: int) -> None:
-        attention, stack = one.attention, "decoder" if one.is_target else "encoder"
+        attention, options = one.attention, one.options
         for name in ("query", "key", "value"):
             projection = getattr(attention, name)
             self.result.leaf(f"{path}/{name}/kernel", projection.kernel, layer)
-            self.result.agree("attention_bias", projection.bias is not None, projection.linears[0].value)
+            self.result.agree(f"{options}.bias", projection.bias is not None, projection.linears[0].value)
             if projection.bias is not None:
                 self.result.leaf(f"{path}/{name}/bias", projection.bias, layer)
         heads, width = attention.query.elements.shape[1::2]
         groups = {attention.key.groups, attention.value.groups}
         if groups not in ({heads}, {attention.key.groups} - {0}):
             raise Unknown(one.result, "heads of keys and values that are shared in another order than by neighbours")
-        self.result.agree(f"{stack}_num_heads", heads, one.result)
-        self.result.agree(f"{stack}_num_kv_heads", attention.key.groups, one.result)
+        self.result.agree(f"{options}.num_heads", heads, one.result)
+        self.result.agree(f"{options}.num_kv_heads", attention.key.groups, one.result)
+        self.result.agree(f"{options}.head_scale", one.head_scale is not None, one.result)
         if one.head_scale is not None:
             self.result.leaf(f"{path}/head_scale/scale", one.head_scale, layer)
-        if one.kind != "cross":
-            self.result.agree("head_scale", one.head_scale is not None, one.result)
-        normed = self.result.normed_contexts.setdefault(path.rpartition("/")[2], {})
-        normed.setdefault(one.context_norm is not None, one.result)
+        self.result.agree(f"{options}.context_norm", one.context_norm is not None, one.result)
         if one.context_norm is not None:
             self.result.norm(f"{path}/context_norm", one.context_norm, layer)
-        self.result.agree(f"{stack}_head_dim", width, one.result)
-        self.result.agree(f"{stack}_value_dim", attention.value.elements.shape[3], one.result)
-        self.result.agree("attention_output", one.output is not None, one.result)
+        self.result.agree(f"{options}.head_dim", width, one.result)
+        self.result.agree(f"{options}.value_dim", attention.value.elements.shape[3], one.result)
+        self.result.agree(f"{options}.output", one.output is not None, one.result)
         if one.output is not None and one.kernel is not None:
             self.result.leaf(f"{path}/output/kernel", one.kernel, layer)
-            self.result.agree("attention_output_bias", one.output.bias is not None, one.result)
+            self.result.agree(f"{options}.output_bias", one.output.bias is not None, one.result)
             if one.output.bias is not None:
                 self.result.leaf(f"{path}/output/bias", one.output.bias, layer)
 
@@ -235,28 +234,29 @@ class _Builder:
             for name, embedding in self.embeddings.items()
             if name == "decoder"
         )
-        self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
-        self.result.places["target_vocab_size"] = head.value
+        self.result.fields |= {f"{stack}.d_model": width for stack in ("encoder", "decoder")}
+        self.result.fields |= {"target.vocab_size": head.kernel.shape[1], "head.tied": tied}
+        self.result.places["target.vocab_size"] = head.value
         if not tied:
             self.result.leaf("head/kernel", head.kernel, None)
-        self._head_factors(head, self.result.fields.pop("head_factor"), self.parts.head_factor)
+        self._head_factors(head, self.head_factor, self.parts.head_factor)
         if head.bias is None:
-            self.result.fields["head_bias"] = "none"
+            self.result.fields["head.bias"] = "none"
             return
         roots = self.graph.recording.roots(head.bias)
         is_parameter = all(root.op == "parameter" for root in roots)
-        self.result.fields["head_bias"] = "parameter" if is_parameter else "buffer"
+        self.result.fields["head.bias"] = "parameter" if is_parameter else "buffer"
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
         self.result.leaf(path, head.bias, None)
 
     def _head_factors(self, head: Linear, before: float, after: float) -> None:
-        """Sets the fields of what multiplies the stream before the head, and the logits after it."""
+        """Sets the factors that multiply the stream before the head, and the logits after it."""
         if head.bias is None:  # they are one
             before, after = before * after, 1.0
-        root = self.result.fields["d_model"] ** -0.5
+        root = head.kernel.shape[0] ** -0.5
         scales = abs(before / root - 1) <= EXACT
         if not scales and abs(before - 1) > EXACT:
             if head.bias is not None:
                 raise Unknown(head.value, f"logits of a stream scaled by {before:.6g}, with a bias that isn't")
             after = before
-        self.result.fields |= {"scale_head": scales, "logits_factor": 1.0 if abs(after - 1) <= EXACT else after}
+        self.result.fields |= {"head.scales_input": scales, "head.factor": 1.0 if abs(after - 1) <= EXACT else after}

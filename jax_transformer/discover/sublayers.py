@@ -40,8 +40,13 @@ class AttentionSublayer:
     @property
     def path(self) -> str:
         """Returns where its leaves are."""
+        return _path_of_leaves(self.options)
+
+    @property
+    def options(self) -> str:
+        """Returns the path of its part in a config."""
         name = "cross_attention" if self.kind == "cross" else "self_attention"
-        return f"{'decoder' if self.is_target else 'encoder'}/layers/{name}"
+        return f"{'decoder' if self.is_target else 'encoder'}.{name}"
 
     @property
     def is_target(self) -> bool:
@@ -78,7 +83,12 @@ class FeedForward:
     @property
     def path(self) -> str:
         """Returns where its leaves are."""
-        return f"{'decoder' if self.is_target else 'encoder'}/layers/feed_forward"
+        return _path_of_leaves(self.options)
+
+    @property
+    def options(self) -> str:
+        """Returns the path of its part in a config."""
+        return f"{'decoder' if self.is_target else 'encoder'}.feed_forward"
 
     @property
     def inputs(self) -> np.ndarray:
@@ -90,6 +100,10 @@ class FeedForward:
 
 
 Sublayer = AttentionSublayer | FeedForward
+
+
+def _path_of_leaves(options: str) -> str:
+    return options.replace(".", "/layers/")
 
 
 @dataclass(frozen=True, eq=False)

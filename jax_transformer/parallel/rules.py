@@ -15,6 +15,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import named_values
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.sharding import FEATURES, WIDTH
 from jax_transformer.parallel.mesh import AnyMesh
@@ -132,16 +133,12 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: AnyMesh) -> Any:
 def check_divides(config: TransformerConfig, mesh: AnyMesh) -> None:
     """Raises ConfigError unless the mesh divides the model's heads (of keys and values too), feed-forward units and
     features."""
-    sizes = [("d_model", FEATURES, config.d_model)]
-    for name in ("num_heads", "num_kv_heads", "d_ff"):
-        for field in (name, f"decoder_{name}"):
-            size = getattr(config, field)
-            if size is not None:
-                sizes.append((field, WIDTH, size))
+    divided = {"d_model": FEATURES, "num_heads": WIDTH, "num_kv_heads": WIDTH, "d_ff": WIDTH}
     problems = [
-        f"parallel.{axis}: expected a divisor of model.{name}={size}; received {mesh.shape[axis]}"
-        for name, axis, size in sizes
-        if size % mesh.shape[axis]
+        f"parallel.{axis}: expected a divisor of model.{label}={size}; received {mesh.shape[axis]}"
+        for name, axis in divided.items()
+        for label, size in named_values(config, name)
+        if size is not None and size % mesh.shape[axis]
     ]
     if problems:
         raise ConfigError("; ".join(problems))

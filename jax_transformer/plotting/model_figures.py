@@ -22,7 +22,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Stack as StackConfig
+from jax_transformer.config.positions import Learned, Table
+from jax_transformer.config.specs import Stack
 from jax_transformer.model.masks import Mask, causal_mask, decoder_padding_id, make_masks, padding_mask
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plotting.style import DASHES, ink, is_dark
@@ -63,28 +64,27 @@ def positions(
       >>> figure.axes[0].get_title()
       'The table: rows 0 to 3 of 512'
     """
-    whole = _position_table(config, params, stack)
+    own = _table(config, stack)
+    whole = _rows(config, params, stack, own)
     table = whole[:rows]
-    eighth = config.d_model // 8
-    columns = columns or sorted({eighth, min(eighth + 1, config.d_model - 1), 2 * eighth, 3 * eighth})
-    wrong = [column for column in columns if not 0 <= column < config.d_model]
+    width = whole.shape[1]
+    eighth = width // 8
+    columns = columns or sorted({eighth, min(eighth + 1, width - 1), 2 * eighth, 3 * eighth})
+    wrong = [column for column in columns if not 0 <= column < width]
     if wrong:
-        raise ValueError(
-            f"expected columns from 0 to {config.d_model - 1} (d_model={config.d_model}); received {wrong[0]}"
-        )
+        raise ValueError(f"expected columns from 0 to {width - 1} (d_model={width}); received {wrong[0]}")
     indices = {
         "column": "position of the token",
         "batch_row": "row of the sentence in its batch",
         "non_pad_count": "number of real tokens so far",
     }
-    numbered = indices[config.position_index] + (f", plus {config.position_offset}" if config.position_offset else "")
+    numbered = indices[own.index] + (f", plus {own.offset}" if own.offset else "")
 
     figure = Figure(figsize=(12, 9.2), layout="constrained")
     grid = figure.subplot_mosaic(
         [["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1)
     )
-    sinusoids = f"sinusoids, {config.position_layout}, {config.position_frequency}"
-    kind = "learned" if getattr(config, stack).position_kind == "learned" else sinusoids
+    kind = "learned" if isinstance(own, Learned) else f"sinusoids, {own.layout}, {own.frequency}"
     figure.suptitle(f"Position table of the {stack} ({kind})")
 
     limit = float(np.abs(table).max()) or 1.0
@@ -107,25 +107,32 @@ def positions(
     return figure
 
 
-def _position_table(
-    config: TransformerConfig, params: Mapping[str, Any] | None, stack: Literal["encoder", "decoder"]
+def _table(config: TransformerConfig, name: Literal["encoder", "decoder"]) -> Table:
+    """Returns the positions of a stack. Raises ValueError if they aren't a table."""
+    stack: Stack = getattr(config, name)
+    if not isinstance(stack.positions, Table):
+        raise ValueError(
+            f"expected position_kind sinusoidal or learned; received {stack.position_kind!r}, which has no table to "
+            "draw"
+        )
+    return stack.positions
+
+
+def _rows(
+    config: TransformerConfig, params: Mapping[str, Any] | None, name: Literal["encoder", "decoder"], positions: Table
 ) -> np.ndarray:
     """Returns the table [rows, D] that the stack reads."""
-    own: StackConfig = getattr(config, stack)
-    if not own.has_table:
-        raise ValueError(
-            f"expected position_kind sinusoidal or learned; received {own.position_kind!r}, which has no table to draw"
-        )
+    is_learned = isinstance(positions, Learned)
     if params is not None:
-        learned = own.position_kind == "learned"
-        leaf = params[stack]["positions"]["embedding"] if learned else params["constants"][f"{stack}_positions"]
+        leaf = params[name]["positions"]["embedding"] if is_learned else params["constants"][f"{name}_positions"]
         return np.asarray(leaf).astype(np.float64)
-    if own.position_kind == "learned":
+    if is_learned:
         raise ValueError(
             "learned positions are part of a model's weights: expected a model directory, or a run directory with one "
             "in it"
         )
-    return sinusoid_table(own)
+    stack: Stack = getattr(config, name)
+    return sinusoid_table(stack)
 
 
 def _integer_ticks(axes: Axes) -> None:
@@ -163,8 +170,8 @@ def masks(
       >>> figure.axes[0].get_title()
       'Target padding mask'
     """
-    source = _Side.of("source", source_ids, source_tokens, config.source_pad_id)
-    target = _Side.of("target", decoder_input_ids, target_tokens, config.target_pad_id)
+    source = _Side.of("source", source_ids, source_tokens, config.source.pad_id)
+    target = _Side.of("target", decoder_input_ids, target_tokens, config.target.pad_id)
     made = make_masks(config, source.ids, target.ids)
     is_real = target.ids != decoder_padding_id(config)
     covers = {
@@ -173,18 +180,19 @@ def masks(
         "both": "pads hidden both ways",
         "none": "hides no pads",
     }
-    causal = "hides later positions" if config.decoder_causal else "not causal: hides nothing"
+    encoder, decoder, cross = config.attentions
+    causal = "hides later positions" if decoder.causal else "not causal: hides nothing"
     panels = {
         "padding": (
-            padding_mask(is_real, is_real, config.decoder_padding),
+            padding_mask(is_real, is_real, decoder.padding),
             target,
             target,
-            covers[config.decoder_padding],
+            covers[decoder.padding],
         ),
-        "causal": (causal_mask(len(target.tokens)) if config.decoder_causal else None, target, target, causal),
+        "causal": (causal_mask(len(target.tokens)) if decoder.causal else None, target, target, causal),
         "decoder_self": (made.decoder_self, target, target, "hides what either mask hides"),
-        "encoder_self": (made.encoder_self, source, source, covers[config.encoder_padding]),
-        "cross": (made.cross, target, source, covers[config.cross_padding]),
+        "encoder_self": (made.encoder_self, source, source, covers[encoder.padding]),
+        "cross": (made.cross, target, source, covers[cross.padding]),
     }
     titles = {
         "padding": "Target padding mask", "causal": "Causal mask", "decoder_self": "Decoder self-attention: both",

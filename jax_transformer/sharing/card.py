@@ -148,7 +148,7 @@ def _training(facts: Facts) -> Iterator[str]:
         rows += [("`train.lora.use_rslora`", True)] if train.lora.use_rslora else []
         rows += [("`train.lora.targets`", ", ".join(train.lora.targets))]
     rows += [("`data.tokenizer`", data.tokenizer), ("`data.batch_tokens`", data.batch_tokens)]
-    rows += [("precision", facts.run.model.compute_dtype or "float32")]
+    rows += [("precision", facts.run.model.compute.dtype or "float32")]
     rows += [("checkpoints", ", ".join(map(str, training.get("checkpoints", []))))]
     rows += [
         (name, facts.environment[name]) for name in ("device", "jax", "flax", "optax") if name in facts.environment

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from jax.sharding import Mesh
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.sizes import least_parameters
 from jax_transformer.config.validation import ConfigError
@@ -42,11 +43,12 @@ def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
     """
     train, wide = config.train, 2 if config.init_from else 4  # an initial model may have values of 16 bits
     values = least_parameters(model)
-    tables = sum(stack.max_length for stack in (model.encoder, model.decoder) if stack.position_kind == "sinusoidal")
-    trained = 0 if train.freeze or train.lora.rank else values - tables * model.d_model
+    stacks = (model.encoder, model.decoder)
+    tables = sum(stack.max_length * stack.d_model for stack in stacks if isinstance(stack.positions, Sinusoidal))
+    trained = 0 if train.freeze or train.lora.rank else values - tables
     state = wide * (values + trained * (SLOTS[train.optimizer] + bool(train.ema_decay)))
     positions = config.data.batch_tokens // 4 // max(config.parallel.virtual_shards, 1)  # rows are rounded down twice
-    return LeastMemory(state, 2 * positions * model.d_model)  # at least 16 bits each
+    return LeastMemory(state, 2 * positions * model.decoder.d_model)  # at least 16 bits each
 
 
 def memory_problem(config: RunConfig, model: TransformerConfig, mesh: Mesh) -> str:

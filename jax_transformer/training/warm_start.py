@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.described import differences
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import OF_INITIAL_MODEL, PRESETS
 from jax_transformer.config.run import RunConfig, TrainConfig
-from jax_transformer.config.short_names import option_names
+from jax_transformer.config.short_names import holders, option_at, short_names, with_values
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
@@ -37,9 +38,9 @@ MAY_DIFFER = {
     "remat",
     "trains_pad_embedding",
 }
-"""Fields that may differ between the model and the run: none changes the function computed without dropout."""
+"""Options that may differ between the model and the run: none changes the function computed without dropout."""
 OF_RUN = {"initializer", "compute_dtype", "attention_path", "layer_loop", "remat"}
-"""Those of them that say how a run computes."""
+"""The subset that affects execution only."""
 
 PROBES = 100
 """Number of validation sentences for comparing tokenizers."""
@@ -198,18 +199,34 @@ def _are_same(first: Adapters, second: Adapters | None) -> bool:
 
 
 def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:
-    """Returns the initial model's config where the run's is a preset's but for fields that may differ."""
-    chosen = {name: getattr(ours, name) for name in MAY_DIFFER}
+    """Returns the initial model's config where the run's is a preset's but for options that may differ."""
     for preset in (preset().model for preset in PRESETS.values()):
         if _is_variant_of(ours, preset):
-            kept = {name: value for name, value in chosen.items() if name in OF_RUN or value != getattr(preset, name)}
-            return dataclasses.replace(theirs, **kept)
+            usual = _options(preset)
+            chosen = {at: value for at, value in _options(ours).items() if at[0] in OF_RUN or value != usual[at]}
+            return _with_options(theirs, chosen)
     return ours
 
 
 def _is_variant_of(ours: TransformerConfig, preset: TransformerConfig) -> bool:
-    """Returns whether a config is a preset's but for fields that may differ."""
-    return dataclasses.replace(preset, **{name: getattr(ours, name) for name in MAY_DIFFER}) == ours
+    """Returns whether a config is a preset's but for options that may differ."""
+    return _with_options(preset, _options(ours)) == ours
+
+
+def _options(config: TransformerConfig) -> dict[tuple[str, str], Any]:
+    """Returns the options that may differ, each in all its places: (short name, path) → value."""
+    found: dict[tuple[str, str], Any] = {("initializer", "initializer"): config.initializer}
+    for name in MAY_DIFFER & short_names().keys():
+        at = option_at(name)
+        assert at is not None
+        found |= {(name, f"{place}.{at.field}"): getattr(part, at.field) for place, part in holders(config, at)}
+    return found
+
+
+def _with_options(config: TransformerConfig, options: Mapping[tuple[str, str], Any]) -> TransformerConfig:
+    """Returns the config with other values at these paths."""
+    changed: TransformerConfig = with_values(config, {path: value for (_, path), value in options.items()})
+    return changed
 
 
 def load_initial_params(
@@ -223,10 +240,10 @@ def load_initial_params(
       ModelError: see `load_model`.
     """
     model = load_model(path)
+    as_theirs = _with_options(config, _options(model.config))
     problems = [
-        f"model.{name}: the run has {getattr(config, name)!r}, {path} has {getattr(model.config, name)!r}"
-        for name in option_names()
-        if name not in MAY_DIFFER and getattr(config, name) != getattr(model.config, name)
+        f"model.{name}: the run has {ours!r}, {path} has {theirs!r}"
+        for name, (ours, theirs) in differences(as_theirs, model.config).items()
     ]
     for side in TOKENIZERS:
         theirs, ours = getattr(model, side), getattr(corpus, side)

@@ -17,7 +17,9 @@ from jax_transformer.compiling.report import CompileReport, largest_batch
 from jax_transformer.compiling.targets import CompileError, DoesNotFit, Target
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import RelativeVectors
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.specs import Attention, FeedForward
 from jax_transformer.parallel.mesh import make_mesh
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -51,6 +53,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative vectors of keys": {"position_kind": "relative_vectors", "relative_value_vectors": False},
     "narrow heads": {"head_dim": 8, "value_dim": 12},
     "shared keys and values": {"num_kv_heads": 2, "decoder_num_kv_heads": 1},
+    "stacks that differ": {
+        "encoder": dataclasses.replace(
+            SMALL.encoder, feed_forward=FeedForward(width=96, gated=True), positions=RelativeVectors(), norm=None
+        ),
+        "decoder": dataclasses.replace(
+            SMALL.decoder,
+            self_attention=Attention(num_heads=2, num_kv_heads=1, causal=True),
+            cross_attention=Attention(num_heads=8, head_dim=16, value_dim=12),
+            feed_forward=None,
+        ),
+    },
 }
 
 

@@ -50,8 +50,8 @@ def test_vectors_by_distance_are_found(options: dict[str, Any], tmp_path: Path) 
 
 def test_vectors_by_distance_are_concluded_with_what_came_second() -> None:
     lines = discover(clipped(shared=True, values=True)).conclusion_lines(every_layer=False)
-    start = "encoder_self attention by distance (×2): relative_vectors, relative_value_vectors True, "
-    assert any(line.startswith(f"{start}relative_max_distance 3 (") and "next no vectors: " in line for line in lines)
+    start = "encoder_self attention by distance (×2): relative_vectors, values True, "
+    assert any(line.startswith(f"{start}max_distance 3 (") and "next no vectors: " in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,6 @@ def test_norms_of_queries_and_keys_are_found(tmp_path: Path) -> None:
 def test_norms_of_queries_alone_or_unlike_the_others_are_refused_by_name() -> None:
     with pytest.raises(DiscoverError, match="a norm of each query alone, not of queries and keys: "):
         discover(NormedHeads(("q_norm",)).eval())
-    with pytest.raises(DiscoverError, match=r"norm_eps 0\.01 here and 1e-06 at programs\.py:\d+ in module\S*: "):
+    unlike = r"encoder\.norm\.eps 0\.01 here and 1e-06 at programs\.py:\d+ in module\S*: "
+    with pytest.raises(DiscoverError, match=unlike):
         discover(NormedHeads(eps=0.01).eval())

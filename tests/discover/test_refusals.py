@@ -122,9 +122,9 @@ class Unlike(programs.Functional):
     [
         ("two tables", r"positions computed from trained parameters: add\[13, 24\] at "),
         ("by content", r"nor the count of real tokens \(nearest: by column, residual 1\.\de\+00\): index\[.* at "),
-        ("epsilon", r"norm_eps 1e-05 here and 1e-06 at programs\.py:\d+ in module: mul\[3, 13, 24\] at "),
+        ("epsilon", r"encoder\.norm\.eps 1e-05 here and 1e-06 at programs\.py:\d+ in module: mul\[3, 13, 24\] at "),
         ("twice", r"encoder layers that aren't of encoder_self, feed_forward each \(.*\): bmm\[.*\] at "),
-        ("normed", r"norms of the outputs of self_attention in some layers; a config has them at .*: add\[.*\] at "),
+        ("normed", r"encoder\.self_attention\.output_norm True here and False at .*: add\[.*\] at "),
         ("shift", r"no embedding of target_ids, but of other ids, where the decoder begins: .*\[.*\] at "),
     ],
 )

@@ -18,6 +18,8 @@ import pytest
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
+from jax_transformer.config.specs import Attention, RmsNorm
 from jax_transformer.model import functional
 from jax_transformer.model.masks import Masks, make_masks
 
@@ -309,7 +311,24 @@ def test_decoding_with_a_cache_equals_teacher_forcing(
     config: TransformerConfig, ids: Any, random_params: Any, name: str
 ) -> None:
     """Under the masks of decoding, with pads emitted in between, and a cache longer than what is decoded."""
-    config = dataclasses.replace(config, **CACHED[name])
+    check_cache(dataclasses.replace(config, **CACHED[name]), ids, random_params)
+
+
+@pytest.mark.parametrize("dim", [None, 2])
+def test_a_cache_is_exact_where_the_decoders_attentions_differ(
+    config: TransformerConfig, ids: Any, random_params: Any, dim: int | None
+) -> None:
+    own = Attention(num_heads=2, num_kv_heads=1, head_dim=6, value_dim=3, causal=True, output_norm=True)
+    cross = Attention(num_heads=4, head_dim=6 if dim is None else 4, value_dim=5, bias=False, query_key_norm=True)
+    positions = Rotary(dim=dim, cross_attention=True)
+    decoder = dataclasses.replace(
+        config.decoder, self_attention=own, cross_attention=cross, positions=positions, norm=RmsNorm(eps=0.1)
+    )
+    check_cache(dataclasses.replace(config, decoder=decoder), ids, random_params)
+
+
+def check_cache(config: TransformerConfig, ids: Any, random_params: Any) -> None:
+    """Compares decoding token by token with decoding all at once."""
     assert config.cache_is_exact
     params, target = random_params(config), ids.target.copy()
     target[1, :2] = 4  # what a sentence that begins with padding does has a test of its own

@@ -16,6 +16,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import AXES, ParallelConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.specs import DECODER, Attention
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
@@ -146,6 +147,12 @@ def test_sizes_that_the_mesh_does_not_divide_are_refused(
     with pytest.raises(ConfigError, match=message):
         check_divides(config, mesh_of(**sizes))  # type: ignore[arg-type]
     check_divides(config, mesh_of(data=4))  # type: ignore[arg-type]
+
+
+def test_heads_of_cross_attention_alone_are_named_by_their_path() -> None:
+    decoder = dataclasses.replace(DECODER, cross_attention=Attention(num_heads=2))
+    with pytest.raises(ConfigError, match=r"divisor of model\.decoder\.cross_attention\.num_heads=2; received 4"):
+        check_divides(TransformerConfig(decoder=decoder), mesh_of(tensor=4))
 
 
 @pytest.mark.parametrize(

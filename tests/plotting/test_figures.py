@@ -41,7 +41,7 @@ SOURCE, TARGET = [4, 0, 5, 6, 0], [2, 4, 0, 5, 1, 0]
 def test_positions_are_the_models_table(changes: dict[str, Any], rows: int) -> None:
     config = dataclasses.replace(SMALL, **changes)
     figure = plots.positions(config, stack="decoder", rows=rows, columns=(3, 6))
-    table = sinusoid_table(config, config.decoder)[:rows]
+    table = sinusoid_table(config.decoder)[:rows]
     assert np.array_equal(image(figure, "The table"), table)
     assert np.array_equal(image(figure, "Similarity"), table @ table.T)
     for line, column in zip(panel(figure, "Some").lines, (3, 6), strict=True):
