@@ -144,7 +144,9 @@ def make_case(name: str) -> Case:
     leaves = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     for stack in ("encoder", "decoder"):
         if f"constants/{stack}_positions" in leaves:
-            leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(config, config.max_length)
+            leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(
+                getattr(config, stack).positions, config.d_model, config.max_length
+            )
     source, target = (
         rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS.get(name, (7, 5)), strict=True)
     )
