@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jax_transformer.config.short_names import ShortNames, read, short_names
+from jax_transformer.config.positions import RelativeBias, RelativeVectors, Rotary, Sinusoidal
+from jax_transformer.config.short_names import STACKS, ShortNames, holders, is_of_decoder, option_at, said
 from jax_transformer.config.sizes import size_problems
-from jax_transformer.config.validation import ConfigError
+from jax_transformer.config.specs import Attention, FeedForward, Stack
 
 NOT_COMPUTED = {
     "feed_forward_layers": "a feed-forward has two linear maps, or none with feed_forward: false",
@@ -18,13 +19,13 @@ NOT_COMPUTED = {
 
 def model_problems(config: ShortNames) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
-    return (
+    problems = (
         _wrong_parts(config)
-        or _several_values(config)
         or _out_of_range(config)
         or size_problems(config)  # contradictions divide by the sizes
         or _contradictions(config)
     )
+    return list(dict.fromkeys(problems))  # one of each, where an option of several parts is wrong in all
 
 
 def _wrong_parts(config: ShortNames) -> list[str]:
@@ -41,205 +42,245 @@ def _wrong_parts(config: ShortNames) -> list[str]:
     return problems
 
 
-def _several_values(config: ShortNames) -> list[str]:
-    """Returns a message for every option that has to have one value in all places of its short name, and has
-    several."""
-    problems = []
-    for name in short_names():
-        try:
-            read(config, name)
-        except ConfigError as error:
-            problems.append(str(error))
-    return problems
+Check = Callable[[bool, str, str, str], None]
+"""(holds, path of a part, option, allowed values): notes a problem of that option unless it holds."""
 
 
-def _checker(config: ShortNames) -> tuple[list[str], Callable[[bool, str, str], None]]:
-    """Returns a list of problems and the function that adds to it: check(holds, field, allowed values)."""
+def _checker(config: ShortNames) -> tuple[list[str], Check]:
+    """Returns a list of problems, and the function that adds to it."""
     problems: list[str] = []
 
-    def check(holds: bool, field: str, allowed: str) -> None:
+    def check(holds: bool, place: str, field: str, allowed: str) -> None:
         if not holds:
-            problems.append(f"{field} must be {allowed}; received {getattr(config, field)!r}")
+            name, value = said(config, place, field)
+            takes_null = is_of_decoder(name) and f"{allowed}, or null" in RANGES
+            allowed = f"{allowed}, or null" if takes_null else allowed
+            problems.append(f"{name} must be {allowed}; received {value!r}")
 
     return problems, check
 
 
+def _paths(stack: Stack, name: str) -> list[tuple[str, Attention]]:
+    """Returns the paths of a stack's attentions, and the attentions."""
+    both = (("self_attention", stack.self_attention), ("cross_attention", stack.cross_attention))
+    return [(f"{name}.{path}", attention) for path, attention in both if attention is not None]
+
+
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "at least 1": (
+        lambda value: value >= 1,
+        "d_model num_heads d_ff num_encoder_layers num_decoder_layers max_length relative_buckets "
+        "relative_max_distance",
+    ),
+    "at least 1, or null": (lambda value: value >= 1, "num_kv_heads head_dim value_dim rotary_dim"),
+    "at least 0": (
+        lambda value: value >= 0,
+        "source_vocab_size target_vocab_size source_pad_id target_pad_id position_offset",
+    ),
+    "at least 0, or null": (lambda value: value >= 0, "decoder_padding_id"),
+    "in [0, 1)": (
+        lambda value: 0.0 <= value < 1.0,
+        "dropout_rate embedding_dropout_rate attention_dropout_rate feed_forward_dropout_rate output_dropout_rate",
+    ),
+    "at least 0, and finite": (lambda value: 0.0 <= value < math.inf, "norm_eps"),
+    "above 0, and finite": (lambda value: 0.0 < value < math.inf, "rotary_base"),
+    "finite": (
+        math.isfinite,
+        "activation_slope norm_scale_offset residual_factor sublayer_factor position_factor relative_bias_factor "
+        "logits_factor",
+    ),
+    "finite, or null": (math.isfinite, "attention_scale masked_value sublayer_scale_init"),
+}
+"""What values are allowed → whether a value is, and the options. null is allowed where the option's type allows it."""
+
+
 def _out_of_range(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
-    layers = ("num_encoder_layers", "num_decoder_layers")
-    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets", "relative_max_distance"):
-        check(getattr(config, field) >= 1, field, "at least 1")
-    of_heads = ("num_kv_heads", "head_dim", "value_dim")
-    of_decoder = ("decoder_num_heads", *(f"decoder_{name}" for name in (*of_heads, "d_ff", "max_length")))
-    for field in (*of_heads, "rotary_dim", *of_decoder):
-        value = getattr(config, field)
-        check(value is None or value >= 1, field, "at least 1, or null")
-    for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
-        check(getattr(config, field) >= 0, field, "at least 0")
-    for field in (name for name in short_names() if name.endswith("dropout_rate")):
-        rate = getattr(config, field)
-        check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
-    check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
-    check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
-    factors = ("residual_factor", "sublayer_factor", "position_factor", "relative_bias_factor", "logits_factor")
-    for field in ("activation_slope", "norm_scale_offset", *factors):
-        check(math.isfinite(getattr(config, field)), field, "finite")
-    optional = (
-        "embedding_factor",
-        "decoder_embedding_factor",
-        "decoder_residual_factor",
-        "decoder_sublayer_factor",
-        "decoder_relative_bias_factor",
-        "sublayer_scale_init",
-    )
-    for field in ("attention_scale", "masked_value", *optional):
-        value = getattr(config, field)
-        check(value is None or math.isfinite(value), field, "finite, or null")
-    pad_id = config.decoder_padding_id
-    check(pad_id is None or pad_id >= 0, "decoder_padding_id", "at least 0, or null")
+    for allowed, (holds, names) in RANGES.items():
+        for name in names.split():
+            at = option_at(name)
+            assert at is not None
+            for place, part in holders(config, at):
+                value = getattr(part, at.field)
+                check(value is None or holds(value), place, at.field, allowed)
+    for name, field in (("encoder", "embedding_factor"), ("decoder", "decoder_embedding_factor")):
+        scale = getattr(config, name).embedding_scale
+        if not isinstance(scale, str) and not math.isfinite(scale):
+            problems.append(f"{field} must be finite, or null; received {scale!r}")
     return problems
 
 
 def _contradictions(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
-    divides = f"a divisor of d_model={config.d_model} unless head_dim is set"
-    if config.head_dim is None:
-        check(config.d_model % config.num_heads == 0, "num_heads", divides)
-        if config.decoder_num_heads is not None and config.decoder_head_dim is None:
-            check(config.d_model % config.decoder_num_heads == 0, "decoder_num_heads", divides)
-    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        if stack.num_heads % stack.num_kv_heads:
-            own = name == "decoder" and config.decoder_num_kv_heads is not None
-            needed = f"a divisor of the {name}'s num_heads={stack.num_heads}"
-            check(False, "decoder_num_kv_heads" if own else "num_kv_heads", needed)
-    if config.source_vocab_size and config.target_vocab_size:
+    check(config.decoder.d_model == config.encoder.d_model, "decoder", "d_model", "the encoder's d_model")
+    if config.source.vocab_size and config.target.vocab_size:
         for side in ("source", "target"):
-            size = getattr(config, f"{side}_vocab_size")
-            check(getattr(config, f"{side}_pad_id") < size, f"{side}_pad_id", f"below {side}_vocab_size={size}")
-        if config.share_embeddings and config.source_vocab_size != config.target_vocab_size:
+            tokens = getattr(config, side)
+            allowed = f"below {side}_vocab_size={tokens.vocab_size}"
+            check(tokens.pad_id < tokens.vocab_size, side, "pad_id", allowed)
+        if config.share_embeddings and config.source.vocab_size != config.target.vocab_size:
             problems.append(
                 "share_embeddings needs source_vocab_size equal to target_vocab_size; "
-                f"received {config.source_vocab_size} and {config.target_vocab_size}"
+                f"received {config.source.vocab_size} and {config.target.vocab_size}"
             )
-    if "sinusoidal" in _position_kinds(config):
-        check(config.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
-    for stack in (config.encoder, config.decoder):
-        width = stack.num_heads * stack.value_dim
-        if not config.attention_output and width != config.d_model:
-            needed = f"num_heads * value_dim equal to d_model={config.d_model}"
-            problems.append(f"attention_output=False needs {needed}; received {width}")
-    return [*problems, *_contradictory_kinds(config)]
+    if config.share_embeddings and config.source.trains_pad != config.target.trains_pad:
+        problems.append(
+            "share_embeddings needs source.trains_pad equal to target.trains_pad; "
+            f"received {config.source.trains_pad} and {config.target.trains_pad}"
+        )
+    for name in STACKS:
+        stack: Stack = getattr(config, name)
+        problems += _contradictory_sizes(config, name, stack)
+        problems += _contradictory_norms(config, name, stack)
+        problems += _contradictory_residuals(config, name, stack)
+        problems += _contradictory_positions(config, name, stack)
+    problems += _odd_rotations(config)
+    slopes = [stack.feed_forward for stack in (config.encoder, config.decoder) if stack.feed_forward is not None]
+    if "leaky_relu" not in [part.activation for part in slopes]:
+        for name in STACKS:
+            part = getattr(config, name).feed_forward
+            place = f"{name}.feed_forward"
+            check(part is None or part.slope == 0.01, place, "slope", "0.01 unless activation='leaky_relu'")
+    return problems
 
 
-def _contradictory_kinds(config: ShortNames) -> list[str]:
+def _contradictory_sizes(config: ShortNames, name: str, stack: Stack) -> list[str]:
     problems, check = _checker(config)
-    if config.norm_kind == "rms_norm":
-        check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
-    if config.norm_kind == "none":
-        for field in ("output_norm", "context_norm"):
-            check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
-        for field in ("final_norm", "decoder_final_norm", "feed_forward_hidden_norm", "query_key_norm"):
-            check(not getattr(config, field), field, "false with norm_kind='none'")
-        for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
-            check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
-    has_norms = config.norm_kind != "none"
-    if not (has_norms and config.norm_scale):
-        check(config.norm_scale_offset == 0.0, "norm_scale_offset", "0.0 without norms that have scales")
-    if config.parallel_residual:
-        check(config.learned_residual_scale == "none", "learned_residual_scale", "'none' with parallel_residual=True")
-        for field in ("norm_placement", "decoder_norm_placement"):
-            is_post = has_norms and getattr(config, field) == "post"
-            check(not is_post, field, "'pre' or 'none' with parallel_residual=True")
-    if config.share_norms:
-        check(has_norms, "norm_kind", "'layer_norm' or 'rms_norm' with share_norms=True")
-        for field in ("norm_placement", "decoder_norm_placement"):
-            check(getattr(config, field) != "none", field, "'pre' or 'post' with share_norms=True")
-    if config.learned_sublayer_scale == "none":
-        check(config.sublayer_scale_init is None, "sublayer_scale_init", "null with learned_sublayer_scale='none'")
-    if config.learned_residual_scale == "feed_forward":
-        check(config.feed_forward, "feed_forward", "true with learned_residual_scale='feed_forward'")
-    if "leaky_relu" not in (config.encoder.activation, config.decoder.activation):
-        check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
-    for name, width in _normed_widths(config).items():
-        check(width > 1 or not config.norm_unbiased, "norm_unbiased", f"false with {name}=1")
-    if config.attention_path in ("xla", "cudnn"):
-        own_rate = config.attention_dropout_rate
-        rate = own_rate if own_rate is not None else config.dropout_rate
-        if rate:
+    divides = f"a divisor of d_model={stack.d_model} unless head_dim is set"
+    for place, attention in _paths(stack, name):
+        if attention.head_dim is None and stack.d_model % attention.num_heads:
+            check(False, place, "num_heads", divides)
+        shape = attention.shape(stack.d_model)
+        divisor = f"a divisor of the {name}'s num_heads={shape.num_heads}"
+        check(shape.num_heads % shape.num_kv_heads == 0, place, "num_kv_heads", divisor)
+        width = shape.num_heads * shape.value_dim
+        if not attention.output and width != stack.d_model:
+            needed = f"num_heads * value_dim equal to d_model={stack.d_model}"
+            problems.append(f"{said(config, place, 'output')[0]}=False needs {needed}; received {width}")
+    if isinstance(stack.positions, Sinusoidal):
+        check(stack.d_model % 2 == 0, name, "d_model", "even with position_kind='sinusoidal'")
+    path = config.compute.attention
+    if path in ("xla", "cudnn") and (rate := stack.dropout.at("attention")):
+        problems.append(
+            f"attention_path={path!r} has no dropout on attention weights: set attention_dropout_rate=0 or "
+            f"attention_path='auto'; received a rate of {rate}"
+        )
+    return problems
+
+
+def _contradictory_norms(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    attentions = _paths(stack, name)
+    sublayers: list[tuple[str, Attention | FeedForward]] = [*attentions]
+    if stack.feed_forward is not None:
+        sublayers.append((f"{name}.feed_forward", stack.feed_forward))
+    if stack.norm is None:
+        norms = "norm_kind='none'" if config.encoder.norm is config.decoder.norm else f"{name}.norm=null"
+        for place, part in sublayers:
+            check(not part.output_norm, place, "output_norm", f"{_off(config, place, 'output_norm')} with {norms}")
+        for place, attention in attentions:
+            off = _off(config, place, "context_norm")
+            check(not attention.context_norm, place, "context_norm", f"{off} with {norms}")
+            check(not attention.query_key_norm, place, "query_key_norm", f"false with {norms}")
+        if stack.feed_forward is not None:
+            check(not stack.feed_forward.hidden_norm, f"{name}.feed_forward", "hidden_norm", f"false with {norms}")
+        check(not stack.final_norm, name, "final_norm", f"false with {norms}")
+        check(stack.embedding_norm == "none", name, "embedding_norm", f"'none' with {norms}")
+        if stack.share_norms:
             problems.append(
-                f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
-                f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
+                f"{'norm_kind' if 'kind' in norms else f'{name}.norm'} must be 'layer_norm' or 'rms_norm' with "
+                "share_norms=True; received 'none'"
             )
-    return [*problems, *_contradictory_positions(config)]
+        return problems
+    offset = "0.0 without norms that have scales"
+    check(stack.norm.scale or stack.norm.scale_offset == 0.0, f"{name}.norm", "scale_offset", offset)
+    for width, size in _normed_widths(stack, name).items():
+        check(size > 1 or not stack.norm.unbiased, f"{name}.norm", "unbiased", f"false with {width}=1")
+    if stack.share_norms:
+        check(stack.norm_placement != "none", name, "norm_placement", "'pre' or 'post' with share_norms=True")
+    if stack.residual.parallel:
+        parallel = "'pre' or 'none' with parallel_residual=True"
+        check(stack.norm_placement != "post", name, "norm_placement", parallel)
+    return problems
 
 
-def _normed_widths(config: ShortNames) -> dict[str, int]:
-    """Returns the sizes of the axes that the config norms, by what a message calls them."""
-    widths = {"d_model": config.d_model}
-    if config.query_key_norm:
-        widths |= {"the encoder's head_dim": config.encoder.head_dim, "the decoder's head_dim": config.decoder.head_dim}
-    if config.context_norm != "none":
-        stacks = (("encoder", config.encoder), ("decoder", config.decoder))
-        widths |= {f"the {name}'s num_heads * value_dim": stack.num_heads * stack.value_dim for name, stack in stacks}
-    if config.feed_forward_hidden_norm:
-        widths |= {"the encoder's d_ff": config.encoder.d_ff, "the decoder's d_ff": config.decoder.d_ff}
+def _off(config: ShortNames, place: str, field: str) -> str:
+    """Returns what a message calls the value of an option of norms that is off."""
+    return "'none'" if said(config, place, field)[0] == field else "false"
+
+
+def _normed_widths(stack: Stack, name: str) -> dict[str, int]:
+    """Returns the sizes of the axes that a stack norms, by what a message calls them."""
+    widths = {"d_model": stack.d_model}
+    for _, attention in _paths(stack, name):
+        shape = attention.shape(stack.d_model)
+        if attention.query_key_norm:
+            widths[f"the {name}'s head_dim"] = shape.head_dim
+        if attention.context_norm:
+            widths[f"the {name}'s num_heads * value_dim"] = shape.num_heads * shape.value_dim
+    if stack.feed_forward is not None and stack.feed_forward.hidden_norm:
+        widths[f"the {name}'s d_ff"] = stack.feed_forward.width
     return widths
 
 
-def _position_kinds(config: ShortNames) -> set[str]:
-    """Returns the kinds of positions that the stacks have."""
-    return {config.encoder.position_kind, config.decoder.position_kind}
-
-
-def _contradictory_positions(config: ShortNames) -> list[str]:
+def _contradictory_residuals(config: ShortNames, name: str, stack: Stack) -> list[str]:
     problems, check = _checker(config)
-    kinds = _position_kinds(config)
-    if not kinds & {"sinusoidal", "learned"}:
-        table = "with position_kind='sinusoidal' or 'learned'"
-        check(config.position_factor == 1.0, "position_factor", f"1.0, or be used {table}")
-        check(not config.learned_position_scale, "learned_position_scale", f"false, or be used {table}")
-    if "rotary" in kinds:
-        check(config.position_index != "batch_row", "position_index", "column or non_pad_count with rotary positions")
-        if "sinusoidal" not in kinds:
-            check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")
-        problems += _contradictory_rotations(config)
-    else:
-        check(config.rotary_dim is None, "rotary_dim", "null without position_kind='rotary'")
-    if config.decoder.position_kind != "rotary":
-        rotary = f"without {_kind_of_decoder(config)}='rotary'"
-        check(not config.rotary_cross_attention, "rotary_cross_attention", f"false {rotary}")
-    if "relative_vectors" in kinds:
+    residual, place = stack.residual, f"{name}.residual"
+    if residual.parallel:
+        check(residual.stream_scale == "none", place, "stream_scale", "'none' with parallel_residual=True")
+    if residual.output_scale == "none":
+        no_scale = "null with learned_sublayer_scale='none'"
+        check(residual.output_scale_init is None, place, "output_scale_init", no_scale)
+    if residual.stream_scale == "feed_forward" and stack.feed_forward is None:
+        same = (config.encoder.feed_forward is None) == (config.decoder.feed_forward is None)
+        needed = "feed_forward must be true" if same else f"{name}.feed_forward must be given"
+        received = "False" if same else "null"
+        problems.append(f"{needed} with learned_residual_scale='feed_forward'; received {received}")
+    return problems
+
+
+def _contradictory_positions(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    kind, place = stack.positions, f"{name}.positions"
+    if isinstance(kind, Rotary):
+        check(kind.index != "batch_row", place, "index", "column or non_pad_count with rotary positions")
+        if name == "encoder":
+            unused = "false, as an encoder has no cross-attention"
+            check(not kind.cross_attention, place, "cross_attention", unused)
+        if kind.dim is not None:
+            widths = [other.heads.head_dim for other in (config.encoder, config.decoder) if _rotates(other, kind.dim)]
+            check(kind.dim % 2 == 0, place, "dim", "even")
+            check(kind.dim <= min(widths), place, "dim", f"at most the width of a head, {min(widths)}")
+        cross = stack.cross_attention
+        if kind.cross_attention and cross is not None and cross.shape(stack.d_model).head_dim != stack.heads.head_dim:
+            problems.append(
+                "decoder.positions.cross_attention needs heads of one width in both attentions; received "
+                f"{stack.heads.head_dim} and {cross.shape(stack.d_model).head_dim}"
+            )
+    if isinstance(kind, RelativeVectors):
         paths = "'auto' or 'reference' with position_kind='relative_vectors'"
-        check(config.attention_path in ("auto", "reference"), "attention_path", paths)
-    if "relative_bias" in kinds:
-        least = config.relative_buckets // 2 + 1
-        check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
-        check(
-            config.relative_max_distance >= least,
-            "relative_max_distance",
-            f"at least {least} with relative_buckets={config.relative_buckets}",
-        )
-    else:
-        used = "1.0, or be used with position_kind='relative_bias'"
-        check(config.relative_bias_factor == 1.0, "relative_bias_factor", used)
-    if config.decoder.position_kind != "relative_bias":
-        unused = f"null without {_kind_of_decoder(config)}='relative_bias'"
-        check(config.decoder_relative_bias_factor is None, "decoder_relative_bias_factor", unused)
+        check(config.compute.attention in ("auto", "reference"), "compute", "attention", paths)
+    if isinstance(kind, RelativeBias):
+        check(kind.buckets >= 4, place, "buckets", "at least 4 with position_kind='relative_bias'")
+        least = kind.buckets // 2 + 1
+        allowed = f"at least {least} with relative_buckets={kind.buckets}"
+        check(kind.max_distance >= least, place, "max_distance", allowed)
     return problems
 
 
-def _kind_of_decoder(config: ShortNames) -> str:
-    """Returns the name of the field that says what positions the decoder has."""
-    return "position_kind" if config.decoder_position_kind is None else "decoder_position_kind"
+def _rotates(stack: Stack, width: int) -> bool:
+    """Returns whether a stack rotates so many features of a head."""
+    return isinstance(stack.positions, Rotary) and stack.positions.dim == width
 
 
-def _contradictory_rotations(config: ShortNames) -> list[str]:
-    problems, check = _checker(config)
-    widths = [stack.head_dim for stack in (config.encoder, config.decoder) if stack.position_kind == "rotary"]
-    if config.rotary_dim is not None:
-        check(config.rotary_dim % 2 == 0, "rotary_dim", "even")
-        check(config.rotary_dim <= min(widths), "rotary_dim", f"at most the width of a head, {min(widths)}")
-    elif any(width % 2 for width in widths):
-        received = " and ".join(map(str, widths))
-        problems.append(f"rotary_dim must be set where heads have an odd width; received null with {received}")
-    return problems
+def _odd_rotations(config: ShortNames) -> list[str]:
+    """Returns a message if whole heads of an odd width would be rotated in pairs."""
+    rotated = [
+        stack.heads.head_dim
+        for stack in (config.encoder, config.decoder)
+        if isinstance(stack.positions, Rotary) and stack.positions.dim is None
+    ]
+    if not any(width % 2 for width in rotated):
+        return []
+    received = " and ".join(map(str, rotated))
+    return [f"rotary_dim must be set where heads have an odd width; received null with {received}"]

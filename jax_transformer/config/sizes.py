@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Table
-from jax_transformer.config.short_names import ShortNames
+from jax_transformer.config.short_names import ShortNames, holders, option_at, said
 from jax_transformer.config.specs import Attention, Stack
-from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS
+from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS, Limit
 from jax_transformer.runtime.memory import check_fits
 
 SIZES = (
     "source_vocab_size", "target_vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff",
-    "num_encoder_layers", "num_decoder_layers", "max_length", "decoder_num_heads", "decoder_num_kv_heads",
-    "decoder_head_dim", "decoder_value_dim", "decoder_d_ff", "decoder_max_length", "position_offset",
-    "relative_buckets", "relative_max_distance",
+    "num_encoder_layers", "num_decoder_layers", "max_length", "position_offset", "relative_buckets",
+    "relative_max_distance",
 )  # fmt: skip
 
 
@@ -52,6 +51,11 @@ def _of_attention(stack: Stack, attention: Attention) -> int:
     return stack.d_model * (queries + shape.num_kv_heads * (shape.head_dim + shape.value_dim))
 
 
+def _has_table(config: ShortNames, place: str) -> bool:
+    """Returns whether the stack of a part has a table of positions."""
+    return isinstance(getattr(config, place.partition(".")[0]).positions, Table)
+
+
 def check_table(rows: int, d_model: int) -> None:
     """Raises ValueError if a table of positions can't be computed in main memory: sines and cosines apart, then
     together, in float64."""
@@ -61,21 +65,23 @@ def check_table(rows: int, d_model: int) -> None:
 def size_problems(config: ShortNames) -> list[str]:
     """Returns a message for each size beyond the limits MODEL_SIZE, POSITIONS and PARAMETERS."""
 
-    def above(limit: int, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if (getattr(config, name) or 0) > limit]
+    def above(limit: Limit, names: tuple[str, ...], where: str = "") -> list[str]:
+        found = dict.fromkeys(
+            said(config, place, at.field)
+            for name in names
+            if (at := option_at(name)) is not None
+            for place, part in holders(config, at)
+            if (getattr(part, at.field) or 0) > limit.value and (not where or _has_table(config, place))
+        )
+        return [
+            f"{name} must be at most {limit.value:,}{where} ({limit.variable}); received {value:,}"
+            for name, value in found
+        ]
 
-    problems = [
-        f"{name} must be at most {MODEL_SIZE.value:,} ({MODEL_SIZE.variable}); received {getattr(config, name):,}"
-        for name in above(MODEL_SIZE.value, SIZES)
-    ]
+    problems = above(MODEL_SIZE, SIZES)
     if problems:
         return problems
-    if "sinusoidal" in (kinds := {config.position_kind, config.decoder_position_kind}) or "learned" in kinds:
-        problems += [
-            f"{name} must be at most {POSITIONS.value:,} with a table of positions ({POSITIONS.variable}); received "
-            f"{getattr(config, name):,}"
-            for name in above(POSITIONS.value, ("max_length", "decoder_max_length", "position_offset"))
-        ]
+    problems = above(POSITIONS, ("max_length", "position_offset"), " with a table of positions")
     count = least_parameters(config)
     if count > PARAMETERS.value:
         problems.append(
