@@ -12,10 +12,9 @@ import torch
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.oracle import nodes, recompute
-from jax_transformer.parity.oracle.formulas import relative_bucket
+from jax_transformer.parity.oracle.formulas import bucket
 
 
 @pytest.mark.parametrize(("buckets", "most"), [(32, 128), (10, 160), (12, 384), (19, 196)])
@@ -23,13 +22,12 @@ def test_relative_buckets_are_t5s(buckets: int, most: int) -> None:
     """Float32 decides: in all but the first case, float64 would give other buckets."""
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     offsets = range(-999, 1000)
-    for stack, both_ways in (("encoder", True), ("decoder", False)):
+    for both_ways in (True, False):
         expected = T5Attention._relative_position_bucket(
             torch.tensor(offsets), both_ways, num_buckets=buckets, max_distance=most
         )
-        assert [relative_bucket(config, offset, stack) for offset in offsets] == expected.tolist()
+        assert [bucket(offset, buckets, most, is_causal=not both_ways) for offset in offsets] == expected.tolist()
 
 
 def test_the_truth_is_t5s_norm_with_its_mean_of_squares_in_float64(tmp_path: Path) -> None:

@@ -96,7 +96,13 @@ def _nearest(one: AttentionSublayer, masks: Masks) -> tuple[str, float]:
 
 
 MASKS: dict[str, Callable[[TransformerConfig, dict[str, np.ndarray]], np.ndarray]] = {
-    "encoder_self": lambda config, ids: formulas.encoder_self_mask(config, ids["source_ids"]),
-    "decoder_self": lambda config, ids: formulas.decoder_self_mask(config, ids["target_ids"]),
-    "cross": lambda config, ids: formulas.cross_mask(config, ids["source_ids"], ids["target_ids"]),
+    "encoder_self": lambda config, ids: formulas.encoder_self_mask(
+        config.attentions[0], config.source, ids["source_ids"]
+    ),
+    "decoder_self": lambda config, ids: formulas.decoder_self_mask(
+        config.attentions[1], config.target, ids["target_ids"]
+    ),
+    "cross": lambda config, ids: formulas.cross_mask(
+        config.attentions[2], config.source, config.target, ids["source_ids"], ids["target_ids"]
+    ),
 }

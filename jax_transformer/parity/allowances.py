@@ -37,8 +37,8 @@ def with_padding_at_the_end(config: TransformerConfig, problem: Problem) -> Prob
     sources, targets = _pads(config)
     return replace(
         problem,
-        source_ids=_filled(source, _before_a_token(source, sources), sources, config.source_vocab_size, rng),
-        decoder_input_ids=_filled(target, _before_a_token(target, targets), targets, config.target_vocab_size, rng),
+        source_ids=_filled(source, _before_a_token(source, sources), sources, config.source.vocab_size, rng),
+        decoder_input_ids=_filled(target, _before_a_token(target, targets), targets, config.target.vocab_size, rng),
     )
 
 
@@ -48,24 +48,26 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
     The sentences of source and target are filled apart, so that all other padding stays.
     """
     source, target = problem.ids
-    filled_source = _blind(formulas.encoder_self_mask(config, source), len(source))
-    crossing = _blind(formulas.cross_mask(config, source, target), len(source))
-    by_query = config.cross_padding in ("queries", "both")
-    filled_source |= crossing & (source == config.source_pad_id).all(axis=1)
-    filled_target = _blind(formulas.decoder_self_mask(config, target), len(target)) | (crossing & by_query)
+    of_encoder, of_decoder, of_cross = config.attentions
+    filled_source = _blind(formulas.encoder_self_mask(of_encoder, config.source, source), len(source))
+    crossing = _blind(formulas.cross_mask(of_cross, config.source, config.target, source, target), len(source))
+    by_query = of_cross.padding in ("queries", "both")
+    filled_source |= crossing & (source == config.source.pad_id).all(axis=1)
+    filled_target = _blind(formulas.decoder_self_mask(of_decoder, config.target, target), len(target))
+    filled_target |= crossing & by_query
     rng = np.random.default_rng(len(source))
     sources, targets = _pads(config)
     return replace(
         problem,
-        source_ids=_filled(source, filled_source[:, None], sources, config.source_vocab_size, rng),
-        decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target_vocab_size, rng),
+        source_ids=_filled(source, filled_source[:, None], sources, config.source.vocab_size, rng),
+        decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target.vocab_size, rng),
     )
 
 
 def _pads(config: TransformerConfig) -> tuple[list[int], list[int]]:
     """Returns the ids that may count as padding in sources and in targets."""
-    of_targets = (config.target_pad_id, config.decoder_padding_id, config.source_pad_id)
-    return [config.source_pad_id], [pad for pad in of_targets if pad is not None]
+    of_targets = (config.target.pad_id, config.decoder.self_attention.padding_id, config.source.pad_id)
+    return [config.source.pad_id], [pad for pad in of_targets if pad is not None]
 
 
 def _before_a_token(ids: np.ndarray, pads: list[int]) -> np.ndarray:

@@ -8,6 +8,7 @@ well.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,7 +18,9 @@ import numpy as np
 
 from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
+from jax_transformer.config.positions import Sinusoidal, Table
+from jax_transformer.config.specs import Stack, Tokens
+from jax_transformer.parity.oracle.formulas import StackName, position_factor, position_numbers, rows
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ROWS = 7
@@ -84,11 +87,12 @@ def long_problem(
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
         return None
     rng = np.random.default_rng([seed, 1])
-    source_ids = _tokens(rng, (1, source), config.source_vocab_size, config.source_pad_id)
-    decoder_input_ids = _tokens(rng, (1, target), config.target_vocab_size, config.target_pad_id)
-    if config.position_index != "non_pad_count":  # else, pads would leave the table's end out
-        source_ids[:, source // 4 : source // 2] = config.source_pad_id
-        decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
+    source_ids = _tokens(rng, (1, source), config.source.vocab_size, config.source.pad_id)
+    decoder_input_ids = _tokens(rng, (1, target), config.target.vocab_size, config.target.pad_id)
+    if _index(config.encoder) != "non_pad_count":  # else, pads would leave the table's end out
+        source_ids[:, source // 4 : source // 2] = config.source.pad_id
+    if _index(config.decoder) != "non_pad_count":
+        decoder_input_ids[:, target // 4 : target // 2] = config.target.pad_id
     labels = _labels(rng, config, decoder_input_ids, source_ids)
     _start(decoder_input_ids, config, start_id, [0])
     return Problem("own weights, long sentences", params, source_ids, decoder_input_ids, labels)
@@ -102,8 +106,8 @@ def training_problem(config: TransformerConfig, problem: Problem, loss_counts_pa
     """
     if not loss_counts_pads:
         return problem
-    pads = config.source_pad_id, config.target_pad_id
-    counts = (problem.labels != config.target_pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
+    pads = config.source.pad_id, config.target.pad_id
+    counts = (problem.labels != config.target.pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
     rows = {name: getattr(problem, name)[counts] for name in ("source_ids", "decoder_input_ids", "labels")}
     return replace(problem, **rows)
 
@@ -117,7 +121,7 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
     source_ids = problem.source_ids
     if more is not None:
         source_ids = np.concatenate([source_ids, own_problem(config, problem.params, more).source_ids])
-    return replace(problem, source_ids=source_ids[(source_ids != config.source_pad_id).any(axis=1)])
+    return replace(problem, source_ids=source_ids[(source_ids != config.source.pad_id).any(axis=1)])
 
 
 def nudged_problem(problem: Problem, dtype: str = "float64", draw: int = 0) -> Problem:
@@ -172,7 +176,7 @@ def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other
         return leaf.take(order, axis=axes[path])
 
     leaves = {path: swapped(path, leaf) if path in axes else leaf for path, leaf in flatten(problem.params).items()}
-    new_ids = np.arange(max(config.source_vocab_size, config.target_vocab_size))
+    new_ids = np.arange(max(config.source.vocab_size, config.target.vocab_size))
     new_ids[[one, other]] = other, one
     return replace(
         problem,
@@ -234,12 +238,12 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
         elif path.endswith("_residual_scale/scale"):
             changed[path] = 1.0 + 1e-4 * leaf  # or its channels would no longer have one mean
         elif path.endswith("_embedding/embedding"):
-            changed[path] = 0.1 * leaf + MEAN / _factor(config, "decoder" if path.startswith("target") else "encoder")
+            changed[path] = 0.1 * leaf + MEAN / _factor(_reader_of(config, path))
         elif (_is_post(config, path) and path.endswith("norm/bias")) or (
-            config.tie_head and path == "decoder/final_norm/bias"
+            config.head.tied and path == "decoder/final_norm/bias"
         ):
             changed[path] = leaf + MEAN  # what a tied head reads, too, or its own shift would all but cancel
-        elif config.query_key_norm and path.endswith(("query/bias", "key/bias")):
+        elif path.endswith(("query/bias", "key/bias")) and _sublayer_of(config, path).query_key_norm:
             changed[path] = leaf + MEAN  # what the norms of queries and keys read
         elif path.endswith(readers):
             changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
@@ -249,13 +253,28 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
 def _is_added_before_an_inner_norm(config: TransformerConfig, path: str) -> bool:
     """Returns whether the parameter is a bias whose sum a norm of a sublayer's output or of hidden units reads."""
     if path.endswith("feed_forward/hidden/bias"):
-        return config.feed_forward_hidden_norm
-    return path.endswith("/output/bias") and path.split("/")[-3] in config.normed_outputs
+        return bool(_sublayer_of(config, path).hidden_norm)
+    return path.endswith("/output/bias") and bool(_sublayer_of(config, path).output_norm)
+
+
+def _sublayer_of(config: TransformerConfig, path: str) -> Any:
+    """Returns the sublayer's part to whose projections a parameter, such as its output's bias, belongs."""
+    return getattr(_stack_of(config, path), path.split("/")[-3])
+
+
+def _stack_of(config: TransformerConfig, path: str) -> Stack:
+    """Returns the stack that a parameter belongs to."""
+    return config.decoder if path.startswith("decoder/") else config.encoder
+
+
+def _reader_of(config: TransformerConfig, path: str) -> Stack:
+    """Returns the stack that reads a table of embeddings: of a shared one, the encoder."""
+    return config.decoder if path.startswith("target") else config.encoder
 
 
 def _is_post(config: TransformerConfig, path: str) -> bool:
     """Returns whether the parameter belongs to a stack whose norms follow its residuals."""
-    return (config.decoder if path.startswith("decoder/") else config.encoder).norm_placement == "post"
+    return _stack_of(config, path).norm_placement == "post"
 
 
 def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
@@ -263,17 +282,19 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
     changed = dict(leaves)
     for path, leaf in leaves.items():
         if path.endswith("_embedding/embedding"):  # not below SMALL, or rounding of the mean would count
-            factor = _factor(config, "decoder" if path.startswith("target") else "encoder")
+            factor = _factor(_reader_of(config, path))
             changed[path] = leaf * SMALL / min(1.0, abs(factor) * np.sqrt(np.square(leaf).mean()))
         elif path.endswith(("output/kernel", "positions/embedding")):
             changed[path] = leaf * SMALL
         elif path.endswith("norm/scale"):
-            changed[path] = (leaf + config.norm_scale_offset) * SMALL - config.norm_scale_offset
+            offset = getattr(_stack_of(config, path).norm, "scale_offset", 0.0)
+            changed[path] = (leaf + offset) * SMALL - offset
         elif path.endswith("norm/bias"):
             changed[path] = np.full_like(leaf, 0.3)
         elif path.endswith("output/bias"):  # under pre-norm, the stream adds those of all sublayers
-            own = config.decoder if path.startswith("decoder/") else config.encoder
-            count = 1 if _is_post(config, path) or config.norm_bias else 3 * own.num_layers
+            own = _stack_of(config, path)
+            has_bias = own.norm is not None and own.norm.bias
+            count = 1 if _is_post(config, path) or has_bias else 3 * own.num_layers
             changed[path] = np.full_like(leaf, 0.3 / count)
     _cancel_positions(config, changed, problem)
     return changed
@@ -281,13 +302,14 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
     """Makes the embeddings of two tokens the negative of their positions in the last, unpadded row, but for a rest."""
-    stacks: tuple[tuple[Stack, np.ndarray], ...] = (
-        ("encoder", problem.source_ids),
-        ("decoder", problem.decoder_input_ids),
+    stacks: tuple[tuple[StackName, Tokens, np.ndarray], ...] = (
+        ("encoder", config.source, problem.source_ids),
+        ("decoder", config.target, problem.decoder_input_ids),
     )
     done: dict[str, set[int]] = {}
-    for stack, ids in stacks:
-        if getattr(config, stack).position_kind != "sinusoidal":
+    for stack, tokens, ids in stacks:
+        own: Stack = getattr(config, stack)
+        if not isinstance(own.positions, Sinusoidal):
             continue
         table = (
             "shared_embedding"
@@ -297,17 +319,21 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
             else "target_embedding"
         )
         columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
-        numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
-        scale = config.position_factor * leaves.get(f"{stack}/position_scale/factor", 1.0)
+        numbers = np.broadcast_to(position_numbers(own.positions, tokens, ids), ids.shape)[-1, columns]
+        scale = position_factor(own.positions) * leaves.get(f"{stack}/position_scale/factor", 1.0)
         at_columns = scale * rows(leaves[f"constants/{stack}_positions"], numbers)
-        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / _factor(config, stack)
+        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / _factor(own)
         done[table] = {int(token) for token in ids[-1, :2]}
 
 
-def _factor(config: TransformerConfig, stack: Stack) -> float:
+def _factor(stack: Stack) -> float:
     """Returns the factor of a stack's token embeddings, or 1 if it is zero and they don't count."""
-    of_stack = config.encoder if stack == "encoder" else config.decoder
-    return of_stack.embedding_factor or 1.0
+    return stack.embedding_factor or 1.0
+
+
+def _index(stack: Stack) -> str:
+    """Returns by what a stack's positions are numbered."""
+    return getattr(stack.positions, "index", "column")
 
 
 def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
@@ -322,9 +348,9 @@ def _problem(
     name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int, start_id: int | None
 ) -> Problem:
     rng, (source, target), rows = np.random.default_rng(seed), _lengths(config), _rows(config)
-    source_ids = _tokens(rng, (rows, source), config.source_vocab_size, config.source_pad_id)
-    decoder_input_ids = _tokens(rng, (rows, target), config.target_vocab_size, config.target_pad_id)
-    _pad_sources(source_ids, config.source_pad_id)
+    source_ids = _tokens(rng, (rows, source), config.source.vocab_size, config.source.pad_id)
+    decoder_input_ids = _tokens(rng, (rows, target), config.target.vocab_size, config.target.pad_id)
+    _pad_sources(source_ids, config.source.pad_id)
     _pad_targets(decoder_input_ids, config)
     labels = _labels(rng, config, decoder_input_ids, source_ids)
     _start(decoder_input_ids, config, start_id, STARTED_ROWS)
@@ -345,15 +371,18 @@ def _rows(config: TransformerConfig) -> int:
     """
     return (
         ROWS
-        if config.position_index == "batch_row"
+        if "batch_row" in (_index(config.encoder), _index(config.decoder))
         else next(number for number in count(ROWS) if number not in _sizes(config))
     )
 
 
 def _sizes(config: TransformerConfig) -> set[int]:
-    names = ("num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff")
-    stack_sizes = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in names)
-    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *stack_sizes}
+    sizes = {config.source.vocab_size, config.target.vocab_size}
+    for stack in (config.encoder, config.decoder):
+        shapes = (attention.shape(stack.d_model) for attention in stack.attentions)
+        sizes |= {stack.d_model, *(size for shape in shapes for size in dataclasses.astuple(shape))}
+        sizes |= {stack.feed_forward.width} if stack.feed_forward else set()
+    return sizes
 
 
 def _free(wanted: int, most: int, taken: set[int]) -> int:
@@ -364,7 +393,10 @@ def _free(wanted: int, most: int, taken: set[int]) -> int:
 
 def _most_tokens(config: TransformerConfig) -> tuple[int, int]:
     """Returns the most tokens that the position tables allow, of source and target."""
-    source, target = (stack.max_length if stack.has_table else LONGEST for stack in (config.encoder, config.decoder))
+    source, target = (
+        stack.max_length if isinstance(stack.positions, Table) else LONGEST
+        for stack in (config.encoder, config.decoder)
+    )
     return source, target
 
 
@@ -383,21 +415,21 @@ def _pad_sources(ids: np.ndarray, pad_id: int) -> None:
 
 
 def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
-    length, pad_id = ids.shape[1], config.target_pad_id
+    length, pad_id = ids.shape[1], config.target.pad_id
     ids[0, (2 * length) // 3 :] = pad_id
     ids[1, : length // 4] = pad_id
     ids[2, length // 3 : length // 2 + 1] = pad_id
     ids[3, 1:] = pad_id
-    if config.source_pad_id < config.target_vocab_size:  # some decoders take it for padding
-        ids[4, length // 2] = ids[5, 0] = config.source_pad_id
+    if config.source.pad_id < config.target.vocab_size:  # some decoders take it for padding
+        ids[4, length // 2] = ids[5, 0] = config.source.pad_id
     ids[5, -1] = pad_id
 
 
 def _start(ids: np.ndarray, config: TransformerConfig, start_id: int | None, rows: Sequence[int]) -> None:
     """Begins some targets with the start token. One that the decoder masks would leave its first query without a
     key."""
-    masked = (config.target_pad_id, config.decoder_padding_id)
-    if start_id is not None and not (config.decoder_padding != "none" and start_id in masked):
+    masked = (config.target.pad_id, config.decoder.self_attention.padding_id)
+    if start_id is not None and not (config.decoder.self_attention.padding != "none" and start_id in masked):
         ids[rows, 0] = start_id
 
 
@@ -408,11 +440,11 @@ def _labels(
 
     The last row has the lowest ids, which programs use for padding and for the ends of sentences.
     """
-    labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
-    lowest = min(LOWEST_IDS, config.target_vocab_size, labels.shape[1])
+    labels = _tokens(rng, decoder_input_ids.shape, config.target.vocab_size, config.target.pad_id)
+    lowest = min(LOWEST_IDS, config.target.vocab_size, labels.shape[1])
     labels[-1, :lowest] = np.arange(lowest)
-    labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id
-    nothing_to_read = (source_ids == config.source_pad_id).all(axis=1)
-    labels[nothing_to_read] = config.target_pad_id
-    labels[0, 0] = config.target_pad_id
+    labels[decoder_input_ids == config.target.pad_id] = config.target.pad_id
+    nothing_to_read = (source_ids == config.source.pad_id).all(axis=1)
+    labels[nothing_to_read] = config.target.pad_id
+    labels[0, 0] = config.target.pad_id
     return labels

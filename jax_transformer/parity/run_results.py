@@ -89,7 +89,7 @@ class Pair:
     def start_id(self) -> int | None:
         """Returns the token that decoded targets begin with; None if none of the target's vocabulary is known."""
         start_id = self.generation.decoder_start_id
-        return start_id if start_id is not None and 0 <= start_id < self.config.target_vocab_size else None
+        return start_id if start_id is not None and 0 <= start_id < self.config.target.vocab_size else None
 
     @property
     def is_large(self) -> bool:

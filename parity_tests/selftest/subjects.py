@@ -115,7 +115,7 @@ def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig
     known = {**dialect.defaults, **dialect.fixed, **sizes, **subject.choices}
     first = {field: values[0] for field, values in dialect.choices.items() if field not in known}
     fields = {name: value for name, value in {**first, **known}.items() if name in option_names()}
-    return TransformerConfig(**{**fields, **dialect.follows(fields)})
+    return TransformerConfig.from_flat({**fields, **dialect.follows(fields)})  # some options are of no part
 
 
 def constants(config: TransformerConfig) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from jax_transformer.parity.oracle.graph import Kind, Node
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.specs import Stack
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class Site:
             return self.node.compute(
                 config or self.config, {**self.inputs, **(inputs or {})}, {**self.parameters, **(parameters or {})}
             )
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The parts of the config that the node's formula reads, by argument."""
+        return self.node.parts_of(self.config)
+
+    @property
+    def stack(self) -> Stack:
+        """The config of the node's stack; of nodes of neither, the decoder's."""
+        return self.config.encoder if self.node.name.startswith("encoder.") else self.config.decoder
 
     def pick(self, count: int) -> int:
         """One of so many.
@@ -92,7 +103,7 @@ def unknown(name: str, kinds: tuple[Kind, ...], wrong: Wrong, needs: tuple[str, 
             value = wrong(site, right)
         counts = np.ones(right.shape, bool)
         if site.node.kind == "attention_logits":
-            counts = right != formulas.masked_value(site.config)
+            counts = right != formulas.masked_value(site.parts["spec"])
             value = np.where(counts, value, right)
         require(_differs(value, right, counts), f"{name}: changes nothing of {site.node.name} on these inputs")
         return value

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.parity.oracle.graph import place
 from selftest.unknown import Site, Unknown, require, unknown
 
@@ -58,7 +59,9 @@ def one_sentence_unmasked(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 def causal_in_blocks_of_two(site: Site, right: np.ndarray) -> np.ndarray:
-    require(place(site.node.name).path[-1] == "decoder_self" and site.config.decoder_causal, "needs a causal mask")
+    require(
+        place(site.node.name).path[-1] == "decoder_self" and site.stack.self_attention.causal, "needs a causal mask"
+    )
     query, key = _square(right)
     return site.compute(config=replace(site.config, decoder_causal=False)) & (key // 2 <= query // 2)
 
@@ -75,7 +78,8 @@ def _square(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _used_rows(site: Site) -> list[int]:
     """Of the tokens looked up that aren't pads."""
     config, stack = site.config, place(site.node.name).stack
-    pads = {config.source_pad_id} if stack == "encoder" else {config.target_pad_id, config.decoder_padding_id}
+    of_target = {config.target.pad_id, config.decoder.self_attention.padding_id}
+    pads = {config.source.pad_id} if stack == "encoder" else of_target
     return [int(i) for i in np.unique(site.inputs["ids"]) if int(i) not in pads]
 
 
@@ -133,25 +137,23 @@ def base_off(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 def one_frequency_off(site: Site, right: np.ndarray) -> np.ndarray:
-    factor = np.ones(site.config.d_model // 2)
+    factor = np.ones(site.stack.d_model // 2)
     factor[site.pick(len(factor))] = 1.01
     return site.compute(parameters={"table": sinusoids(site, factor=factor)})
 
 
 def sinusoids(site: Site, base: float = 10000.0, factor: np.ndarray | float = 1.0) -> np.ndarray:
     """The table [rows, D] with this base, and the frequency of every pair of columns times its factor."""
-    config, table = site.config, site.parameters["table"]
-    require(
-        config.position_kind == "sinusoidal" and config.position_frequency != "doubled",
-        "needs frequencies by pairs of columns",
-    )
-    width = config.d_model
-    exponents = np.arange(0, width, 2) / (width if config.position_frequency == "standard" else max(width - 2, 1))
+    spec, table = site.stack.positions, site.parameters["table"]
+    require(isinstance(spec, Sinusoidal) and spec.frequency != "doubled", "needs frequencies by pairs of columns")
+    assert isinstance(spec, Sinusoidal)
+    width = site.stack.d_model
+    exponents = np.arange(0, width, 2) / (width if spec.frequency == "standard" else max(width - 2, 1))
     angles = np.arange(len(table))[:, None] * factor / base**exponents
     waves = [np.sin(angles), np.cos(angles)]
     wrong = (
         np.stack(waves, axis=-1).reshape(table.shape)
-        if config.position_layout == "interleaved"
+        if spec.layout == "interleaved"
         else np.concatenate(waves, axis=-1)
     )
     return np.where(table.any(axis=-1, keepdims=True), wrong, 0.0)  # the row of pads may be zero

@@ -26,21 +26,21 @@ def mean_square(centred: np.ndarray) -> np.ndarray:
 
 def normed(site: Site, centre: Statistic = mean, variance: Statistic = mean_square) -> np.ndarray:
     """The norm with these statistics; which of them it takes, and its ε, are the config's."""
-    config, given = site.config, _summed(site) if "y" in site.inputs else site.inputs["x"]
-    x = formulas.merge_heads(config, given) if site.node.kind == "context_norm" else given
-    x = x - centre(x) if config.norm_kind == "layer_norm" else x
+    spec, given = site.stack.norm, _summed(site) if "y" in site.inputs else site.inputs["x"]
+    assert spec is not None
+    x = formulas.merge_heads(given) if site.node.kind == "context_norm" else given
+    x = x - centre(x) if spec.kind == "layer_norm" else x
     width = x.shape[-1]
-    square = variance(x) * (width / (width - 1) if config.norm_unbiased else 1.0)
-    deviation = np.sqrt(square) + config.norm_eps if config.norm_eps_outside else np.sqrt(square + config.norm_eps)
-    scale = formulas.norm_scale(config, site.parameters.get("scale"))
+    square = variance(x) * (width / (width - 1) if spec.unbiased else 1.0)
+    deviation = np.sqrt(square) + spec.eps if spec.eps_outside else np.sqrt(square + spec.eps)
+    scale = formulas.norm_scale(spec, site.parameters.get("scale"))
     return formulas.affine(x / deviation, scale, site.parameters.get("bias")).reshape(given.shape)
 
 
 def _summed(site: Site) -> np.ndarray:
     """What a norm after the residual reads."""
     scales = {role: array for role, array in site.parameters.items() if role.endswith("_scale")}
-    stack: formulas.Stack = "encoder" if site.node.name.startswith("encoder") else "decoder"
-    return formulas.residual(site.config, site.inputs["x"], site.inputs["y"], **scales, stack=stack)
+    return formulas.residual(site.stack.residual, site.inputs["x"], site.inputs["y"], **scales)
 
 
 def _with_variance(variance: Statistic) -> Wrong:

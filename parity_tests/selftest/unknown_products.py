@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.config.specs import Stack as StackConfig
 from jax_transformer.parity.oracle import activations, formulas
 from jax_transformer.parity.oracle.graph import Kind
 from selftest.unknown import (
@@ -95,18 +94,12 @@ def activated(activation: Callable[[np.ndarray], np.ndarray]) -> Wrong:
 
 def _before_activation(site: Site) -> tuple[np.ndarray, np.ndarray | None]:
     """The hidden units and, if there is one, their gate: [B, T, F]."""
-    weights, linear = site.parameters, replace(site.config, activation="none", decoder_activation=None)
+    weights, linear = site.parameters, replace(site.parts["spec"], activation="none")
 
     def product(kernel: str, bias: str) -> np.ndarray:
-        return formulas.feed_forward_hidden(
-            linear, site.inputs["x"], weights[kernel], weights.get(bias), stack="encoder"
-        )
+        return formulas.feed_forward_hidden(linear, site.inputs["x"], weights[kernel], weights.get(bias))
 
     return product("kernel", "bias"), product("gate_kernel", "gate_bias") if "gate_kernel" in weights else None
-
-
-def _stack(site: Site) -> StackConfig:
-    return site.config.encoder if site.node.name.startswith("encoder.") else site.config.decoder
 
 
 def _gated(site: Site) -> tuple[np.ndarray, np.ndarray]:
@@ -118,12 +111,12 @@ def _gated(site: Site) -> tuple[np.ndarray, np.ndarray]:
 
 def other_factor_activated_too(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return activations.activation(_stack(site), gate) * activations.activation(_stack(site), hidden)
+    return activations.activation(site.parts["spec"], gate) * activations.activation(site.parts["spec"], hidden)
 
 
 def other_factor_plus_one(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return activations.activation(_stack(site), gate) * (hidden + 1.0)
+    return activations.activation(site.parts["spec"], gate) * (hidden + 1.0)
 
 
 def large_ones_clipped(site: Site, right: np.ndarray) -> np.ndarray:
@@ -160,7 +153,7 @@ def warmer(site: Site, right: np.ndarray) -> np.ndarray:
 
 def pad_suppressed(site: Site, right: np.ndarray) -> np.ndarray:
     wrong = right.copy()
-    wrong[..., site.config.target_pad_id] = right.min(axis=-1) - 1.0
+    wrong[..., site.config.target.pad_id] = right.min(axis=-1) - 1.0
     return wrong
 
 

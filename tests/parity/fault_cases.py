@@ -8,9 +8,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from parts import with_paths
 
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import RmsNorm
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.diagnosis.nodes import with_ids
@@ -118,6 +120,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "share_norms": True,
         "learned_sublayer_scale": "channel",
     },
+    "differing": {
+        "decoder_norm_placement": "pre",
+        "decoder_final_norm": True,
+        "decoder_activation": "leaky_relu",
+        "encoder.norm.eps": 1e-3,
+        "encoder.norm.unbiased": True,
+        "decoder.norm": RmsNorm(eps_outside=True, scale_offset=1.0),
+        "encoder.self_attention.scale": 1.0,
+        "decoder.self_attention.bias": False,
+        "decoder.self_attention.query_key_norm": True,
+        "decoder.cross_attention.masked_value": -1e9,
+        "decoder.cross_attention.head_scale": True,
+        "encoder.feed_forward.gated": True,
+        "encoder.feed_forward.hidden_norm": True,
+        "decoder.feed_forward.slope": 0.2,
+        "encoder.residual.output_scale": "channel",
+        "decoder.residual.parallel": True,
+        "decoder.residual.stream_factor": 1.4,
+        "encoder.embedding_scale": 1.0,
+        "decoder.positions.layout": "halves",
+        "decoder.positions.offset": 1,
+        "decoder.positions.factor": 0.5,
+        "decoder.share_layers": True,
+    },
 }
 LENGTHS = {"rms": (6, 6), "scaled": (6, 5), "inner": (6, 5), "parallel": (6, 5), "shared": (6, 5)}
 """Of source and target; of other cases, 7 and 5."""
@@ -140,11 +166,15 @@ class Case(NamedTuple):
 
 @cache
 def make_case(name: str) -> Case:
-    rng, config = np.random.default_rng(0), TransformerConfig(**SIZES | CONFIGS[name])
+    rng, options = np.random.default_rng(0), SIZES | CONFIGS[name]
+    config = TransformerConfig(**{name: value for name, value in options.items() if "." not in name})
+    config = with_paths(config, {path: value for path, value in options.items() if "." in path})
     leaves = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     for stack in ("encoder", "decoder"):
         if f"constants/{stack}_positions" in leaves:
-            leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(config, config.max_length)
+            leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(
+                getattr(config, stack).positions, config.d_model, config.max_length
+            )
     source, target = (
         rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS.get(name, (7, 5)), strict=True)
     )

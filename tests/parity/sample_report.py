@@ -61,7 +61,7 @@ def changed(node: Node, captured: Arrays, params: dict[str, Any]) -> np.ndarray 
         params,
     )
     if node.name.endswith(NORMS):
-        return replay.under(norm_eps_outside=True)
+        return replay.under(eps_outside=True)
     if node.name == ACTIVATION:
         return replay.under(activation="gelu_tanh")
     return np.clip(replay.compute(), -1.5, 1.5) if node.name == UNKNOWN else None
@@ -72,7 +72,11 @@ def make_params() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     shapes = {path: leaf.shape for path, leaf in flatten(abstract_params(CONFIG)).items()}
     leaves = {path: 0.4 * rng.standard_normal(shape) + path.endswith("scale") for path, shape in shapes.items()}
-    tables = {path: sinusoid_table(CONFIG, CONFIG.max_length) for path in leaves if path.endswith("_positions")}
+    tables = {
+        path: sinusoid_table(CONFIG.encoder.positions, CONFIG.d_model, CONFIG.max_length)
+        for path in leaves
+        if path.endswith("_positions")
+    }
     return unflatten(leaves | tables)
 
 

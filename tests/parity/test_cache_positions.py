@@ -41,7 +41,7 @@ def test_later_tokens_turn_one_further() -> None:
     further = dataclasses.replace(case.config, position_offset=1)
     node = "decoder.layers.1.self_attention.rotated_key"
     x, ids = (case.captured[name] for name in (node.replace("rotated", "normed"), "decoder_input_ids"))
-    expected = formulas.rotation(further, x, ids, stack="decoder")
+    expected = formulas.rotation(further.decoder.positions, further.target, x, ids)
     received = at_other_positions(case.config, case.params, 1)[node](case.captured)
     np.testing.assert_allclose(received[:, 1:], expected[:, 1:], rtol=1e-12, atol=1e-12)
 

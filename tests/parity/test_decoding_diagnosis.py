@@ -75,7 +75,7 @@ def make_params(config: TransformerConfig, seed: int) -> dict[str, Any]:
         elif path.endswith("bias"):
             leaf *= 0.25
         elif path.startswith("constants"):
-            leaf[:] = sinusoid_table(config, len(leaf))
+            leaf[:] = sinusoid_table(config.encoder.positions, config.d_model, len(leaf))
         elif path.endswith("_embedding/embedding"):
             leaf *= 2.0
         elif path.startswith("decoder") and path.endswith("query/kernel"):

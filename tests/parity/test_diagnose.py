@@ -85,7 +85,9 @@ def make_case(name: str) -> Case:
         if f"constants/{stack}_positions" in leaves:
             from jax_transformer.parity.oracle.formulas import sinusoid_table
 
-            leaves[f"constants/{stack}_positions"] = sinusoid_table(config, config.max_length)
+            leaves[f"constants/{stack}_positions"] = sinusoid_table(
+                getattr(config, stack).positions, config.d_model, config.max_length
+            )
     source, target = rng.integers(3, 17, (4, 7)), rng.integers(3, 13, (4, 5))
     source[1, 5:] = source[2, :2] = source[3, 3] = 1
     target[0, 3:] = target[1, :2] = target[2, 2] = 2
@@ -138,7 +140,7 @@ def test_what_is_in_no_catalogue_is_found_and_not_named(name: str) -> None:
 def test_several_faults_are_all_listed() -> None:
     """Each from what the candidate fed it, so that the first doesn't hide the others."""
     case = make_case("post")
-    first = case.replay("encoder.layers.1.self_attention_norm", case.faulty()).under(norm_eps=1e-3)
+    first = case.replay("encoder.layers.1.self_attention_norm", case.faulty()).under(eps=1e-3)
     one = {"encoder.layers.1.self_attention_norm": first}
     second = case.replay("decoder.layers.0.feed_forward.hidden", case.faulty(**one)).under(activation="silu")
     both = one | {"decoder.layers.0.feed_forward.hidden": second}
@@ -169,9 +171,9 @@ def test_where_nothing_else_was_captured_a_fault_shows_at_the_next_node_that_was
 @pytest.mark.parametrize(
     ("node", "changes", "cause"),
     [
-        ("encoder.layers.1.self_attention_norm", {"norm_eps": 1e-3}, "norm: ε = 0.001"),
+        ("encoder.layers.1.self_attention_norm", {"eps": 1e-3}, "norm: ε = 0.001"),
         ("encoder.layers.1.feed_forward.hidden", {"activation": "gelu"}, "exact GELU"),
-        ("mask.encoder_self", {"encoder_padding": "none"}, "padding not masked"),
+        ("mask.encoder_self", {"padding": "none"}, "padding not masked"),
     ],
 )
 def test_a_fault_that_was_not_captured_is_named_at_its_own_node(node: str, changes: dict[str, Any], cause: str) -> None:

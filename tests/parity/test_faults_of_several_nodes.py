@@ -44,7 +44,7 @@ def findings(config: TransformerConfig, faults: Mapping[str, Fault], hidden: tup
 
 
 def other_base(replay: Replay, base: float = 500000.0, **changes: Any) -> np.ndarray:
-    return replay.under(rotary_base=base, **changes)
+    return replay.under(base=base, **changes)
 
 
 @pytest.mark.parametrize("base", [500000.0, 20000.0, 1234.5, 7e7, 3.0])
@@ -68,7 +68,7 @@ def test_a_base_is_measured_in_the_rotation(base: float) -> None:
 def test_a_base_is_measured_in_other_pairs() -> None:
     layout = "interleaved" if ROTARY.position_layout == "halves" else "halves"
     name = f"{ATTENTION}rotated_query"
-    (found,) = findings(ROTARY, {name: partial(other_base, base=20000.0, position_layout=layout)}, ())
+    (found,) = findings(ROTARY, {name: partial(other_base, base=20000.0, layout=layout)}, ())
     assert found.cause == f"rotary: {LAYOUTS[layout]}, base 20,000 instead of 10,000"
 
 
@@ -77,7 +77,7 @@ def test_a_rotation_by_no_base_has_none() -> None:
 
     def uneven(replay: Replay) -> np.ndarray:
         value, other = other_base(replay, 20000.0), other_base(replay, 30000.0)
-        last = list(rotary_pairs(ROTARY, value.shape[-1])[0])[-1]
+        last = list(rotary_pairs(ROTARY.encoder.positions, value.shape[-1])[0])[-1]
         value[..., last] = other[..., last]
         return value
 

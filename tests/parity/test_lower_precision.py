@@ -30,7 +30,7 @@ def narrow(replay: Replay, dtype: str, compute: Callable[[Replay], np.ndarray] =
 
 
 def other_eps(replay: Replay) -> np.ndarray:
-    return replay.under(norm_eps=1e-6)
+    return replay.under(eps=1e-6)
 
 
 def leaky(replay: Replay) -> np.ndarray:

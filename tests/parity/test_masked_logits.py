@@ -43,7 +43,7 @@ def inverted(replay: Replay) -> np.ndarray:
 
 
 def unscaled(replay: Replay) -> np.ndarray:
-    return replay.under(attention_scale=1.0, masked_value=-1e30)
+    return replay.under(scale=1.0, masked_value=-1e30)
 
 
 def noted(report: Report) -> dict[str, str]:
@@ -92,7 +92,7 @@ def test_rows_masked_altogether_are_a_divergence_of_their_own_which_can_be_allow
 
 
 def test_an_allowance_hides_no_other_fault() -> None:
-    faults = {WEIGHTS: zeroed, NORM: lambda replay: replay.under(norm_eps=1e-6)}
+    faults = {WEIGHTS: zeroed, NORM: lambda replay: replay.under(eps=1e-6)}
     report = run_pair(FakeSide(faults=faults), FakeSide(), allow=["fully-masked"])
     assert (report.exit_code, blamed(report)) == (1, {NORM: "norm: ε = 1e-06"})
     report = run_pair(FakeSide(faults=faults), FakeSide())
@@ -103,9 +103,9 @@ def test_problems_keep_all_padding_that_leaves_keys() -> None:
     problem = own_problem(CONFIG, own_params())
     filled = with_keys_for_all(CONFIG, problem)
     masks = [
-        formulas.encoder_self_mask(CONFIG, filled.source_ids),
-        formulas.decoder_self_mask(CONFIG, filled.decoder_input_ids),
-        formulas.cross_mask(CONFIG, *filled.ids),
+        formulas.encoder_self_mask(CONFIG.encoder.self_attention, CONFIG.source, filled.source_ids),
+        formulas.decoder_self_mask(CONFIG.decoder.self_attention, CONFIG.target, filled.decoder_input_ids),
+        formulas.cross_mask(CONFIG.decoder.cross_attention, CONFIG.source, CONFIG.target, *filled.ids),
     ]
     assert all(mask.any(axis=-1).all() for mask in masks)
     changed = [np.flatnonzero((one != other).any(axis=1)) for one, other in zip(problem.ids, filled.ids, strict=True)]
@@ -131,7 +131,7 @@ def test_a_mask_that_differs_in_rows_masked_altogether_alone() -> None:
     problem = own_problem(config, own_params())
     right = forward(config, problem.params, *problem.ids)
     as_keys = forward(replace(config, decoder_padding="keys"), problem.params, *problem.ids)["mask.decoder_self"]
-    hidden = formulas.masked_value(config)
+    hidden = formulas.masked_value(config.decoder.self_attention)
     unmasked = forward(replace(config, decoder_padding="none", decoder_causal=False), problem.params, *problem.ids)
     assert (as_keys | right["mask.decoder_self"] == as_keys).all()
     trace = forward(config, problem.params, *problem.ids, replace={OTHER: np.where(as_keys, unmasked[OTHER], hidden)})

@@ -173,7 +173,7 @@ def test_a_variance_that_cancels_is_recognised_whatever_its_rounding() -> None:
         value = normed_otherwise(replay, getattr(np, dtype))
         assert relative_rms(value, replay.own) > {"float64": FLOAT64_RELATIVE_RMS, "float32": 1e-5}[dtype]
         assert matches(replay, value) == [f"norm: variance as E[x²] − E[x]²{also}"]
-        for wrong in (value * (1.0 + 1e-4), replay.under(norm_eps=1.001 * case.config.norm_eps), np.zeros_like(value)):
+        for wrong in (value * (1.0 + 1e-4), replay.under(eps=1.001 * case.config.norm_eps), np.zeros_like(value)):
             assert matches(replay, wrong) == []
 
 
@@ -221,7 +221,7 @@ def test_positions_of_low_precision_are_recognised() -> None:
 def test_a_table_too_short_is_told_by_its_length(rows: int) -> None:
     config = TransformerConfig(**SIZES | {"max_length": 520})
     case, ids = make_case("post"), np.full((1, 520), 3)
-    table = formulas.sinusoid_table(config, 520)
+    table = formulas.sinusoid_table(config.encoder.positions, config.d_model, 520)
     replay = case.replay("encoder.positions", source_ids=ids, **{"encoder.positions": table[None]})
     replay = replace(replay, config=config, parameters={"table": table})
     values = dict(outcomes(replay))

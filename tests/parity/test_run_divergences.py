@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def other_eps(replay: Replay) -> np.ndarray:
-    return replay.under(norm_eps=1e-6)
+    return replay.under(eps=1e-6)
 
 
 def other_activation(replay: Replay) -> np.ndarray:

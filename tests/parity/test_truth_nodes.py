@@ -101,9 +101,9 @@ def test_positions_of_another_formula(config: TransformerConfig, ids: Any) -> No
     """The table is a parameter: what if it were another one?"""
     (node,) = (node for node in nodes(config) if node.name == "encoder.positions")
     other = dataclasses.replace(config, position_frequency="doubled", position_offset=2)
-    table = formulas.sinusoid_table(other, 11)
+    table = formulas.sinusoid_table(other.encoder.positions, other.d_model, 11)
     received = node.compute(other, {"ids": ids.source}, {"table": table})
-    np.testing.assert_allclose(received[0], positions.sinusoid_table(other, other.encoder)[2:8], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(received[0], positions.sinusoid_table(other.encoder)[2:8], rtol=0, atol=1e-14)
 
 
 # --- names

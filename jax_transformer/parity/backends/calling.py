@@ -145,7 +145,7 @@ def find_calling(
     import torch
 
     calling = _by_signature(module, name, config)
-    shape = (*decoder_input_ids.shape, config.target_vocab_size)
+    shape = (*decoder_input_ids.shape, config.target.vocab_size)
     failures, returned = [], ""
     for trial in (calling, dataclasses.replace(calling, batch_first=False)):
         if not trial.batch_first and trial.others:
@@ -254,7 +254,7 @@ def _others(
     names: set[str], config: TransformerConfig, parts: Mapping[str, Part]
 ) -> dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]:
     """Returns what follows from the ids for arguments whose name has one meaning everywhere."""
-    pads = {"source": config.source_pad_id, "target": config.target_pad_id}
+    pads = {"source": config.source.pad_id, "target": config.target.pad_id}
 
     def padded(part: str) -> Callable[[torch.Tensor, torch.Tensor], Any]:
         return lambda source_ids, target_ids: (source_ids if part == "source" else target_ids) == pads[part]

@@ -77,11 +77,11 @@ class FamilyReference(ModuleReference):
             use_cache=module.config.model_type == "fsmt",
             decoder_start_token_id=start_id,
             eos_token_id=eos_id,
-            pad_token_id=self.config.target_pad_id,
+            pad_token_id=self.config.target.pad_id,
         )
         with wide_norms(module), wide_fills():
             tokens: torch.Tensor = module.generate(
-                input_ids=source_ids, attention_mask=source_ids != self.config.source_pad_id, generation_config=options
+                input_ids=source_ids, attention_mask=source_ids != self.config.source.pad_id, generation_config=options
             )
         return tokens[:, 1:]
 

@@ -77,7 +77,7 @@ class FunctionSide:
             logits = self.forward(problem, "float32")["logits"]
         except CannotRun as reason:
             raise ParityError(str(reason)) from reason
-        expected = (*problem.decoder_input_ids.shape, self.config.target_vocab_size)
+        expected = (*problem.decoder_input_ids.shape, self.config.target.vocab_size)
         if logits.shape != expected:
             raise ParityError(
                 f"candidate {self.name}: expected logits {list(expected)} [B, T, V]; received {list(logits.shape)}"

@@ -17,7 +17,8 @@ from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.config.short_names import short_names
+from jax_transformer.config.short_names import STACKS
+from jax_transformer.config.specs import Dropout
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
@@ -163,7 +164,7 @@ class JaxSide:
 
     def filled_up(self, problem: Problem) -> Problem:
         """Returns a problem with as many rows as the devices divide; see `Devices`."""
-        return self.devices.filled_up(problem, self.config.target_pad_id)
+        return self.devices.filled_up(problem, self.config.target.pad_id)
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         under_way = self._decoded.pop((problem, decoding), None)
@@ -179,12 +180,8 @@ class JaxSide:
 
 
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
-    rates = {
-        name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
-        for name in short_names()
-        if name.endswith("dropout_rate")
-    }
-    return dataclasses.replace(config, **rates)  # type: ignore[arg-type]
+    stacks = {name: dataclasses.replace(getattr(config, name), dropout=Dropout(rate=0.0)) for name in STACKS}
+    return dataclasses.replace(config, **stacks)
 
 
 def understood(options: dict[str, Any]) -> dict[str, Any] | None:
@@ -224,7 +221,7 @@ def mean_loss(
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Returns a function (logits [B, T, V], labels [B, T]) → the mean of the losses of the labels that count, by the
     rule or by a user's program. If the batch `is_filled_up`, labels of pads alone don't count, even where pads do."""
-    criterion = Criterion(config.target_pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
+    criterion = Criterion(config.target.pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
 
     def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
         labels = without_filling(labels, criterion) if is_filled_up else labels

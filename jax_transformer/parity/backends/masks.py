@@ -23,20 +23,21 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
     Args:
       named: activations by our names. A mask whose logits are missing is left out.
     """
+    of_encoder, of_decoder, of_cross = config.attentions
     covers: dict[str, tuple[str, PaddingCover]] = {
-        "encoder_self": ("encoder.layers.0.self_attention.logits", config.encoder_padding),
+        "encoder_self": ("encoder.layers.0.self_attention.logits", of_encoder.padding),
         "decoder_self": (
             "decoder.layers.0.self_attention.logits",
-            "both" if config.decoder_causal else config.decoder_padding,
+            "both" if of_decoder.causal else of_decoder.padding,
         ),
-        "cross": ("decoder.layers.0.cross_attention.logits", config.cross_padding),
+        "cross": ("decoder.layers.0.cross_attention.logits", of_cross.padding),
     }
     found = {
         f"mask.{kind}": _mask(named[logits], cover)
         for kind, (logits, cover) in covers.items()
         if cover != "none" and logits in named and f"mask.{kind}" not in named
     }
-    if config.decoder_padding == "none" and "mask.decoder_self" in found:  # causal alone: one mask for all rows
+    if of_decoder.padding == "none" and "mask.decoder_self" in found:  # causal alone: one mask for all rows
         found["mask.decoder_self"] = _without(found["mask.decoder_self"], 0)
     return found
 

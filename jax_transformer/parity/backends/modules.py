@@ -376,7 +376,7 @@ class ModuleReference:
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
             logits = self.calling.logits(self.calling.call(module, source_ids, prefix), len(prefix))
-            likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target_pad_id)
+            likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target.pad_id)
             prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
             finished |= likeliest == eos_id
             if finished.all():

@@ -87,10 +87,10 @@ class SystemReference:
     def _variant(self) -> dict[str, Any]:
         config = self.config
         if self.dialect.startswith("stepwise"):
-            return {"num_layers": config.num_encoder_layers, "rung": self._rung()}
+            return {"num_layers": config.encoder.num_layers, "rung": self._rung()}
         layers: dict[str, Any] = {
-            "num_encoder_layers": config.num_encoder_layers,
-            "num_decoder_layers": config.num_decoder_layers,
+            "num_encoder_layers": config.encoder.num_layers,
+            "num_decoder_layers": config.decoder.num_layers,
         }
         if self._name == "codersarts":
             layers["position_index"] = config.position_index

@@ -254,7 +254,7 @@ class TorchSide:
                     start_id=start_id,
                     eos_id=eos_id,
                     max_new_tokens=most,
-                    pad_id=self.config.target_pad_id,
+                    pad_id=self.config.target.pad_id,
                 )
             with cannot_run(f"the reference {self.name}", f"{shapes_of({'source_ids': source_ids})}, to decode"):
                 if beam_size == 1:
@@ -355,7 +355,7 @@ class TorchSide:
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1),
             labels.flatten(),
-            ignore_index=self.config.target_pad_id,
+            ignore_index=self.config.target.pad_id,
             label_smoothing=self.rules.train.label_smoothing,
         )
 

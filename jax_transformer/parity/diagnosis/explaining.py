@@ -143,10 +143,11 @@ def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str,
     is_seen = step.node.kind in rotary.KINDS
     if not is_seen and step.received.size > LARGEST_SEARCHED:
         return []
-    for layout in sorted(rotary.LAYOUTS, key=lambda layout: layout != config.position_layout):
+    spec = next(node.parts_of(config)["spec"] for node in chain if node.kind in rotary.KINDS)
+    for layout in sorted(rotary.LAYOUTS, key=lambda layout: layout != spec.layout):
 
         def trial(base: float, layout: str = layout) -> Trial | None:
-            variant = rotary.with_base(config, layout, base)
+            variant = rotary.with_base(spec, layout, base)
             values, nodes = _all_with([variant], step, config, params)
             last = values.get(step.node.name)
             if last is None:
@@ -165,7 +166,7 @@ def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str,
         else:
             bases = rotary.searched_bases(residual)
         for base in (number for one in bases for number in rotary.round_numbers(one)):
-            found = trial(base) if base != config.rotary_base else None
+            found = trial(base) if base != spec.base else None
             if found is not None and found.match.residual <= GATE:
                 return [found]
     return []
@@ -246,7 +247,7 @@ def replay_of(node: Node, step: Step, config: TransformerConfig, params: Mapping
     """Returns a node of the step's chain to replay; the received value of a hidden one is inferred if it can be."""
     known = {**step.known, step.node.name: step.received}
     if node.kind == "positions" and step.node.kind == "embedding" and node is not step.node:
-        known |= {node.name: read_from_sum(config, step.node, step.received, step.known)}
+        known |= {node.name: read_from_sum(step.node, step.received, step.known)}
     inputs = {argument: known[name] for argument, name in node.inputs.items()}
     parameters = {argument: parameter(params, path) for argument, path in node.parameters.items()}
     return Replay(config, node, inputs, parameters, known, params)

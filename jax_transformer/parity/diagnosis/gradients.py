@@ -152,22 +152,21 @@ def shares_of_tables(
       read: what the head reads, [B, T, D].
     """
     tables: dict[str, dict[str, np.ndarray]] = {}
-    uses: tuple[tuple[formulas.Stack, str, str, int], ...] = (
-        ("encoder", "source", "source_ids", config.source_pad_id),
-        ("decoder", "target", "decoder_input_ids", config.target_pad_id),
-    )
-    for stack, language, argument, pad_id in uses:
+    uses = (("encoder", "source", "source_ids"), ("decoder", "target", "decoder_input_ids"))
+    for stack, language, argument in uses:
         ids, gradient = getattr(problem, argument), activations.get(f"{stack}.token_embedding")
         if gradient is None:
             return {}
-        share = np.zeros((getattr(config, f"{language}_vocab_size"), config.d_model))
-        np.add.at(share, ids, gradient * getattr(config, stack).embedding_factor)
-        if not config.trains_pad_embedding:
-            share[pad_id] = 0.0
+        tokens, own = getattr(config, language), getattr(config, stack)
+        share = np.zeros((tokens.vocab_size, own.d_model))
+        np.add.at(share, ids, gradient * own.embedding_factor)
+        if not tokens.trains_pad:
+            share[tokens.pad_id] = 0.0
         path = f"{'shared' if config.share_embeddings else language}_embedding/embedding"
         tables.setdefault(path, {})[f"the {language}"] = share
-    if config.tie_head and "logits" in activations:
-        scale = formulas.logits(config, np.ones((1, 1, 1)), np.ones((1, 1))).item()
+    if config.head.tied and "logits" in activations:
+        width = read.shape[-1]
+        scale = formulas.logits(config.head, np.eye(1, width)[None], np.ones((width, 1))).item()
         path = f"{'shared' if config.share_embeddings else 'target'}_embedding/embedding"
         tables[path]["the head"] = scale * np.einsum("btv,btd->vd", activations["logits"], read)
     return {path: of_table for path, of_table in tables.items() if len(of_table) > 1}

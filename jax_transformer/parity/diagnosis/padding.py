@@ -82,9 +82,9 @@ def _is_read(step: Step, at: np.ndarray, config: TransformerConfig, params: Mapp
 def counting(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
     """Returns the positions [B, T] of the target whose logits count: tokens, and a first pad that a decoder may begin
     with, in sentences with a source."""
-    counts = decoder_input_ids != config.target_pad_id
-    counts[:, 0] |= config.decoder_padding == "none"
-    return counts & (source_ids != config.source_pad_id).any(axis=1, keepdims=True)
+    counts = decoder_input_ids != config.target.pad_id
+    counts[:, 0] |= config.decoder.self_attention.padding == "none"
+    return counts & (source_ids != config.source.pad_id).any(axis=1, keepdims=True)
 
 
 def with_padding(config: TransformerConfig, name: str) -> set[str]:
@@ -99,7 +99,7 @@ def where_not_padding(
 ) -> dict[str, np.ndarray]:
     """Returns masks, broadcastable to the arrays, of values at positions that aren't padding, by name."""
     source, target = ids
-    real = {"encoder": source != config.source_pad_id, "decoder": counting(config, source, target)}
+    real = {"encoder": source != config.source.pad_id, "decoder": counting(config, source, target)}
     found = {}
     for node in nodes(config):
         array, where = arrays.get(node.name), real[stack_of(node)]
@@ -116,4 +116,4 @@ def where_not_padding(
 def _is_real(config: TransformerConfig, known: Arrays) -> dict[str, np.ndarray]:
     """Returns which positions [B, T] of each stack aren't padding."""
     source, target = (known[name] for name in MODEL_INPUTS)
-    return {"encoder": source != config.source_pad_id, "decoder": target != config.target_pad_id}
+    return {"encoder": source != config.source.pad_id, "decoder": target != config.target.pad_id}

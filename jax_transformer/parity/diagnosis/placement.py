@@ -8,6 +8,7 @@ if everything that it shows then fits, that is the one cause.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from jax_transformer.comparison.findings import Finding, Match
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import measure, rows_of
-from jax_transformer.parity.oracle.graph import Node, nodes, place
+from jax_transformer.parity.oracle.graph import Node, nodes, place, placement_of
 from jax_transformer.parity.oracle.replay import recompute
 
 if TYPE_CHECKING:
@@ -38,13 +39,15 @@ def misplaced_norms(
       masks: the mask's name by the name of the attention's logits and weights.
     """
     stack, layer, _ = place(step.node.name)
-    if layer is None or stack is None or config.norm_kind == "none" or step.effect != "function":
+    if layer is None or stack is None or step.effect != "function":
         return None
-    placement = getattr(config, stack).norm_placement
+    own_stack = getattr(config, stack)
+    placement = placement_of(own_stack)
     if placement == "none":
         return None
+    turned = replace(own_stack, norm_placement="post" if placement == "pre" else "pre")
     try:
-        other = config.replace(norm_placement="post" if placement == "pre" else "pre", decoder_norm_placement=None)
+        other = replace(config, **{stack: turned})
     except ValueError:  # what the layers have besides needs their own placement
         return None
     own = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]

@@ -17,29 +17,26 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.specs import Attention
 
 
 PARTS = ("query", "key", "value")
 FILLS = (0.0, -1e4, -1e9, -1e20, -1e30, *LOWEST.values(), float(np.finfo(np.float64).min), -math.inf)
 
 
-def attention(config: TransformerConfig) -> Iterator[Variant]:
+def attention() -> Iterator[Variant]:
     logits: tuple[Kind, ...] = ("attention_logits",)
-    yield configured("scale missing", logits, attention_scale=1.0)
-    yield configured("scaled by √d_model", logits, attention_scale=1.0 / math.sqrt(config.d_model))
+    yield configured("scale missing", logits, scale=1.0)
+    yield Variant("scaled by √d_model", logits, lambda replay: _scaled_by(replay, replay.stack.d_model**-0.5))
     for name, power in (("√head_dim", 0.5), ("head_dim", 1.0)):
         yield Variant(f"scaled by {name}", logits, partial(_scaled_by_width, power=power))
     yield Variant("scaled by √value_dim", logits, _scaled_by_width_of_values)
-    yield Variant("mask not applied", logits, partial(_added, value=0.0))
+    yield Variant("mask not applied", logits, lambda replay: _added(replay, 0.0))
     for value in FILLS:
-        if value != formulas.masked_value(config):
-            yield configured(f"masked logits are {value:g}", logits, masked_value=value)
-            if value:
-                yield Variant(f"{value:g} added to masked logits", logits, partial(_added, value=value))
-    yield Variant(
-        "masked value added rather than put in place", logits, partial(_added, value=formulas.masked_value(config))
-    )
+        yield Variant(f"masked logits are {value:g}", logits, partial(_filled, value=value))
+        if value:
+            yield Variant(f"{value:g} added to masked logits", logits, partial(_added, value=value, is_other=True))
+    yield Variant("masked value added rather than put in place", logits, lambda replay: _added(replay, _fill(replay)))
     for parts in permutations(PARTS):
         if parts[0] != "query" and parts[1] != "key":
             order = ", ".join(parts)
@@ -50,21 +47,42 @@ def attention(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("weights zero where all is masked", weights, _zero_rows)
 
 
-def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
-    width, own = replay.inputs["query"].shape[-1], replay.config.attention_scale
-    if math.isclose(width**-power, 1.0 / math.sqrt(width) if own is None else own):
+def _scaled_by(replay: Replay, scale: float) -> np.ndarray:
+    """Scales the logits otherwise. Raises LookupError if it is their own scale."""
+    if math.isclose(scale, formulas.attention_scale(replay.parts["spec"], replay.inputs["query"])):
         raise LookupError("as it is")
-    return replay.under(attention_scale=width**-power)
+    return replay.under(scale=scale)
+
+
+def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
+    return _scaled_by(replay, replay.inputs["query"].shape[-1] ** -power)
 
 
 def _scaled_by_width_of_values(replay: Replay) -> np.ndarray:
-    if replay.stack.value_dim == replay.stack.head_dim:
+    shape = replay.parts["spec"].shape(replay.stack.d_model)
+    if shape.value_dim == shape.head_dim:
         raise LookupError("the width of keys")
-    return replay.under(attention_scale=replay.stack.value_dim**-0.5)
+    return replay.under(scale=shape.value_dim**-0.5)
 
 
-def _added(replay: Replay, value: float) -> np.ndarray:
-    """Adds the fill value to masked logits instead of replacing them."""
+def _fill(replay: Replay) -> float:
+    return formulas.masked_value(replay.parts["spec"])
+
+
+def _filled(replay: Replay, value: float) -> np.ndarray:
+    if value == _fill(replay):
+        raise LookupError("as it is")
+    return replay.under(masked_value=value)
+
+
+def _added(replay: Replay, value: float, is_other: bool = False) -> np.ndarray:
+    """Adds a value to masked logits instead of replacing them.
+
+    Args:
+      is_other: raises LookupError if it is their own fill value.
+    """
+    if is_other and value == _fill(replay):
+        raise LookupError("the fill value")
     return replay.without_mask + np.where(replay.inputs["mask"], 0.0, value)
 
 
@@ -78,9 +96,10 @@ def _of_parts(replay: Replay, parts: tuple[str, ...]) -> np.ndarray:
 
 def _softmax_over(replay: Replay, axis: int) -> np.ndarray:
     turned = np.moveaxis(replay.inputs["logits"], axis, -1)
-    return np.moveaxis(formulas.attention_weights(replay.config, turned), -1, axis)
+    return np.moveaxis(formulas.attention_weights(turned), -1, axis)
 
 
 def _zero_rows(replay: Replay) -> np.ndarray:
-    is_masked = replay.inputs["logits"] <= formulas.masked_value(replay.config)
+    attention: Attention = getattr(replay.stack, place(replay.node.name).path[0])
+    is_masked = replay.inputs["logits"] <= formulas.masked_value(attention)
     return np.where(is_masked.all(axis=-1, keepdims=True), 0.0, replay.compute())

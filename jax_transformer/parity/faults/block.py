@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, changed, norm_parameters, sum_of, terms
+from jax_transformer.config.specs import LayerNorm
+from jax_transformer.parity.faults.replay import Replay, Variant, norm_parameters, sum_of, terms
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, norm_module, place
+from jax_transformer.parity.oracle.graph import Kind, norm_module, place, placement_of, sublayers_of
 
 
 def block() -> Iterator[Variant]:
@@ -32,11 +33,11 @@ def block() -> Iterator[Variant]:
 
 def _norm_then_add(replay: Replay) -> np.ndarray:
     scaled = terms(replay)
-    return scaled["x"] + formulas.norm(replay.config, scaled["y"], **norm_parameters(replay))
+    return scaled["x"] + formulas.norm(replay.norm, scaled["y"], **norm_parameters(replay))
 
 
 def _after_norm(replay: Replay) -> np.ndarray:
-    shares = replay.config.share_norms and replay.config.parallel_residual
+    shares = replay.stack.share_norms and replay.stack.residual.parallel
     return replay.compute({"x": replay.beside("shared_norm" if shares else _norm_of(replay))})
 
 
@@ -49,31 +50,28 @@ def _norm_of(replay: Replay) -> str:
 def _normed(replay: Replay, x: np.ndarray) -> np.ndarray:
     """Applies the sublayer's norm to x: after the sublayer, or a second time."""
     sublayer = _norm_of(replay).removesuffix("_norm")
-    return formulas.norm(replay.config, x, **replay.norm_of(norm_module(replay.config, sublayer)))
+    return formulas.norm(replay.norm, x, **replay.norm_of(norm_module(replay.stack, sublayer)))
 
 
 def _final_norm(replay: Replay) -> np.ndarray:
     """Applies a final norm with its initial parameters, as programs do that always create one."""
     if place(replay.node.name).layer is not None:
         raise LookupError("not the end of a stack")
-    has_none = replay.config.norm_kind == "none"
-    return formulas.norm(
-        changed(replay.config, norm_kind="layer_norm") if has_none else replay.config, replay.inputs["x"]
-    )
+    return formulas.norm(replay.stack.norm or LayerNorm(), replay.inputs["x"])
 
 
 def _parallel(replay: Replay, back: int) -> np.ndarray:
     """Feeds a sublayer, or the norm before it, with the input of the sublayer that many places earlier."""
-    if replay.config.parallel_residual:
+    if replay.stack.residual.parallel:
         raise LookupError("as it should be")
     stack, layer, path = place(replay.node.name)
     if replay.node.kind == "norm" and len(path) > 1:
         raise LookupError("a norm within a sublayer")
-    sublayers = ["self_attention", *(["cross_attention"] if stack == "decoder" else []), "feed_forward"]
+    sublayers = sublayers_of(replay.stack)
     other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError if it belongs to none
     if other < 0:
         raise LookupError("no sublayer there")
-    reads_normed = replay.stack.norm_placement == "pre" and replay.config.norm_kind != "none"
+    reads_normed = placement_of(replay.stack) == "pre"
     if replay.node.kind != "norm" and reads_normed:
         name = f"{sublayers[other]}_norm"
     elif other:

@@ -15,6 +15,7 @@ from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.positions import RelativeVectors
 
 
 def at_other_positions(
@@ -38,9 +39,15 @@ def _depends_on_positions(node: Node) -> bool:
 def _shifted_positions(
     captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
 ) -> np.ndarray:
-    numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
-    numbers[:, 1:] += by
+    numbers = _shifted_numbers(captured, config, node, by)
     return formulas.rows(parameter(params, node.parameters["table"]), numbers)
+
+
+def _shifted_numbers(captured: Captured, config: TransformerConfig, node: Node, by: int) -> np.ndarray:
+    parts = node.parts_of(config)
+    numbers = formulas.position_numbers(parts["spec"], parts["tokens"], captured["decoder_input_ids"]).copy()
+    numbers[:, 1:] += by
+    return numbers
 
 
 def _shifted_bias(
@@ -64,8 +71,9 @@ def _shifted_logits(
     """Returns logits with the vectors of distances from queries that are one off."""
     inputs = {role: captured[name] for role, name in node.inputs.items()}
     query, table = inputs["query"], parameter(params, node.parameters["relative_keys"])
-    products = formulas.relative_products(query, table, _shifted_rows(config, query.shape[1], by))
-    bias = formulas.attention_scale(config, query) * products
+    parts = node.parts_of(config)
+    products = formulas.relative_products(query, table, _shifted_rows(parts["vectors"], query.shape[1], by))
+    bias = formulas.attention_scale(parts["spec"], query) * products
     return node.compute(config, {**inputs, "position_bias": bias}, {})
 
 
@@ -75,22 +83,22 @@ def _shifted_context(
     """Returns the context with the vectors of distances from queries that are one off."""
     inputs = {role: captured[name] for role, name in node.inputs.items()}
     context = node.compute(config, inputs, {})
+    vectors = node.parts_of(config)["vectors"]
     weights, table = inputs["weights"], parameter(params, node.parameters["relative_values"])
-    return context + formulas.relative_context(weights, table, _shifted_rows(config, weights.shape[2], by))
+    return context + formulas.relative_context(weights, table, _shifted_rows(vectors, weights.shape[2], by))
 
 
-def _shifted_rows(config: TransformerConfig, length: int, by: int) -> np.ndarray:
-    return formulas.relative_rows(config, length + 1)[_shifted_queries(length, by), :length]
+def _shifted_rows(vectors: RelativeVectors, length: int, by: int) -> np.ndarray:
+    return formulas.relative_rows(vectors, length + 1)[_shifted_queries(length, by), :length]
 
 
 def _shifted_rotation(
     captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
 ) -> np.ndarray:
-    numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
-    numbers[:, 1:] += by
+    spec, numbers = node.parts_of(config)["spec"], _shifted_numbers(captured, config, node, by)
     x = captured[node.inputs["x"]]
-    angles = numbers[:, :, None, None] * formulas.rotary_frequencies(config, x.shape[-1])
-    return formulas.rotated(config, x, np.cos(angles), np.sin(angles))
+    angles = numbers[:, :, None, None] * formulas.rotary_frequencies(spec, x.shape[-1])
+    return formulas.rotated(spec, x, np.cos(angles), np.sin(angles))
 
 
 SHIFTED: dict[str, Callable[..., np.ndarray]] = {

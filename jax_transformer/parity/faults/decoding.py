@@ -63,11 +63,9 @@ class DecodingProblem:
         return decode(self.rule, lambda prefixes, rows: self.logits_of(change(prefixes), rows), self.count)
 
     def under(self, **changes: Any) -> Decoded:
-        """Decodes with some fields of the model's config changed."""
+        """Decodes with other values of the config's short names."""
         config, params, source_ids = self.known_model
-        return decode(
-            self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count
-        )
+        return decode(self.rule, logits_of_model(config.replace(**changes), params, source_ids), self.count)
 
     def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
         """Decodes with other activations or masks. Raises ValueError if the model doesn't have them."""
@@ -260,7 +258,8 @@ def _without_newest(prefixes: np.ndarray) -> np.ndarray:
 
 def _caches(config: TransformerConfig) -> Iterator[Variant]:
     longer = "targets of several tokens"
-    if config.decoder.position_kind != "none" and config.position_index != "batch_row":
+    positions = config.decoder.positions
+    if positions is not None and getattr(positions, "index", "column") != "batch_row":
         for by, name in ((1, "far"), (-1, "near")):
             yield Variant(f"cache position one too {name}", longer, partial(_at_other_positions, by=by))
     for name, sees in SEES.items():
@@ -277,11 +276,12 @@ SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
     config = problem.known_model.config.while_decoding()
+    attention, tokens = config.decoder.self_attention, config.target
 
     def mask(captured: Captured) -> np.ndarray:
         ids = captured["decoder_input_ids"]
         numbers = np.arange(ids.shape[1])
-        return formulas.decoder_self_mask(config, ids) & sees(numbers[:, None], numbers)
+        return formulas.decoder_self_mask(attention, tokens, ids) & sees(numbers[:, None], numbers)
 
     return problem.replacing({"mask.decoder_self": mask})
 
@@ -298,12 +298,13 @@ def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
 
 def _padding(config: TransformerConfig) -> Iterator[Variant]:
     decoding = config.while_decoding()
+    _, of_self, of_cross = decoding.attentions
     padded, hidden = "sources with padding", "a start token that is padding, or targets with padding inside"
-    if decoding.cross_padding != "none":
+    if of_cross.padding != "none":
         yield _masked(
             "source's padding visible while decoding", padded, cross_padding="none", decoding_cross_padding=None
         )
-    if decoding.decoder_padding == "none":
+    if of_self.padding == "none":
         yield _masked(
             "target's padding hidden while decoding", hidden, decoder_padding="keys", decoding_decoder_padding=None
         )

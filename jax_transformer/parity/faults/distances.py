@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jax_transformer.config.positions import Alibi, RelativeBias, RelativeVectors
 from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind
 from jax_transformer.parity.oracle.replay import parameter
 
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
 
-
-def distances(config: TransformerConfig) -> Iterator[Variant]:
-    kinds = {config.encoder.position_kind, config.decoder.position_kind}
-    if "alibi" in kinds:
-        yield from _alibi()
-    if "relative_bias" in kinds:
-        yield from _biases()
-    if "relative_vectors" in kinds:
-        yield from _vectors("keys", "attention_logits")
-        yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
-        if config.relative_value_vectors:
-            yield from _vectors("values", "context")
+def distances() -> Iterator[Variant]:
+    yield from _alibi()
+    yield from _biases()
+    yield from _vectors("keys", "attention_logits")
+    yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
+    yield from _vectors("values", "context")
 
 
 # --- ALiBi (Press et al. 2022)
@@ -65,7 +57,7 @@ def _biased(
     slopes: Callable[[np.ndarray], np.ndarray] = lambda head: np.array(formulas.alibi_slopes(len(head))),
     distance: Callable[[np.ndarray], np.ndarray] = np.abs,
 ) -> np.ndarray:
-    if replay.stack.position_kind != "alibi":
+    if not isinstance(replay.stack.positions, Alibi):
         raise LookupError("learned biases")
     _, heads, length, _ = replay.own.shape
     return (-slopes(np.arange(heads))[:, None, None] * distance(formulas.offsets(length)))[None]
@@ -78,10 +70,10 @@ def _biases() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("position_bias",)
     factors: dict[str, Callable[[Replay], float]] = {
         "factor of relative biases missing": lambda replay: 1.0,
-        "factor of relative biases applied twice": lambda replay: replay.stack.relative_bias_factor**2,
+        "factor of relative biases applied twice": lambda replay: _own_factor(replay) ** 2,
         "factor of the other stack's relative biases": _of_other_stack,
-        "relative biases scaled by √head_dim": lambda replay: replay.stack.head_dim**0.5,
-        "relative biases scaled by 1/√head_dim": lambda replay: replay.stack.head_dim**-0.5,
+        "relative biases scaled by √head_dim": lambda replay: replay.stack.heads.head_dim**0.5,
+        "relative biases scaled by 1/√head_dim": lambda replay: replay.stack.heads.head_dim**-0.5,
     }
     for name, factor in factors.items():
         yield Variant(name, kinds, partial(_scaled, factor=factor))
@@ -89,16 +81,20 @@ def _biases() -> Iterator[Variant]:
 
 def _scaled(replay: Replay, factor: Callable[[Replay], float]) -> np.ndarray:
     """Scales the biases by another factor. Raises LookupError if it is their own, or if they aren't learned."""
-    other = factor(replay)
-    if replay.stack.position_kind != "relative_bias" or other == replay.stack.relative_bias_factor:
-        raise LookupError("no other factor of learned biases")
-    return replay.under(relative_bias_factor=other, decoder_relative_bias_factor=None)
+    _own_factor(replay)
+    return replay.under(factor=factor(replay))
+
+
+def _own_factor(replay: Replay) -> float:
+    """Returns the factor of the stack's learned biases. Raises LookupError if it has none."""
+    if not isinstance(replay.stack.positions, RelativeBias):
+        raise LookupError("no learned biases")
+    return replay.stack.positions.factor
 
 
 def _of_other_stack(replay: Replay) -> float:
-    is_encoder = place(replay.node.name).stack == "encoder"
-    other = replay.config.decoder if is_encoder else replay.config.encoder
-    return other.relative_bias_factor
+    other = replay.other_stack.positions
+    return other.factor if isinstance(other, RelativeBias) else 1.0
 
 
 # --- vectors (Shaw et al. 2018)
@@ -143,7 +139,7 @@ def _of_keys(replay: Replay, rows: Rows = _as_they_are, table: str = "keys", sca
     """Computes logits with other rows, another table, or products of another scale."""
     vectors, query = _table(replay, "relative_keys", table), replay.inputs["query"]
     products = formulas.relative_products(query, vectors, _rows(replay, rows, query.shape[1]))
-    scale = formulas.attention_scale(replay.config, query) if scale is None else scale
+    scale = formulas.attention_scale(replay.parts["spec"], query) if scale is None else scale
     return replay.compute({"position_bias": scale * products}, parameters={})
 
 
@@ -155,7 +151,8 @@ def _of_values(replay: Replay, rows: Rows = _as_they_are, table: str = "values")
 
 
 def _rows(replay: Replay, rows: Rows, length: int) -> np.ndarray:
-    return rows(formulas.relative_rows(replay.config, length), replay.config.relative_max_distance)
+    vectors: RelativeVectors = replay.parts["vectors"]
+    return rows(formulas.relative_rows(vectors, length), vectors.max_distance)
 
 
 def _table(replay: Replay, argument: str, name: str) -> np.ndarray:

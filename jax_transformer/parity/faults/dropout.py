@@ -194,7 +194,7 @@ def _along(replay: Replay, direction: np.ndarray) -> np.ndarray:
     along = (value @ direction).transpose(0, 2, 1)[:, :, None, :]
     if "relative_values" not in replay.parameters:
         return along
-    rows = formulas.relative_rows(replay.config, weights.shape[-1])
+    rows = formulas.relative_rows(replay.parts["vectors"], weights.shape[-1])
     return along + (replay.parameters["relative_values"] @ direction)[rows]
 
 

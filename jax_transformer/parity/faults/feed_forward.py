@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, exchanged, without
 from jax_transformer.parity.oracle.graph import Kind
-
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-
 
 ACTIVATIONS = {
     "relu": "ReLU",
@@ -35,7 +30,7 @@ SLOPES = (0.01, 0.1, 0.2, 0.25, 0.3)
 """Slopes of leaky ReLUs that programs have: PyTorch's and JAX's default, GANs', PReLU's first, and Keras's."""
 
 
-def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
+def feed_forward() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("feed_forward_hidden",)
     for activation, name in ACTIVATIONS.items():
         yield Variant(name, kinds, partial(_activated, activation=activation))
@@ -49,12 +44,12 @@ def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
 
 
 def _activated(replay: Replay, activation: str, slope: float | None = None) -> np.ndarray:
-    """Computes the hidden units with another activation. Raises LookupError if it is the stack's own."""
-    own = replay.stack
-    slope = own.activation_slope if slope is None else slope
-    if (own.activation, own.activation_slope) == (activation, slope):
+    """Computes the hidden units with another activation. Raises LookupError if it is the feed-forward's own."""
+    own = replay.option("activation"), replay.option("slope")
+    slope = own[1] if slope is None else slope
+    if own == (activation, slope):
         raise LookupError("its own")
-    return replay.under(activation=activation, decoder_activation=None, activation_slope=slope)
+    return replay.compute(parts=replay.with_options(activation=activation, slope=slope))
 
 
 def _without_gate(replay: Replay) -> np.ndarray:

@@ -41,6 +41,6 @@ def _normed_together(replay: Replay) -> np.ndarray:
     x = replay.inputs["x"]
     if x.ndim != 4 or x.shape[2] == 1:
         raise LookupError("no heads, or one")
-    together = formulas.norm(replay.config, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
-    scale = formulas.norm_scale(replay.config, replay.parameters.get("scale"))
+    together = formulas.norm(replay.norm, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
+    scale = formulas.norm_scale(replay.norm, replay.parameters.get("scale"))
     return formulas.affine(together, scale, replay.parameters.get("bias"))

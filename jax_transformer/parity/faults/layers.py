@@ -24,9 +24,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def layers(config: TransformerConfig) -> Iterator[Variant]:
-    if config.share_layers:
-        return
-    for layer in range(max(config.num_encoder_layers, config.num_decoder_layers)):
+    for layer in range(max(config.encoder.num_layers, config.decoder.num_layers)):
         yield Variant(f"weights of layer {layer}", KINDS, partial(_of_layer, layer=layer))
 
 
@@ -34,6 +32,8 @@ def _of_layer(replay: Replay, layer: int) -> np.ndarray:
     """Computes the node with the parameters of another layer. Raises LookupError for the layer itself, and for nodes
     without such parameters; ValueError if there is no such layer."""
     own = place(replay.node.name).layer
+    if own is not None and replay.stack.share_layers:
+        raise LookupError("all layers have the same weights")
     paths = {role: re.sub(r"\[\d+\]$", f"[{layer}]", path) for role, path in replay.node.parameters.items()}
     if own in (None, layer) or paths == dict(replay.node.parameters):
         raise LookupError("the same weights")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,26 +13,21 @@ from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, known_nodes, place
 
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-
-
 COVERS = {
     "keys": "pads masked as keys", "queries": "pads masked as queries", "both": "pads masked as keys and queries",
     "none": "padding not masked",
 }  # fmt: skip
-FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", "cross": "cross_padding"}
 
 
-def masks(config: TransformerConfig) -> Iterator[Variant]:
+def masks() -> Iterator[Variant]:
     """Yields faults of a mask, which all its attentions apply, and the same faults in one attention alone."""
-    for variant in _of_masks(config):
+    for variant in _of_masks():
         yield variant
         compute = partial(_in_one_attention, variant=variant)
         yield Variant(f"{variant.name}, in this attention alone", ("attention_logits",), compute)
 
 
-def _of_masks(config: TransformerConfig) -> Iterator[Variant]:
+def _of_masks() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("mask",)
     yield Variant("mask inverted", kinds, lambda replay: ~replay.compute())
     yield Variant("not causal", kinds, _not_causal)
@@ -45,8 +39,8 @@ def _of_masks(config: TransformerConfig) -> Iterator[Variant]:
     for cover, name in COVERS.items():
         yield Variant(name, kinds, partial(_covering, cover=cover))
         yield Variant(f"{name}, and not causal", kinds, partial(_not_causal, cover=cover))
-        for pad_id, whose in ((config.target_pad_id, "target's"), (config.source_pad_id, "source's")):
-            yield Variant(f"{name}, by the {whose} pad id", kinds, partial(_of_pad_id, cover=cover, pad_id=pad_id))
+        for side in ("target", "source"):
+            yield Variant(f"{name}, by the {side}'s pad id", kinds, partial(_of_pad_id, cover=cover, side=side))
     yield Variant("cross-attention uses the target's padding", kinds, _targets_padding)
     yield Variant("padding of the other side", kinds, _other_padding)
 
@@ -64,11 +58,12 @@ def _in_one_attention(replay: Replay, variant: Variant) -> np.ndarray:
         raise LookupError("no mask at all")
     if (mask == replay.inputs["mask"]).all():
         raise LookupError("the right mask")
+    fill = formulas.masked_value(replay.parts["spec"])
     with contextlib.suppress(LookupError):
         received = replay.received
         is_masked = received <= tolerances.MASKED_BELOW
-        return np.where(mask, replay.without_mask, np.where(is_masked, received, formulas.masked_value(replay.config)))
-    return np.where(mask, replay.without_mask, formulas.masked_value(replay.config))
+        return np.where(mask, replay.without_mask, np.where(is_masked, received, fill))
+    return np.where(mask, replay.without_mask, fill)
 
 
 def fill_names(replay: Replay) -> tuple[str, ...]:
@@ -84,42 +79,40 @@ def fill_names(replay: Replay) -> tuple[str, ...]:
     return (f"{added:g} added to masked logits",) if is_added else ()
 
 
-def _covering(replay: Replay, cover: str, **changes: Any) -> np.ndarray:
-    field = FIELDS[place(replay.node.name).path[-1]]
-    if not changes and getattr(replay.config, field) == cover:
-        raise LookupError("as it is")
-    return replay.under(**{field: cover}, **changes)
+def _covering(replay: Replay, cover: str) -> np.ndarray:
+    return replay.under(padding=cover)
 
 
-def _of_pad_id(replay: Replay, cover: str, pad_id: int) -> np.ndarray:
-    own = replay.config.target_pad_id if replay.config.decoder_padding_id is None else replay.config.decoder_padding_id
-    if place(replay.node.name).path[-1] != "decoder_self" or pad_id == own:
+def _of_pad_id(replay: Replay, cover: str, side: str) -> np.ndarray:
+    pad_id = getattr(replay.config, side).pad_id
+    own = formulas.decoder_padding_id(replay.parts["spec"], replay.config.target)
+    if _kind(replay) != "decoder_self" or pad_id == own:
         raise LookupError("as it is")
-    return replay.under(decoder_padding=cover, decoder_padding_id=pad_id)
+    return replay.compute(parts=replay.with_options(padding=cover, padding_id=pad_id))
 
 
 def _not_causal(replay: Replay, cover: str | None = None) -> np.ndarray:
     if not _is_causal(replay):
         raise LookupError("not causal anyway")
-    return _covering(replay, cover or replay.config.decoder_padding, decoder_causal=False)
+    return replay.compute(parts=replay.with_options(padding=cover or replay.option("padding"), causal=False))
 
 
 def _shifted(replay: Replay, by: int) -> np.ndarray:
     if not _is_causal(replay):
         raise LookupError("not causal anyway")
     length = replay.inputs["decoder_input_ids"].shape[1]
-    return replay.under(decoder_causal=False) & (np.arange(length) <= np.arange(length)[:, None] + by)
+    return replay.under(causal=False) & (np.arange(length) <= np.arange(length)[:, None] + by)
 
 
 def _is_causal(replay: Replay) -> bool:
-    return place(replay.node.name).path[-1] == "decoder_self" and replay.config.decoder_causal
+    return _kind(replay) == "decoder_self" and bool(replay.option("causal"))
 
 
 def _targets_padding(replay: Replay) -> np.ndarray:
     if _kind(replay) != "cross":
         raise LookupError("no cross-attention")
-    is_real = replay.inputs["decoder_input_ids"] != replay.config.target_pad_id
-    return formulas.padding_mask(replay.config.cross_padding, is_real, is_real)
+    is_real = replay.inputs["decoder_input_ids"] != replay.config.target.pad_id
+    return formulas.padding_mask(replay.option("padding"), is_real, is_real)
 
 
 def _causal_too(replay: Replay) -> np.ndarray:
@@ -147,10 +140,10 @@ def _other_padding(replay: Replay) -> np.ndarray:
     other = next(name for name in MODEL_INPUTS if name != own)
     if replay.captured[other].shape != replay.inputs[own].shape:
         raise LookupError("another length")
-    pad_ids = {"source_ids": replay.config.source_pad_id, "decoder_input_ids": replay.config.target_pad_id}
+    pad_ids = {"source_ids": replay.config.source.pad_id, "decoder_input_ids": replay.config.target.pad_id}
     is_real = replay.captured[other] != pad_ids[other]
-    padding = formulas.padding_mask(getattr(replay.config, FIELDS[_kind(replay)]), is_real, is_real)
-    return padding & formulas.causal_mask(replay.config, is_real.shape[1]) if _is_causal(replay) else padding
+    padding = formulas.padding_mask(replay.option("padding"), is_real, is_real)
+    return padding & formulas.causal_mask(replay.parts["spec"], is_real.shape[1]) if _is_causal(replay) else padding
 
 
 def _kind(replay: Replay) -> str:

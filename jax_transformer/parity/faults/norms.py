@@ -6,16 +6,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
+from jax_transformer.config.specs import Norm
 from jax_transformer.parity.faults.replay import (
     Replay,
     Variant,
-    changed,
-    configured,
     exchanged,
     norm_parameters,
     norm_scale,
@@ -26,28 +25,35 @@ from jax_transformer.parity.faults.rounding import is_of
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
 
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-
-
 NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
 LAYER_NORMS = tuple(f"{sublayer}{kind}" for kind in ("_norm", "_output_norm") for sublayer in SUBLAYERS)
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0)
+CHOICES: dict[str, dict[str, Any]] = {
+    "ε outside the root": {"eps_outside": True},
+    "ε inside the root": {"eps_outside": False},
+    "variance over D − 1": {"unbiased": True},
+    "variance over D": {"unbiased": False},
+    **{f"ε = {eps:g}": {"eps": eps} for eps in EPSILONS},
+    "RMS without centring": {"kind": "rms_norm"},
+    "scale as it is stored": {"scale_offset": 0.0},
+    "scale is 1 + the stored one": {"scale_offset": 1.0},
+}
+"""The options of other norms, by name."""
+KINDS: tuple[Kind, ...] = (*NORMS, "embedding")
 
 
-def norms(config: TransformerConfig) -> Iterator[Variant]:
-    kinds = _kinds(config)
-    choices = _choices(config)
-    everywhere: tuple[Kind, ...] = (*kinds, "context_norm")
-    for name, changes in choices.items():
-        yield configured(f"norm: {name}", everywhere, **changes)
-    for first, second in combinations(choices, 2):
-        if choices[first].keys().isdisjoint(choices[second]):
-            yield configured(f"norm: {first}, and {second}", everywhere, **choices[first], **choices[second])
-    yield Variant("norm: variance as E[x²] − E[x]²", kinds, partial(_fast_variance, dtype="float64"), True)
-    yield Variant("norm: variance as E[x²] − E[x]² in float32", kinds, partial(_fast_variance, dtype="float32"), True)
-    yield Variant("norm: variance in float32", kinds, partial(_narrow_variance, changes={}), True)
+def norms() -> Iterator[Variant]:
+    everywhere: tuple[Kind, ...] = (*KINDS, "context_norm")
+    for name, options in CHOICES.items():
+        yield Variant(f"norm: {name}", everywhere, partial(_under, options=options))
+    for first, second in combinations(CHOICES, 2):
+        if CHOICES[first].keys().isdisjoint(CHOICES[second]):
+            both = CHOICES[first] | CHOICES[second]
+            yield Variant(f"norm: {first}, and {second}", everywhere, partial(_under, options=both))
+    yield Variant("norm: variance as E[x²] − E[x]²", KINDS, partial(_fast_variance, dtype="float64"), True)
+    yield Variant("norm: variance as E[x²] − E[x]² in float32", KINDS, partial(_fast_variance, dtype="float32"), True)
+    yield Variant("norm: variance in float32", KINDS, partial(_narrow_variance, options={}), True)
     swapped = {"scale": "bias", "bias": "scale"}
     yield Variant("norm: scale dropped", everywhere, partial(without, role="scale"))
     yield Variant("norm: bias dropped", everywhere, partial(without, role="bias"))
@@ -62,38 +68,27 @@ def norms(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("norm before the activation, not after it", ("norm",), _before_activation)
 
 
-def _kinds(config: TransformerConfig) -> tuple[Kind, ...]:
-    has_more = any(stack.embedding_norm != "none" for stack in (config.encoder, config.decoder))
-    return (*NORMS, "embedding") if has_more else NORMS
+def _under(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
+    """Computes the node with another norm. Raises LookupError if it has none, or has one of these options."""
+    _require_norm(replay)
+    if "scale_offset" in options and "scale" not in replay.parameters:
+        raise LookupError("no scale")
+    return replay.under(**options)
 
 
-def _choices(config: TransformerConfig) -> dict[str, dict[str, Any]]:
-    """Returns the config fields of each other norm, by its name."""
-    choices: dict[str, dict[str, Any]] = {
-        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {
-            "norm_eps_outside": not config.norm_eps_outside
-        },
-        f"variance over D{'' if config.norm_unbiased else ' − 1'}": {"norm_unbiased": not config.norm_unbiased},
-    }
-    choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
-    if config.norm_kind == "layer_norm":
-        choices["RMS without centring"] = {"norm_kind": "rms_norm"}
-    if config.norm_scale:
-        offsets = {0.0: "scale as it is stored", 1.0: "scale is 1 + the stored one"}
-        choices |= {
-            name: {"norm_scale_offset": offset}
-            for offset, name in offsets.items()
-            if offset != config.norm_scale_offset
-        }
-    return choices
+def _require_norm(replay: Replay) -> None:
+    """Raises LookupError if the node is an embedding that isn't normed."""
+    if replay.node.kind == "embedding" and replay.stack.embedding_norm == "none":
+        raise LookupError("no norm")
 
 
 def with_narrow_variance(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
     """Yields other norms whose variance is computed in float32 besides, by name, with the value that they give."""
-    if replay.node.kind in _kinds(replay.config):
-        for name, changes in _choices(replay.config).items():
+    if replay.node.kind in KINDS:
+        for name, options in CHOICES.items():
             with contextlib.suppress(LookupError):
-                yield f"norm: {name}, and variance in float32", _narrow_variance(replay, changes)
+                _under(replay, options)
+                yield f"norm: {name}, and variance in float32", _narrow_variance(replay, options)
 
 
 # --- norms in another place, or one for two
@@ -113,7 +108,7 @@ def _head_by_head(replay: Replay) -> np.ndarray:
     if x.shape[2] == 1:
         raise LookupError("one head")
     own = {role: array.reshape(x.shape[2:]) for role, array in norm_parameters(replay).items()}
-    return formulas.norm(replay.config, x, **own)
+    return formulas.norm(replay.norm, x, **own)
 
 
 def _before_projection(replay: Replay) -> np.ndarray:
@@ -124,28 +119,29 @@ def _before_projection(replay: Replay) -> np.ndarray:
         raise LookupError("not of an attention's output")
     context = replay.beside(f"{attention}.context")
     normed = replay.compute({"x": context.reshape(*context.shape[:2], -1)})  # ValueError unless N · H is D
-    use_bias = replay.config.attention_output_bias
+    use_bias = getattr(replay.stack, attention).output_bias
     bias = replay.own_parameter(f"{attention}/output", "bias") if use_bias else None
     kernel = replay.own_parameter(f"{attention}/output", "kernel")
-    return formulas.projection(replay.config, normed.reshape(context.shape), kernel, bias, axes="BTNH,NHD->BTD")
+    return formulas.projection(normed.reshape(context.shape), kernel, bias, axes="BTNH,NHD->BTD")
 
 
 def _before_activation(replay: Replay) -> np.ndarray:
     """Norms the hidden units before they are activated; of a gated layer, the product's other factor."""
     if place(replay.node.name).path != ("feed_forward", "hidden_norm"):
         raise LookupError("not of hidden units")
-    if replay.config.feed_forward_gated:
+    part = replay.stack.feed_forward
+    if part is None or part.gated:
         raise LookupError("two factors")
-    slope = replay.own_parameter("feed_forward", "slope") if replay.stack.activation == "prelu" else None
-    return formulas.activation(replay.stack, replay.compute({"x": _hidden_before_activation(replay)}), slope)
+    slope = replay.own_parameter("feed_forward", "slope") if part.activation == "prelu" else None
+    return formulas.activation(part, replay.compute({"x": _hidden_before_activation(replay, part.bias)}), slope)
 
 
-def _hidden_before_activation(replay: Replay) -> np.ndarray:
+def _hidden_before_activation(replay: Replay, use_bias: bool) -> np.ndarray:
     """Computes the hidden units again, from what the feed-forward read."""
     kernel = replay.own_parameter("feed_forward/hidden", "kernel")
-    bias = replay.own_parameter("feed_forward/hidden", "bias") if replay.config.feed_forward_bias else None
+    bias = replay.own_parameter("feed_forward/hidden", "bias") if use_bias else None
     x = replay.at(replay.sibling("feed_forward.hidden"), ["x"]).inputs["x"]
-    return formulas.projection(replay.config, x, kernel, bias, axes="BTD,DF->BTF")
+    return formulas.projection(x, kernel, bias, axes="BTD,DF->BTF")
 
 
 # --- variances with other rounding: programs differ, so they are recognised by the received deviations
@@ -171,10 +167,9 @@ def _normed(replay: Replay) -> _Normed:
     elif replay.node.kind == "residual_norm":
         x = sum_of(replay)
     else:
-        normed = getattr(replay.config, str(place(replay.node.name).stack)).embedding_norm
-        if normed == "none":
-            raise LookupError("no norm")
-        factor = replay.config.position_factor * replay.parameters.get("position_scale", 1.0)
+        _require_norm(replay)
+        normed = replay.stack.embedding_norm
+        factor = formulas.position_factor(replay.stack.positions) * replay.parameters.get("position_scale", 1.0)
         x, positions = inputs["tokens"], inputs.get("positions", np.zeros(())) * factor
         x, added = (x + positions, added) if normed == "after_positions" else (x, added + positions)
     return _Normed(x, added, replay.received - added, scale)
@@ -196,19 +191,16 @@ the least error of such a variance in its own roundings, as other ways to comput
 
 def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
     """Recognises E[x²] − E[x]² as the variance, which cancels where the mean is large."""
-    if replay.config.norm_kind != "layer_norm":
+    spec = replay.norm
+    if spec.kind != "layer_norm":
         raise LookupError("no mean")
-    config, normed = replay.config, _normed(replay)
+    normed = _normed(replay)
     if replay.is_right:
         return _with_fast_variance(replay, normed, dtype)
     factors, shifts, value = _line(normed)
     width, square = normed.x.shape[-1], np.square(normed.x).mean(axis=-1, keepdims=True)
-    exact = normed.x.var(axis=-1, keepdims=True) * (width / (width - 1) if config.norm_unbiased else 1.0)
-    variance = (
-        np.square(1.0 / factors - config.norm_eps)
-        if config.norm_eps_outside
-        else np.square(1.0 / factors) - config.norm_eps
-    )
+    exact = normed.x.var(axis=-1, keepdims=True) * (width / (width - 1) if spec.unbiased else 1.0)
+    variance = np.square(1.0 / factors - spec.eps) if spec.eps_outside else np.square(1.0 / factors) - spec.eps
     off, rounding = np.abs(variance - exact), ROUNDINGS * np.finfo(dtype).eps
     is_near = (off <= rounding * square).all() and (np.abs(shifts) <= rounding * np.sqrt(square)).all()
     is_scattered = (
@@ -246,15 +238,15 @@ def _with_fast_variance(replay: Replay, normed: _Normed, dtype: str) -> np.ndarr
     x = normed.x.astype(dtype)
     mean, width = x.mean(axis=-1, keepdims=True), x.shape[-1]
     variance = np.maximum(np.square(x).mean(axis=-1, keepdims=True) - np.square(mean), 0.0)
-    variance = variance * (width / (width - 1)) if replay.config.norm_unbiased else variance
+    variance = variance * (width / (width - 1)) if replay.norm.unbiased else variance
     scale, added = np.asarray(normed.scale, dtype), np.asarray(normed.added, dtype)
-    return ((x - mean) / _deviation(replay.config, variance) * scale + added).astype(np.float64)
+    return ((x - mean) / _deviation(replay.norm, variance) * scale + added).astype(np.float64)
 
 
-def _deviation(config: Any, variance: np.ndarray) -> np.ndarray:
+def _deviation(spec: Norm, variance: np.ndarray) -> np.ndarray:
     """Returns the deviation in the variance's dtype."""
-    eps = config.norm_eps
-    return np.sqrt(variance) + eps if config.norm_eps_outside else np.sqrt(variance + eps)
+    root: np.ndarray = np.sqrt(variance) + spec.eps if spec.eps_outside else np.sqrt(variance + spec.eps)
+    return root
 
 
 MOST_ROUNDOFFS = 8.0
@@ -262,23 +254,23 @@ MOST_ROUNDOFFS = 8.0
 root; a wrong ε is larger, on inputs of small variance by far."""
 
 
-def _narrow_variance(replay: Replay, changes: Mapping[str, Any]) -> np.ndarray:
+def _narrow_variance(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
     """Recognises T5's norm: float64 x divided by a float32 deviation, or multiplied by the inverse of one.
 
     Args:
-      changes: fields of the config that have other values as well.
+      options: those of the norm that have other values as well.
     """
-    config = changed(replay.config, **changes)
-    normed = _normed(replay)
-    centred, factors = _factors(normed, config.norm_kind)
-    own = 1.0 / formulas.deviation(config, centred)
+    spec = next(part for part in replay.with_options(**options).values() if isinstance(part, Norm))
+    normed = _normed(replay)._replace(scale=norm_scale(replay, spec))
+    centred, factors = _factors(normed, spec.kind)
+    own = 1.0 / formulas.deviation(spec, centred)
     for narrow in (_float32(factors), 1.0 / _float32(1.0 / factors)):
         is_float32 = (np.abs(narrow / factors - 1.0) <= tolerances.FLOAT64_RELATIVE_RMS).all()
         if is_float32 and (np.abs(narrow / own - 1.0) <= MOST_ROUNDOFFS * tolerances.UNIT_ROUNDOFF["float32"]).all():
             return centred * narrow * normed.scale + normed.added
-    width = centred.shape[-1] - 1 if config.norm_unbiased else centred.shape[-1]
+    width = centred.shape[-1] - 1 if spec.unbiased else centred.shape[-1]
     variance = np.square(centred.astype(np.float32)).sum(axis=-1, keepdims=True) / np.float32(width)
-    return centred * (np.float32(1.0) / _deviation(config, variance)) * normed.scale + normed.added
+    return centred * (np.float32(1.0) / _deviation(spec, variance)) * normed.scale + normed.added
 
 
 def _float32(array: np.ndarray) -> np.ndarray:

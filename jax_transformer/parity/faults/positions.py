@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
-from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.config.positions import Sinusoidal
+from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.faults.rounding import UNITS, is_of, rounded
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, Node, place
-
-if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-
+from jax_transformer.parity.oracle.graph import Kind, Node
 
 LAYOUTS = {"halves": "sin and cos in halves", "interleaved": "sin and cos interleaved"}
 FREQUENCIES = {"standard": "exponents 2i / D", "inclusive": "exponents i / (D/2 − 1)", "doubled": "exponents doubled"}
@@ -35,23 +33,18 @@ MOST_ANGLE = 3
 """The last position whose angles are all below π: frequencies are 1 at most."""
 
 
-def positions(config: TransformerConfig) -> Iterator[Variant]:
+def positions() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("positions",)
-    if "sinusoidal" in (config.encoder.position_kind, config.decoder.position_kind):
-        for layout, frequency in product(LAYOUTS, FREQUENCIES):
-            names = [LAYOUTS[layout]] if layout != config.position_layout else []
-            names += [FREQUENCIES[frequency]] if frequency != config.position_frequency else []
-            if names:
-                changes = {"position_layout": layout, "position_frequency": frequency}
-                yield Variant(f"positions: {', and '.join(names)}", kinds, partial(_of_table, changes=changes))
-        for dtype in UNITS:
-            yield Variant(f"positions: rounded to {dtype}", kinds, partial(_of_table, changes={}, dtype=dtype))
-            yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype), True)
-        yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies, True)
-        if config.position_index == "non_pad_count":
-            yield Variant(
-                "positions: row of pads not zero", kinds, partial(_of_table, changes={"position_index": "column"})
-            )
+    for layout, frequency in product((None, *LAYOUTS), (None, *FREQUENCIES)):
+        options = {name: value for name, value in (("layout", layout), ("frequency", frequency)) if value}
+        names = [names[value] for names, value in ((LAYOUTS, layout), (FREQUENCIES, frequency)) if value]
+        if options:
+            yield Variant(f"positions: {', and '.join(names)}", kinds, partial(_of_table, options=options))
+    for dtype in UNITS:
+        yield Variant(f"positions: rounded to {dtype}", kinds, partial(_of_table, options={}, dtype=dtype))
+        yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype), True)
+    yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies, True)
+    yield Variant("positions: row of pads not zero", kinds, _pads_not_zero)
     yield Variant("positions: zero at pads", kinds, _zero_at_pads)
     for rows in SHORT_TABLES:
         length = {None: "half the rows", -1: "one row less"}.get(rows, f"{rows} rows")
@@ -66,20 +59,22 @@ def positions(config: TransformerConfig) -> Iterator[Variant]:
             partial(_of_short_table, rows=rows, wraps=True),
         )
     for index, name in INDICES.items():
-        if index != config.position_index:
-            yield Variant(f"positions: indexed by {name}", kinds, partial(Replay.under, position_index=index))
+        yield configured(f"positions: indexed by {name}", kinds, index=index)
     for offset in (-2, -1, 1, 2):
         name = f"positions: {abs(offset)} too {'far' if offset > 0 else 'near'}"
-        yield Variant(name, kinds, partial(Replay.under, position_offset=config.position_offset + offset))
+        yield Variant(name, kinds, partial(moved, by=offset))
+
+
+def moved(replay: Replay, by: int) -> np.ndarray:
+    """Computes the node with positions that many places further."""
+    return replay.under(offset=replay.option("offset") + by)
 
 
 SUMMED = 16.0 * tolerances.FLOAT64_ROUNDOFF
 """The largest error, relative to the sum, of positions that are a sum minus the tokens."""
 
 
-def read_from_sum(
-    config: TransformerConfig, node: Node, received: np.ndarray, known: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def read_from_sum(node: Node, received: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the positions in a received embedding: what is left of it without the tokens.
 
     Positions of low precision are told from the rounding of the sum, and returned exactly.
@@ -97,21 +92,30 @@ def read_from_sum(
     return left
 
 
-def _of_table(replay: Replay, changes: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
-    _require_sinusoids(replay)
-    table = formulas.sinusoid_table(changed(replay.config, **changes), len(replay.parameters["table"]))
+def _of_table(replay: Replay, options: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
+    """Looks the positions up in another table. Raises LookupError if one of the options is its own."""
+    spec = _sinusoids(replay)
+    if any(getattr(spec, name) == value for name, value in options.items()):
+        raise LookupError("as it is")
+    table = formulas.sinusoid_table(replace(spec, **options), replay.stack.d_model, len(replay.parameters["table"]))
     return replay.compute(parameters={"table": rounded(table, dtype)})
 
 
-def _require_sinusoids(replay: Replay) -> None:
-    """Raises LookupError if the table is a trained one."""
-    if replay.stack.position_kind != "sinusoidal":
+def _pads_not_zero(replay: Replay) -> np.ndarray:
+    if _sinusoids(replay).index != "non_pad_count":
+        raise LookupError("no row of pads")
+    return _of_table(replay, {"index": "column"})
+
+
+def _sinusoids(replay: Replay) -> Sinusoidal:
+    """Returns the kind of the stack's table. Raises LookupError if it is a trained one."""
+    if not isinstance(replay.stack.positions, Sinusoidal):
         raise LookupError("trained")
+    return replay.stack.positions
 
 
 def _zero_at_pads(replay: Replay) -> np.ndarray:
-    pad_id = replay.config.source_pad_id if place(replay.node.name).stack == "encoder" else replay.config.target_pad_id
-    return np.where((replay.inputs["ids"] == pad_id)[..., None], 0.0, replay.own)
+    return np.where((replay.inputs["ids"] == replay.option("pad_id"))[..., None], 0.0, replay.own)
 
 
 def _of_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray:
@@ -126,8 +130,7 @@ def _of_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray
 
 def _numbers(replay: Replay) -> np.ndarray:
     """Returns the position number of every token: [1, T], [B, 1] or [B, T]."""
-    stack: formulas.Stack = "encoder" if place(replay.node.name).stack == "encoder" else "decoder"
-    return formulas.position_numbers(replay.config, replay.inputs["ids"], stack)
+    return formulas.position_numbers(replay.parts["spec"], replay.parts["tokens"], replay.inputs["ids"])
 
 
 # --- tables computed in low precision: programs differ, so they are recognised by the size of their errors
@@ -136,8 +139,7 @@ def _numbers(replay: Replay) -> np.ndarray:
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
     """Returns the received value if it consists of numbers of the dtype and its angles are off by rounding at most;
     otherwise one way to compute it."""
-    _require_sinusoids(replay)
-    exponents, _ = _columns(replay.config)
+    exponents, _ = _columns(replay)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
     if np.array_equal(once, replay.own) and replay.is_right:
         raise LookupError("nothing to round")
@@ -151,9 +153,8 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
 
 def _narrow_frequencies(replay: Replay) -> np.ndarray:
     """Recognises frequencies in float32 with everything else in float64, from a row whose angles are below π."""
-    _require_sinusoids(replay)
-    exponents, is_cosine = _columns(replay.config)
-    numbers, offset = _numbers(replay), replay.config.position_offset
+    exponents, is_cosine = _columns(replay)
+    numbers, offset = _numbers(replay), replay.option("offset")
     exact = 10000.0**-exponents
     (few,) = np.nonzero((numbers.ravel() > offset) & (numbers.ravel() <= MOST_ANGLE))
     if len(few) and np.array_equal(exponents[is_cosine], exponents[~is_cosine]):
@@ -171,25 +172,27 @@ def _narrow_powers(exponents: np.ndarray, dtype: str) -> np.ndarray:
     return rounded(np.exp(rounded(-math.log(10000.0) * exponents, dtype)), dtype)
 
 
-def _columns(config: TransformerConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the exponent of every column of the table, and whether it is a cosine, as in `sinusoid_table`."""
-    width = config.d_model
+def _columns(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the exponent of every column of the table, and whether it is a cosine, as in `sinusoid_table`.
+
+    Raises:
+      LookupError: the table is a trained one.
+    """
+    spec, width = _sinusoids(replay), replay.stack.d_model
     pairs = np.arange(0, width, 2)
     sine, cosine = {
         "standard": (pairs / width, pairs / width),
         "inclusive": (pairs / max(width - 2, 1), pairs / max(width - 2, 1)),
         "doubled": (2 * pairs / width, 2 * (pairs + 1) / width),
-    }[config.position_frequency]
-    is_cosine = np.arange(width) % 2 == 1 if config.position_layout == "interleaved" else np.arange(width) >= width // 2
+    }[spec.frequency]
+    is_cosine = np.arange(width) % 2 == 1 if spec.layout == "interleaved" else np.arange(width) >= width // 2
     exponents = np.empty(width)
     exponents[~is_cosine], exponents[is_cosine] = sine, cosine
     return exponents, is_cosine
 
 
 def _of_angles(replay: Replay, angles: np.ndarray) -> np.ndarray:
-    _, is_cosine = _columns(replay.config)
+    spec, (_, is_cosine) = _sinusoids(replay), _columns(replay)
     values = np.where(is_cosine, np.cos(angles), np.sin(angles))
-    is_of_pads = (
-        replay.config.position_index == "non_pad_count" and _numbers(replay)[..., None] == replay.config.position_offset
-    )
+    is_of_pads = spec.index == "non_pad_count" and _numbers(replay)[..., None] == spec.offset
     return np.where(is_of_pads, 0.0, values)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
-from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.replay import Parts, Replay, Variant
 from jax_transformer.parity.faults.rounding import LOWEST, is_of, is_rounding, rounded
 from jax_transformer.parity.oracle.graph import Kind
 
@@ -57,14 +57,14 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
     if not replay.error(exact) <= tolerances.FLOAT64_RELATIVE_RMS:
         raise LookupError("not of this dtype")
     inputs, parameters = _narrow(replay.inputs, dtype), _narrow(replay.parameters, dtype)
-    value = rounded(replay.node.compute(_config(replay, dtype), inputs, parameters), dtype)
+    value = rounded(replay.compute(inputs, parameters, _parts(replay, dtype)), dtype)
     if np.array_equal(value, once, equal_nan=True) or not replay.error(value) <= tolerances.COMPUTED_IN[dtype]:
         raise LookupError("nothing but rounded, or not to be recognised")
     return value
 
 
 def _exact(replay: Replay, dtype: str) -> np.ndarray:
-    return replay.compute(config=_config(replay, dtype)) if replay.node.kind == "attention_logits" else replay.own
+    return replay.compute(parts=_parts(replay, dtype)) if replay.node.kind == "attention_logits" else replay.own
 
 
 def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: str) -> bool:
@@ -74,8 +74,8 @@ def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: s
         return False
     if not replay.error(exact) <= tolerances.COMPUTED_IN[dtype]:
         return False
-    config = _config(replay, dtype)
-    return is_rounding(replay, lambda other: other.compute(config=config), dtype, counts)
+    parts = _parts(replay, dtype)
+    return is_rounding(replay, lambda other: other.compute(parts=parts), dtype, counts)
 
 
 def _masked(replay: Replay) -> np.ndarray:
@@ -84,11 +84,12 @@ def _masked(replay: Replay) -> np.ndarray:
     return np.zeros((), bool) if mask is None else ~mask
 
 
-def _config(replay: Replay, dtype: str) -> Any:
-    """Returns the config; masked logits that are the lowest number of the dtype become that of the narrow dtype."""
-    return (
-        replay.config if replay.config.masked_value is not None else changed(replay.config, masked_value=LOWEST[dtype])
-    )
+def _parts(replay: Replay, dtype: str) -> Parts:
+    """Returns the node's parts; masked logits that are the lowest number of the dtype become that of the narrow
+    dtype."""
+    if replay.node.kind != "attention_logits" or replay.option("masked_value") is not None:
+        return replay.parts
+    return replay.with_options(masked_value=LOWEST[dtype])
 
 
 def _narrow(arrays: Any, dtype: str) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, known_nodes, norm_module, place
+from jax_transformer.parity.oracle.graph import Kind, known_nodes, norm_module, place, placement_of, sublayers_of
 from jax_transformer.parity.oracle.replay import parameter
 
 
@@ -129,10 +129,10 @@ def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:
 def _read_normed(replay: Replay) -> np.ndarray:
     """Reads the input through the norm, though the norm comes after the sublayer."""
     at = place(replay.node.name)
-    if replay.stack.norm_placement == "pre":
+    if placement_of(replay.stack) == "pre":
         raise LookupError("normed already")
-    parameters = replay.norm_of(norm_module(replay.config, at.path[0]))
-    return replay.compute({"x": formulas.norm(replay.config, replay.inputs["x"], **parameters)})
+    parameters = replay.norm_of(norm_module(replay.stack, at.path[0]))
+    return replay.compute({"x": formulas.norm(replay.norm, replay.inputs["x"], **parameters)})
 
 
 def _read_unnormed(replay: Replay) -> np.ndarray:
@@ -141,11 +141,12 @@ def _read_unnormed(replay: Replay) -> np.ndarray:
     layer = f"{at.stack}.layers.{at.layer}"
     if replay.node.inputs["x"] not in (f"{layer}.{at.path[0]}_norm", f"{layer}.shared_norm"):
         raise LookupError("not normed")
-    if at.path[0] == "self_attention" or replay.config.parallel_residual:
+    sublayers = sublayers_of(replay.stack)
+    number = sublayers.index(at.path[0])
+    if number == 0 or replay.stack.residual.parallel:
         before = f"{at.stack}.layers.{at.layer - 1}.output" if at.layer else f"{at.stack}.embedding"
     else:
-        attends_to_source = at.stack == "decoder" and at.path[0] == "feed_forward"
-        before = f"{at.stack}.layers.{at.layer}.{'cross' if attends_to_source else 'self'}_attention_residual"
+        before = f"{layer}.{sublayers[number - 1]}_residual"
     return replay.compute({"x": replay.captured[before]})
 
 

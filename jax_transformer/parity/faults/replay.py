@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,14 +12,18 @@ import numpy as np
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.comparison.gates.compare import relative_rms
-from jax_transformer.config.short_names import with_short_names
+from jax_transformer.config.specs import LayerNorm, RmsNorm
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.specs import Stack
+    from jax_transformer.config.specs import Norm, Stack
+
+
+Parts = Mapping[str, Any]
+"""Parts of a config by argument of a node's formula."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,13 @@ class Replay:
     params: Mapping[str, Any]
     """The model's parameters."""
 
-    def compute(self, inputs: Arrays | None = None, parameters: Arrays | None = None, config: Any = None) -> np.ndarray:
-        """Computes the node with some inputs, all parameters, or the config replaced."""
+    def compute(
+        self, inputs: Arrays | None = None, parameters: Arrays | None = None, parts: Parts | None = None
+    ) -> np.ndarray:
+        """Computes the node with some inputs, all parameters, or all parts of the config replaced."""
         parameters = self.parameters if parameters is None else parameters
-        return self.node.compute(config or self.config, {**self.inputs, **(inputs or {})}, parameters)
+        arguments = {**self.inputs, **(inputs or {}), **parameters}
+        return self.node.formula(**(self.parts if parts is None else parts), **arguments)
 
     @cached_property
     def own(self) -> np.ndarray:
@@ -77,9 +84,34 @@ class Replay:
         """Whether the received value has no fault; variants that recognise a fault then inject one."""
         return self.error(self.own) <= tolerances.FLOAT64_RELATIVE_RMS
 
-    def under(self, **changes: Any) -> np.ndarray:
-        """Computes the node under a config with some fields changed."""
-        return self.compute(config=changed(self.config, **changes))
+    @cached_property
+    def parts(self) -> Parts:
+        """Returns the parts of the config that the node's formula reads, by argument."""
+        return self.node.parts_of(self.config)
+
+    def option(self, name: str) -> Any:
+        """Returns the value of an option of the node's parts. Raises LookupError if none of them has it."""
+        return getattr(self.parts[self._argument(name)], name)
+
+    def with_options(self, **options: Any) -> Parts:
+        """Returns the node's parts with other values of options. Raises LookupError if no part has one of them."""
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            changed.setdefault(self._argument(name), {})[name] = value
+        return {**self.parts, **{argument: _with(self.parts[argument], own) for argument, own in changed.items()}}
+
+    def under(self, **options: Any) -> np.ndarray:
+        """Computes the node with other values of its parts' options. Raises LookupError if one is its own."""
+        if any(self.option(name) == value for name, value in options.items()):
+            raise LookupError("as it is")
+        return self.compute(parts=self.with_options(**options))
+
+    def _argument(self, option: str) -> str:
+        """Returns the argument of the first part that has an option."""
+        for argument, part in self.parts.items():
+            if is_dataclass(part) and any(field.name == option for field in fields(part)):
+                return argument
+        raise LookupError(option)
 
     @property
     def stack(self) -> Stack:
@@ -90,13 +122,25 @@ class Replay:
         found: Stack = getattr(self.config, stack)
         return found
 
+    @property
+    def other_stack(self) -> Stack:
+        """Returns the config of the stack that the node isn't in."""
+        return self.config.decoder if place(self.node.name).stack == "encoder" else self.config.encoder
+
+    @property
+    def norm(self) -> Norm:
+        """Returns the norm of the node's stack. Raises LookupError if it has none."""
+        if self.stack.norm is None:
+            raise LookupError("no norm")
+        return self.stack.norm
+
     def own_parameter(self, module: str, role: str) -> np.ndarray:
         """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if there
         is none, LookupError outside layers."""
         at = place(self.node.name)
         if at.layer is None:
             raise LookupError("in no layer")
-        index = parameter_index(self.config, at.layer)
+        index = parameter_index(self.stack, at.layer)
         return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{index}]")
 
     def beside(self, name: str) -> np.ndarray:
@@ -121,7 +165,7 @@ class Replay:
 
     def norm_of(self, module: str) -> dict[str, np.ndarray]:
         """Returns scale and bias of a norm of the layer. Raises ValueError if there is none."""
-        return {role: self.own_parameter(module, role) for role in norm_roles(self.config)}
+        return {role: self.own_parameter(module, role) for role in norm_roles(self.stack)}
 
 
 def in_float64(array: np.ndarray) -> np.ndarray:
@@ -129,12 +173,13 @@ def in_float64(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
 
 
-def changed(config: TransformerConfig, **changes: Any) -> TransformerConfig:
-    """Returns the config with other values of short names, even such as a valid config doesn't have."""
-    parts = {one.name: getattr(config, one.name) for one in fields(config)}
-    made = object.__new__(type(config))
-    vars(made).update(with_short_names(parts, changes, ignores_unused=True))
-    return made
+def _with(part: Any, options: Mapping[str, Any]) -> Any:
+    """Returns a part with other values of options; another kind of norm keeps those that both kinds have."""
+    kind = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}.get(options.get("kind", ""))
+    if kind is None:
+        return replace(part, **options)
+    names = {field.name for field in fields(kind) if field.init} & {field.name for field in fields(part)}
+    return kind(**{name: options.get(name, getattr(part, name)) for name in names})
 
 
 class Variant(NamedTuple):
@@ -155,7 +200,8 @@ def factors(replay: Replay, of_stack: tuple[float, float] | None = None) -> dict
     Args:
       of_stack: the factors of the stream and of sublayers' outputs, in place of the stack's own.
     """
-    stream, output = of_stack or (replay.stack.residual_factor, replay.stack.sublayer_factor)
+    residual = replay.stack.residual
+    stream, output = of_stack or (residual.stream_factor, residual.output_factor)
     return {argument: stream if argument == "x" else output for argument in replay.inputs}
 
 
@@ -182,15 +228,15 @@ def norm_parameters(replay: Replay) -> dict[str, np.ndarray]:
     return {role: replay.parameters[role] for role in ("scale", "bias") if role in replay.parameters}
 
 
-def norm_scale(replay: Replay) -> np.ndarray | float:
-    """Returns the scale of the node's norm; 1 if it has none."""
-    scale = formulas.norm_scale(replay.config, replay.parameters.get("scale"))
+def norm_scale(replay: Replay, norm: Norm | None = None) -> np.ndarray | float:
+    """Returns the scale of the node's norm, or of another in its place; 1 if it has none."""
+    scale = formulas.norm_scale(norm or replay.norm, replay.parameters.get("scale"))
     return 1.0 if scale is None else scale
 
 
-def configured(name: str, kinds: tuple[Kind, ...], **changes: Any) -> Variant:
-    """Returns the variant that computes the node under another config."""
-    return Variant(name, kinds, partial(Replay.under, **changes))
+def configured(name: str, kinds: tuple[Kind, ...], **options: Any) -> Variant:
+    """Returns the variant that computes the node with other values of its parts' options."""
+    return Variant(name, kinds, partial(Replay.under, **options))
 
 
 def without(replay: Replay, role: str) -> np.ndarray:

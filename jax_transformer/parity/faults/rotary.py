@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.compare import relative_rms
+from jax_transformer.config.positions import Rotary
+from jax_transformer.parity.faults.positions import moved
 from jax_transformer.parity.faults.precision import rounded
-from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
 
@@ -42,17 +44,18 @@ VALUE_ROUNDINGS = 2.0
 
 
 def rotary(config: TransformerConfig) -> Iterator[Variant]:
-    if "rotary" not in (config.encoder.position_kind, config.decoder.position_kind):
+    own = [stack.positions for stack in (config.encoder, config.decoder) if isinstance(stack.positions, Rotary)]
+    for spec in dict.fromkeys(own):
+        for layout, base in product(LAYOUTS, dict.fromkeys((spec.base, *BASES))):
+            if (layout, base) != (spec.layout, spec.base):
+                yield with_base(spec, layout, base)
+    if not own:
         return
-    for layout, base in product(LAYOUTS, dict.fromkeys((config.rotary_base, *BASES))):
-        if (layout, base) != (config.position_layout, config.rotary_base):
-            yield with_base(config, layout, base)
     for offset in (-2, -1, 1, 2):
         name = f"rotary: positions {abs(offset)} too {'far' if offset > 0 else 'near'}"
-        yield Variant(name, KINDS, partial(Replay.under, position_offset=config.position_offset + offset))
+        yield Variant(name, KINDS, partial(moved, by=offset))
     for index, name in {"column": "column", "non_pad_count": "count of real tokens"}.items():
-        if index != config.position_index:
-            yield Variant(f"rotary: indexed by {name}", KINDS, partial(Replay.under, position_index=index))
+        yield configured(f"rotary: indexed by {name}", KINDS, index=index)
     yield Variant("rotary: not rotated", KINDS, lambda replay: replay.inputs["x"])
     yield Variant("rotary: turned backwards", KINDS, partial(_of_angles, change=np.negative))
     yield Variant("rotary: exponents i / R", KINDS, partial(_of_frequencies, factor=0.5))
@@ -62,17 +65,22 @@ def rotary(config: TransformerConfig) -> Iterator[Variant]:
     for share, name in ((0.5, "half"), (0.25, "a quarter")):
         yield Variant(f"rotary: {name} of the head rotated", KINDS, partial(_of_width, share=share))
     yield Variant("rotary: cosines and sines in float32", KINDS, _of_narrow_angles)
-    if not config.rotary_cross_attention:
-        yield Variant("rotary: cross-attention rotated, too", ("attention_logits",), _cross_rotated)
+    yield Variant("rotary: cross-attention rotated, too", ("attention_logits",), _cross_rotated)
 
 
-def with_base(config: TransformerConfig, layout: str, base: float) -> Variant:
-    """Returns the variant that rotates pairs of this layout by another base."""
-    names = [LAYOUTS[layout]] if layout != config.position_layout else []
-    if base != config.rotary_base:
-        names.append(f"base {base:,.{MOST_DIGITS}g} instead of {config.rotary_base:,.{MOST_DIGITS}g}")
-    changes: dict[str, Any] = {"position_layout": layout, "rotary_base": base}
-    return Variant(f"rotary: {', '.join(names)}", KINDS, partial(Replay.under, **changes))
+def with_base(spec: Rotary, layout: str, base: float) -> Variant:
+    """Returns the variant that rotates by another base, or other pairs, than positions of this kind do."""
+    names = [LAYOUTS[layout]] if layout != spec.layout else []
+    if base != spec.base:
+        names.append(f"base {base:,.{MOST_DIGITS}g} instead of {spec.base:,.{MOST_DIGITS}g}")
+    return Variant(f"rotary: {', '.join(names)}", KINDS, partial(_turned, own=spec, layout=layout, base=base))
+
+
+def _turned(replay: Replay, own: Rotary, layout: str, base: float) -> np.ndarray:
+    """Rotates by another base or other pairs. Raises LookupError if the node's positions are of another kind."""
+    if replay.parts["spec"] != own:
+        raise LookupError("of the other stack")
+    return replay.compute(parts=replay.with_options(layout=layout, base=base))
 
 
 # --- a base that is measured
@@ -81,13 +89,12 @@ def with_base(config: TransformerConfig, layout: str, base: float) -> Variant:
 def measured_base(replay: Replay, layout: str) -> float | None:
     """Returns the base by which received pairs of a layout are rotated, from the angle of the second pair between
     neighbouring positions. None if the head has one pair, or no position follows another."""
-    config = changed(replay.config, position_layout=layout)
-    numbers = formulas.position_numbers(config, replay.inputs["ids"], _stack(replay))
-    width = config.rotary_dim or _head(replay)
+    spec = replay.with_options(layout=layout)["spec"]
+    numbers, width = _numbers(replay), spec.dim or _head(replay)
     follows = np.diff(numbers, axis=1) == 1
     if width < 4 or not follows.any():
         return None
-    first, second = (pairs[1] for pairs in formulas.rotary_pairs(config, width))
+    first, second = (pairs[1] for pairs in formulas.rotary_pairs(spec, width))
     before, after = (array[..., first] + 1j * array[..., second] for array in (replay.inputs["x"], replay.received))
     turns = (after * before.conj()).sum(axis=2)  # [B, T], over the heads
     steps = turns[:, 1:] * turns[:, :-1].conj()
@@ -119,27 +126,27 @@ def round_numbers(measured: float) -> list[float]:
 
 def _angles(replay: Replay) -> np.ndarray:
     """Returns the angle of every position and pair: [B or 1, T, 1, R / 2]."""
-    numbers = formulas.position_numbers(replay.config, replay.inputs["ids"], _stack(replay))
-    return numbers[:, :, None, None] * formulas.rotary_frequencies(replay.config, replay.inputs["x"].shape[-1])
+    frequencies = formulas.rotary_frequencies(replay.parts["spec"], replay.inputs["x"].shape[-1])
+    return _numbers(replay)[:, :, None, None] * frequencies
 
 
-def _stack(replay: Replay) -> formulas.Stack:
-    """Returns whose positions rotate: in cross-attention, the keys have the source's."""
-    return "encoder" if replay.node.inputs["ids"] == MODEL_INPUTS[0] else "decoder"
+def _numbers(replay: Replay) -> np.ndarray:
+    """Returns the position of every token: [1, T] or [B, T]."""
+    return formulas.position_numbers(replay.parts["spec"], replay.parts["tokens"], replay.inputs["ids"])
 
 
 def _of_angles(replay: Replay, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     angles = change(_angles(replay))
-    return formulas.rotated(replay.config, replay.inputs["x"], np.cos(angles), np.sin(angles))
+    return formulas.rotated(replay.parts["spec"], replay.inputs["x"], np.cos(angles), np.sin(angles))
 
 
 def _of_frequencies(replay: Replay, factor: float | None) -> np.ndarray:
     """Rotates with exponents of the base that are `factor` times as large; None: divided by the head's width."""
     angles = _angles(replay)
     factor = 2 * angles.shape[-1] / _head(replay) if factor is None else factor
-    frequencies = formulas.rotary_frequencies(replay.config, _head(replay)) ** factor
+    frequencies = formulas.rotary_frequencies(replay.parts["spec"], _head(replay)) ** factor
     turned = angles[..., :1] * frequencies  # the first frequency is 1
-    return formulas.rotated(replay.config, replay.inputs["x"], np.cos(turned), np.sin(turned))
+    return formulas.rotated(replay.parts["spec"], replay.inputs["x"], np.cos(turned), np.sin(turned))
 
 
 def _head(replay: Replay) -> int:
@@ -148,9 +155,9 @@ def _head(replay: Replay) -> int:
 
 def _of_width(replay: Replay, share: float) -> np.ndarray:
     width = int(share * _head(replay))
-    if width % 2 or width < 2 or width == (replay.config.rotary_dim or _head(replay)):
+    if width % 2 or width < 2 or width == (replay.option("dim") or _head(replay)):
         raise LookupError("no such width, or as it is")
-    return replay.under(rotary_dim=width)
+    return replay.under(dim=width)
 
 
 # --- cosines and sines in float32: programs differ in the last bit, so they are recognised
@@ -162,17 +169,17 @@ def _of_narrow_angles(replay: Replay) -> np.ndarray:
     angles = _angles(replay)
     found = _received_turn(replay, angles)
     if found is not None:
-        return formulas.rotated(replay.config, replay.inputs["x"], *found)
-    frequencies = rounded(formulas.rotary_frequencies(replay.config, _head(replay)), "float32")
+        return formulas.rotated(replay.parts["spec"], replay.inputs["x"], *found)
+    frequencies = rounded(formulas.rotary_frequencies(replay.parts["spec"], _head(replay)), "float32")
     narrow = rounded(angles[..., :1] * frequencies, "float32")
     turn = (rounded(function(narrow), "float32") for function in (np.cos, np.sin))
-    return formulas.rotated(replay.config, replay.inputs["x"], *turn)
+    return formulas.rotated(replay.parts["spec"], replay.inputs["x"], *turn)
 
 
 def _received_turn(replay: Replay, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns the received cosines and sines [B, T, 1, R / 2] if they are such numbers of float32."""
     x, y = replay.inputs["x"], replay.received
-    first, second = formulas.rotary_pairs(replay.config, 2 * angles.shape[-1])
+    first, second = formulas.rotary_pairs(replay.parts["spec"], 2 * angles.shape[-1])
     squares = (x[..., first] ** 2 + x[..., second] ** 2).sum(axis=2, keepdims=True)  # over the heads
     along = (x[..., first] * y[..., first] + x[..., second] * y[..., second]).sum(axis=2, keepdims=True)
     across = (x[..., first] * y[..., second] - x[..., second] * y[..., first]).sum(axis=2, keepdims=True)
@@ -182,7 +189,7 @@ def _received_turn(replay: Replay, angles: np.ndarray) -> tuple[np.ndarray, np.n
     is_near = all((np.abs(one - of(angles)) <= allowed).all() for one, of in ((cosine, np.cos), (sine, np.sin)))
     if (
         not is_near
-        or relative_rms(y, formulas.rotated(replay.config, x, cosine, sine)) > tolerances.FLOAT64_RELATIVE_RMS
+        or relative_rms(y, formulas.rotated(replay.parts["spec"], x, cosine, sine)) > tolerances.FLOAT64_RELATIVE_RMS
     ):
         return None
     return cosine, sine
@@ -192,14 +199,12 @@ def _received_turn(replay: Replay, angles: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _cross_rotated(replay: Replay) -> np.ndarray:
-    if place(replay.node.name).path[0] != "cross_attention":
-        raise LookupError("no cross-attention")
-    sides: Mapping[str, tuple[formulas.Stack, str]] = {
-        "query": ("decoder", MODEL_INPUTS[1]),
-        "key": ("encoder", MODEL_INPUTS[0]),
-    }
+    spec = replay.stack.positions
+    if place(replay.node.name).path[0] != "cross_attention" or not isinstance(spec, Rotary) or spec.cross_attention:
+        raise LookupError("no cross-attention, or rotated anyway")
+    sides = {"query": (replay.config.target, MODEL_INPUTS[1]), "key": (replay.config.source, MODEL_INPUTS[0])}
     turned = {
-        name: formulas.rotation(replay.config, replay.inputs[name], replay.captured[ids], stack=stack)
-        for name, (stack, ids) in sides.items()
+        name: formulas.rotation(spec, tokens, replay.inputs[name], replay.captured[ids])
+        for name, (tokens, ids) in sides.items()
     }
     return replay.compute(turned)

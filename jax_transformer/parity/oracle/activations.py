@@ -1,4 +1,4 @@
-"""Activations of hidden units in plain NumPy, by the names that `TransformerConfig.activation` has for them."""
+"""Activations of hidden units in plain NumPy, by the names that `FeedForward.activation` has for them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_transformer.config.specs import Stack as StackConfig
+    from jax_transformer.config.specs import FeedForward
 
 FIRST_SLOPE = 0.25
 """The slope of a PReLU that wasn't trained."""
 
 
-def activation(stack: StackConfig, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
-    """Returns the activated x of a stack; PReLU takes its trained slope, or else its first one."""
-    if stack.activation == "prelu":
+def activation(spec: FeedForward, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
+    """Returns the activated x of a feed-forward; PReLU takes its trained slope, or else its first one."""
+    if spec.activation == "prelu":
         return leaky_relu(x, FIRST_SLOPE if slope is None else slope)
-    if stack.activation == "leaky_relu":
-        return leaky_relu(x, stack.activation_slope)
-    return FORMULAS[stack.activation](x)
+    if spec.activation == "leaky_relu":
+        return leaky_relu(x, spec.slope)
+    return FORMULAS[spec.activation](x)
 
 
 def relu(x: np.ndarray) -> np.ndarray:

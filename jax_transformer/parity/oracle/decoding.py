@@ -298,9 +298,8 @@ def logits_of_model(
     if unknown := sorted(replace.keys() - of_target):
         raise ValueError(f"replace: expected names of this model's decoder; received {', '.join(unknown)}")
     once: dict[str, np.ndarray] = {"source_ids": np.asarray(source_ids)}
-    if (
-        config.position_index == "batch_row"
-    ):  # a prefix is at the position of its sentence, wherever among the prefixes it stands
+    if getattr(config.decoder.positions, "index", None) == "batch_row":
+        # a prefix is at the position of its sentence, wherever among the prefixes it stands
         once["decoder_input_ids"] = once["source_ids"][:, :1]
         of_target -= {"decoder.positions"}
     for node in graph:

@@ -1,9 +1,9 @@
 """The formulas of a Transformer in plain NumPy, to be checked by eye against the papers.
 
-Every formula takes the config first and reads every choice between formulas from it, so that another config given to
-one step answers a "what if". Which parameters there are isn't the config's to say here: one that isn't given isn't
-applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config says of how
-things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
+A formula takes the parts of the config that it computes, and reads every choice between formulas from them, so that
+another part given to one step answers a "what if". Which parameters there are isn't theirs to say here: one that isn't
+given isn't applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config
+says of how things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
 
 Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, W
   value_dim, V vocabulary.
@@ -20,10 +20,19 @@ import numpy as np
 from jax_transformer.parity.oracle.activations import activation
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.specs import PaddingCover
+    from jax_transformer.config.positions import Positions, RelativeBias, RelativeVectors, Rotary, Sinusoidal, Table
+    from jax_transformer.config.specs import (
+        Attention,
+        FeedForward,
+        Head,
+        Norm,
+        PaddingCover,
+        Residual,
+        Stack,
+        Tokens,
+    )
 
-Stack = Literal["encoder", "decoder"]
+StackName = Literal["encoder", "decoder"]
 
 _einsum = partial(np.einsum, optimize=True)
 
@@ -31,24 +40,28 @@ _einsum = partial(np.einsum, optimize=True)
 # --- masks (Vaswani et al. 2017, §3.2.3)
 
 
-def encoder_self_mask(config: TransformerConfig, source_ids: np.ndarray) -> np.ndarray:
+def encoder_self_mask(spec: Attention, source: Tokens, source_ids: np.ndarray) -> np.ndarray:
     """Returns the encoder's self-attention mask, [B, 1, S, S] or broadcastable to it."""
-    is_real = source_ids != config.source_pad_id
-    return padding_mask(config.encoder_padding, is_real, is_real)
+    is_real = source_ids != source.pad_id
+    return padding_mask(spec.padding, is_real, is_real)
 
 
-def decoder_self_mask(config: TransformerConfig, decoder_input_ids: np.ndarray) -> np.ndarray:
+def decoder_self_mask(spec: Attention, target: Tokens, decoder_input_ids: np.ndarray) -> np.ndarray:
     """Returns the decoder's self-attention mask, [B, 1, T, T] or broadcastable to it."""
-    pad_id = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
-    is_real = decoder_input_ids != pad_id
-    return causal_mask(config, decoder_input_ids.shape[1]) & padding_mask(config.decoder_padding, is_real, is_real)
+    is_real = decoder_input_ids != decoder_padding_id(spec, target)
+    return causal_mask(spec, decoder_input_ids.shape[1]) & padding_mask(spec.padding, is_real, is_real)
 
 
-def cross_mask(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
+def decoder_padding_id(spec: Attention, target: Tokens) -> int:
+    """Returns the id that the decoder's self-attention takes for padding."""
+    return target.pad_id if spec.padding_id is None else spec.padding_id
+
+
+def cross_mask(
+    spec: Attention, source: Tokens, target: Tokens, source_ids: np.ndarray, decoder_input_ids: np.ndarray
+) -> np.ndarray:
     """Returns the cross-attention mask, [B, 1, T, S] or broadcastable to it."""
-    return padding_mask(
-        config.cross_padding, decoder_input_ids != config.target_pad_id, source_ids != config.source_pad_id
-    )
+    return padding_mask(spec.padding, decoder_input_ids != target.pad_id, source_ids != source.pad_id)
 
 
 def padding_mask(cover: PaddingCover, query_is_real: np.ndarray, key_is_real: np.ndarray) -> np.ndarray:
@@ -57,43 +70,49 @@ def padding_mask(cover: PaddingCover, query_is_real: np.ndarray, key_is_real: np
     return {"queries": queries, "keys": keys, "both": queries & keys, "none": np.ones((1, 1, 1, 1), bool)}[cover]
 
 
-def causal_mask(config: TransformerConfig, length: int) -> np.ndarray:
+def causal_mask(spec: Attention, length: int) -> np.ndarray:
     """Returns the mask [1, 1, T, T] under which every position attends to itself and to earlier ones."""
     query, key = np.arange(length)[:, None], np.arange(length)
-    return (key <= query)[None, None] if config.decoder_causal else np.ones((1, 1, 1, 1), bool)
+    return (key <= query)[None, None] if spec.causal else np.ones((1, 1, 1, 1), bool)
 
 
 # --- embeddings and positions (§3.4, §3.5)
 
 
-def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
+def token_embedding(spec: Stack, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
     """Looks up ids [B, T] in embedding [V, D], and scales → [B, T, D]."""
-    return rows(embedding, ids) * getattr(config, stack).embedding_factor
+    return rows(embedding, ids) * spec.embedding_factor
 
 
-def positions(config: TransformerConfig, ids: np.ndarray, table: np.ndarray, *, stack: Stack) -> np.ndarray:
+def positions(spec: Table, tokens: Tokens, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Looks up the positions of ids [B, T] in table [rows, D] → [B, T, D], with 1 for B or T if all are the same.
 
     The table comes from the parameters, with their rounding; for another formula's positions pass `sinusoid_table`.
     """
-    return rows(table, position_numbers(config, ids, stack))
+    return rows(table, position_numbers(spec, tokens, ids))
 
 
 def embedding(
-    config: TransformerConfig,
+    spec: Stack,
+    norm_spec: Norm | None,
+    table_spec: Positions | None,
     tokens: np.ndarray,
     positions: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     position_scale: np.ndarray | None = None,
-    *,
-    stack: Stack,
 ) -> np.ndarray:
     """Returns tokens plus scaled positions [B, T, D], with the norm before or after the sum, or none."""
-    normed = getattr(config, stack).embedding_norm
-    x = norm(config, tokens, scale, bias) if normed == "before_positions" else tokens
-    x = x if positions is None else x + affine(positions * config.position_factor, position_scale, None)
-    return norm(config, x, scale, bias) if normed == "after_positions" else x
+    normed = spec.embedding_norm
+    x = norm(norm_spec, tokens, scale, bias) if norm_spec and normed == "before_positions" else tokens
+    if positions is not None:
+        x = x + affine(positions * position_factor(table_spec), position_scale, None)
+    return norm(norm_spec, x, scale, bias) if norm_spec and normed == "after_positions" else x
+
+
+def position_factor(spec: Positions | None) -> float:
+    """Returns the constant factor of a table's rows; 1 without a table."""
+    return spec.factor if spec is not None and spec.kind in ("sinusoidal", "learned") else 1.0
 
 
 def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -110,79 +129,77 @@ def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return table[numbers]
 
 
-def position_numbers(config: TransformerConfig, ids: np.ndarray, stack: Stack) -> np.ndarray:
-    """Returns the row of the position table for every token: [1, T], [B, 1] or [B, T]."""
+def position_numbers(spec: Table | Rotary, tokens: Tokens, ids: np.ndarray) -> np.ndarray:
+    """Returns the position number of every token of ids [B, T]: [1, T], [B, 1] or [B, T]."""
     batch, length = ids.shape
-    if config.position_index == "column":
+    if spec.index == "column":
         numbers = np.arange(length)[None, :]
-    elif config.position_index == "batch_row":
+    elif spec.index == "batch_row":
         numbers = np.arange(batch)[:, None]
     else:  # real tokens are counted from 1 on, pads are 0 (fairseq)
-        is_real = ids != {"encoder": config.source_pad_id, "decoder": config.target_pad_id}[stack]
+        is_real = ids != tokens.pad_id
         numbers = np.where(is_real, is_real.cumsum(axis=1), 0)
-    return numbers + config.position_offset
+    return numbers + spec.offset
 
 
-def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
+def sinusoid_table(spec: Sinusoidal, width: int, rows: int) -> np.ndarray:
     """Returns sin and cos of row / 10000^exponent, [rows, D]; the pads' row is zero if real tokens are counted."""
-    width = config.d_model
     even, odd = np.arange(0, width, 2), np.arange(1, width, 2)
     sine_exponents, cosine_exponents = {
         "standard": (even / width, even / width),  # 2i / D in columns 2i and 2i + 1
         "inclusive": (even / max(width - 2, 1), even / max(width - 2, 1)),  # from 0 to exactly 1
         "doubled": (2 * even / width, 2 * odd / width),  # twice its own number in every column
-    }[config.position_frequency]
+    }[spec.frequency]
     row = np.arange(rows)[:, None]
     table = np.empty((rows, width))
     sines, cosines = (
-        (slice(0, None, 2), slice(1, None, 2))
-        if config.position_layout == "interleaved"
-        else np.s_[: width // 2, width // 2 :]
+        (slice(0, None, 2), slice(1, None, 2)) if spec.layout == "interleaved" else np.s_[: width // 2, width // 2 :]
     )
     table[:, sines] = np.sin(row / 10000.0**sine_exponents)
     table[:, cosines] = np.cos(row / 10000.0**cosine_exponents)
-    if config.position_index == "non_pad_count":
-        table[config.position_offset] = 0.0
+    if spec.index == "non_pad_count":
+        table[spec.offset] = 0.0
     return table
 
 
 # --- rotary positions (Su et al. 2021, §3.2)
 
 
-def rotation(config: TransformerConfig, x: np.ndarray, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+def rotation(spec: Rotary, tokens: Tokens, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Rotates heads x [B, T, N, H] by the angles of the positions of ids [B, T]."""
-    numbers = position_numbers(config, ids, stack)  # [B or 1, T]
-    angles = numbers[:, :, None, None] * rotary_frequencies(config, x.shape[-1])
-    return rotated(config, x, np.cos(angles), np.sin(angles))
+    numbers = position_numbers(spec, tokens, ids)  # [B or 1, T]
+    angles = numbers[:, :, None, None] * rotary_frequencies(spec, x.shape[-1])
+    return rotated(spec, x, np.cos(angles), np.sin(angles))
 
 
-def rotary_frequencies(config: TransformerConfig, head_dim: int) -> np.ndarray:
+def rotary_frequencies(spec: Rotary, head_dim: int) -> np.ndarray:
     """Returns base^(−2i / R), the angle from one position to the next, for every pair i of the R rotated features."""
-    width = config.rotary_dim or head_dim
-    return config.rotary_base ** (-2.0 * np.arange(width // 2) / width)
+    width = spec.dim or head_dim
+    frequencies: np.ndarray = spec.base ** (-2.0 * np.arange(width // 2) / width)
+    return frequencies
 
 
-def rotated(config: TransformerConfig, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
+def rotated(spec: Rotary, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
     """Turns each pair (a, b) of features of x [..., H] to (a cos − b sin, a sin + b cos); the last ones stay."""
-    first, second = rotary_pairs(config, 2 * cosine.shape[-1])
+    first, second = rotary_pairs(spec, 2 * cosine.shape[-1])
     y = x.copy()
     y[..., first] = x[..., first] * cosine - x[..., second] * sine
     y[..., second] = x[..., first] * sine + x[..., second] * cosine
     return y
 
 
-def rotary_pairs(config: TransformerConfig, width: int) -> tuple[np.ndarray, np.ndarray]:
+def rotary_pairs(spec: Rotary, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers of the first and second features of all pairs."""
     pairs = np.arange(width // 2)
-    return (pairs, pairs + width // 2) if config.position_layout == "halves" else (2 * pairs, 2 * pairs + 1)
+    return (pairs, pairs + width // 2) if spec.layout == "halves" else (2 * pairs, 2 * pairs + 1)
 
 
 # --- biases and vectors by distance (Press et al. 2022; Shaw et al. 2018; Raffel et al. 2020, §2.1)
 
 
-def alibi_bias(config: TransformerConfig, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+def alibi_bias(spec: Attention, ids: np.ndarray) -> np.ndarray:
     """Returns −slope · distance [1, N, T, T] for the length of ids [B, T]."""
-    slopes = np.array(alibi_slopes(getattr(config, stack).num_heads))
+    slopes = np.array(alibi_slopes(spec.num_heads))
     return (-slopes[:, None, None] * np.abs(offsets(ids.shape[1])))[None]
 
 
@@ -200,25 +217,23 @@ def offsets(length: int) -> np.ndarray:
     return np.arange(length) - np.arange(length)[:, None]
 
 
-def relative_rows(config: TransformerConfig, length: int) -> np.ndarray:
+def relative_rows(spec: RelativeVectors, length: int) -> np.ndarray:
     """Returns the row [T, T] of the tables of vectors for every query and key."""
-    most = config.relative_max_distance
+    most = spec.max_distance
     return np.minimum(np.maximum(offsets(length), -most), most) + most
 
 
-def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
+def position_bias(spec: RelativeBias, attention: Attention, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
     """Returns the relative bias [1, N, T, T] for the length of ids [B, T], from embedding [buckets, N]."""
     length = ids.shape[1]
-    buckets = np.array([relative_bucket(config, offset, stack) for offset in range(1 - length, length)])
+    buckets = np.array(
+        [
+            bucket(offset, spec.buckets, spec.max_distance, is_causal=attention.causal)
+            for offset in range(1 - length, length)
+        ]
+    )
     query, key = np.arange(length)[:, None], np.arange(length)
-    factor = getattr(config, stack).relative_bias_factor
-    return factor * embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
-
-
-def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:
-    """Returns the bucket of a key that stands `offset` positions after its query."""
-    is_causal = getattr(config, stack).is_causal
-    return bucket(offset, config.relative_buckets, config.relative_max_distance, is_causal=is_causal)
+    return spec.factor * embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
 
 
 def bucket(offset: int, buckets: int, farthest: int, *, is_causal: bool) -> int:
@@ -244,28 +259,27 @@ def bucket(offset: int, buckets: int, farthest: int, *, is_causal: bool) -> int:
 # --- norms and residuals (Ba et al. 2016; Zhang & Sennrich 2019)
 
 
-def norm(
-    config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
-) -> np.ndarray:
+def norm(spec: Norm, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None) -> np.ndarray:
     """Returns (x − mean) / deviation · (offset + scale) + bias over the last axis of x [..., D]; RMSNorm keeps the
     mean.
 
     T5's own norm always computes the mean of squares in float32; this one doesn't.
     """
-    x = x - x.mean(axis=-1, keepdims=True) if config.norm_kind == "layer_norm" else x
-    return affine(x / deviation(config, x), norm_scale(config, scale), bias)
+    x = x - x.mean(axis=-1, keepdims=True) if spec.kind == "layer_norm" else x
+    return affine(x / deviation(spec, x), norm_scale(spec, scale), bias)
 
 
-def norm_scale(config: TransformerConfig, scale: np.ndarray | None) -> np.ndarray | None:
+def norm_scale(spec: Norm, scale: np.ndarray | None) -> np.ndarray | None:
     """Returns the scale of a norm, given the stored one; None if it has none."""
-    return None if scale is None else config.norm_scale_offset + scale
+    return None if scale is None else spec.scale_offset + scale
 
 
-def deviation(config: TransformerConfig, centred: np.ndarray) -> np.ndarray:
+def deviation(spec: Norm, centred: np.ndarray) -> np.ndarray:
     """Returns √(variance + ε), or √variance + ε, of centred [..., D] → [..., 1]."""
     width = centred.shape[-1]
-    variance = np.square(centred).sum(axis=-1, keepdims=True) / (width - 1 if config.norm_unbiased else width)
-    return np.sqrt(variance) + config.norm_eps if config.norm_eps_outside else np.sqrt(variance + config.norm_eps)
+    variance = np.square(centred).sum(axis=-1, keepdims=True) / (width - 1 if spec.unbiased else width)
+    root: np.ndarray = np.sqrt(variance) + spec.eps if spec.eps_outside else np.sqrt(variance + spec.eps)
+    return root
 
 
 def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
@@ -275,24 +289,21 @@ def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> 
 
 
 def residual(
-    config: TransformerConfig,
+    spec: Residual,
     x: np.ndarray,
     y: np.ndarray,
     residual_scale: np.ndarray | None = None,
     output_scale: np.ndarray | None = None,
-    *,
-    stack: Stack,
 ) -> np.ndarray:
     """Returns the residual stream x plus a sublayer's output y, each times its factor and its trained scale.
 
     (DeepNorm: Wang et al. 2022; LayerScale: Touvron et al. 2021; ReZero: Bachlechner et al. 2020.)
     """
-    own = getattr(config, stack)
-    return affine(x * own.residual_factor, residual_scale, None) + affine(y * own.sublayer_factor, output_scale, None)
+    return affine(x * spec.stream_factor, residual_scale, None) + affine(y * spec.output_factor, output_scale, None)
 
 
 def parallel_residual(
-    config: TransformerConfig,
+    spec: Residual,
     x: np.ndarray,
     self_attention: np.ndarray,
     cross_attention: np.ndarray | None = None,
@@ -300,37 +311,33 @@ def parallel_residual(
     self_attention_scale: np.ndarray | None = None,
     cross_attention_scale: np.ndarray | None = None,
     feed_forward_scale: np.ndarray | None = None,
-    *,
-    stack: Stack,
 ) -> np.ndarray:
     """Returns the residual stream x plus the outputs of all sublayers of a layer, each term scaled."""
-    own = getattr(config, stack)
-    total = x * own.residual_factor
+    total = x * spec.stream_factor
     for y, scale in (
         (self_attention, self_attention_scale),
         (cross_attention, cross_attention_scale),
         (feed_forward, feed_forward_scale),
     ):
-        total = total if y is None else total + affine(y * own.sublayer_factor, scale, None)
+        total = total if y is None else total + affine(y * spec.output_factor, scale, None)
     return total
 
 
 def residual_norm(
-    config: TransformerConfig,
+    spec: Residual,
+    norm_spec: Norm,
     x: np.ndarray,
     y: np.ndarray,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     residual_scale: np.ndarray | None = None,
     output_scale: np.ndarray | None = None,
-    *,
-    stack: Stack,
 ) -> np.ndarray:
     """Returns the norm of the residual."""
-    return norm(config, residual(config, x, y, residual_scale, output_scale, stack=stack), scale, bias)
+    return norm(norm_spec, residual(spec, x, y, residual_scale, output_scale), scale, bias)
 
 
-def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
+def same(x: np.ndarray) -> np.ndarray:
     """Returns its input: a value with two names."""
     return x
 
@@ -338,42 +345,41 @@ def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
 # --- attention (Vaswani et al. 2017, §3.2)
 
 
-def projection(
-    config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str
-) -> np.ndarray:
+def projection(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str) -> np.ndarray:
     """Returns x · kernel + bias, summed as `axes` says in einsum's notation."""
     return affine(_einsum(axes, x, kernel), None, bias)
 
 
-def merge_heads(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
+def merge_heads(x: np.ndarray) -> np.ndarray:
     """Merges heads [B, T, N, W] → [B, T, D], in models without an output projection."""
     return x.reshape(*x.shape[:2], -1)
 
 
 def attention_logits(
-    config: TransformerConfig,
+    spec: Attention,
     query: np.ndarray,
     key: np.ndarray,
     position_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
     relative_keys: np.ndarray | None = None,
+    vectors: RelativeVectors | None = None,
 ) -> np.ndarray:
     """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
-    logits = scaled_products(config, query, key)
-    if relative_keys is not None:
-        products = relative_products(query, relative_keys, relative_rows(config, query.shape[1]))
-        logits = logits + attention_scale(config, query) * products
+    logits = scaled_products(spec, query, key)
+    if relative_keys is not None and vectors is not None:
+        products = relative_products(query, relative_keys, relative_rows(vectors, query.shape[1]))
+        logits = logits + attention_scale(spec, query) * products
     logits = logits if position_bias is None else logits + position_bias
-    return logits if mask is None else np.where(mask, logits, masked_value(config))
+    return logits if mask is None else np.where(mask, logits, masked_value(spec))
 
 
-def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+def scaled_products(spec: Attention, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     key = for_all_queries(key, query.shape[2])
-    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * attention_scale(config, query)
+    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * attention_scale(spec, query)
 
 
-def attention_scale(config: TransformerConfig, query: np.ndarray) -> float:
-    return 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
+def attention_scale(spec: Attention, query: np.ndarray) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if spec.scale is None else spec.scale
 
 
 def relative_products(query: np.ndarray, relative_keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -388,27 +394,30 @@ def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
     return x[:, :, np.arange(heads) * x.shape[2] // heads]
 
 
-def masked_value(config: TransformerConfig) -> float:
+def masked_value(spec: Attention) -> float:
     """Returns the value of masked logits. It is finite, so weights are uniform if everything is masked."""
-    return float(np.finfo(np.float64).min) if config.masked_value is None else config.masked_value
+    return float(np.finfo(np.float64).min) if spec.masked_value is None else spec.masked_value
 
 
-def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarray:
+def attention_weights(logits: np.ndarray) -> np.ndarray:
     """Returns the softmax over the keys, [B, N, Q, K]."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def context(
-    config: TransformerConfig, weights: np.ndarray, value: np.ndarray, relative_values: np.ndarray | None = None
+    weights: np.ndarray,
+    value: np.ndarray,
+    relative_values: np.ndarray | None = None,
+    vectors: RelativeVectors | None = None,
 ) -> np.ndarray:
     """Weighs value [B, K, G, W], and the rows of relative_values [2M + 1, W] for their distances, by weights
     [B, N, Q, K] → [B, Q, N, W]."""
     value = for_all_queries(value, weights.shape[1])
     own = np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
-    if relative_values is None:
+    if relative_values is None or vectors is None:
         return own
-    return own + relative_context(weights, relative_values, relative_rows(config, weights.shape[-1]))
+    return own + relative_context(weights, relative_values, relative_rows(vectors, weights.shape[-1]))
 
 
 def relative_context(weights: np.ndarray, relative_values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -416,50 +425,46 @@ def relative_context(weights: np.ndarray, relative_values: np.ndarray, rows: np.
     return _einsum("BNQK,QKH->BQNH", weights, relative_values[rows])
 
 
-def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def head_scale(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Multiplies each head of x [B, T, N, W] by its factor (Shleifer et al. 2021, §2)."""
     return x * scale[:, None]
 
 
 def context_norm(
-    config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
+    spec: Norm, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
 ) -> np.ndarray:
     """Norms x [B, T, N, W] over all heads together (Sub-LN: Wang et al. 2022)."""
-    return norm(config, merge_heads(config, x), scale, bias).reshape(x.shape)
+    return norm(spec, merge_heads(x), scale, bias).reshape(x.shape)
 
 
 # --- feed-forward (§3.3; gated: Shazeer 2020)
 
 
 def feed_forward_hidden(
-    config: TransformerConfig,
+    spec: FeedForward,
     x: np.ndarray,
     kernel: np.ndarray,
     bias: np.ndarray | None = None,
     gate_kernel: np.ndarray | None = None,
     gate_bias: np.ndarray | None = None,
     slope: np.ndarray | None = None,
-    *,
-    stack: Stack,
 ) -> np.ndarray:
     """Returns the activated hidden units of x [B, T, D], or the activated gate times them → [B, T, F]."""
-    own, hidden = getattr(config, stack), affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
+    hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
     if gate_kernel is None:
-        return activation(own, hidden, slope)
-    return activation(own, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
+        return activation(spec, hidden, slope)
+    return activation(spec, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
 
 
 # --- the head (§3.4)
 
 
-def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def logits(spec: Head, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Projects x [B, T, D] with kernel [D, V] to logits [B, T, V]."""
-    x = x / math.sqrt(config.d_model) if config.scale_head else x
-    return config.logits_factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
+    x = x / math.sqrt(x.shape[-1]) if spec.scales_input else x
+    return spec.factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
 
 
-def tied_logits(
-    config: TransformerConfig, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None
-) -> np.ndarray:
+def tied_logits(spec: Head, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Projects x [B, T, D] with the target embedding [V, D] to logits [B, T, V]."""
-    return logits(config, x, embedding.T, bias)
+    return logits(spec, x, embedding.T, bias)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from jax_transformer.config.positions import Alibi, Learned, RelativeBias, RelativeVectors, Rotary, Table
+from jax_transformer.config.short_names import part_at
+from jax_transformer.config.specs import Attention, FeedForward, Stack
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.formulas import Stack
+from jax_transformer.parity.oracle.formulas import StackName
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.specs import Stack as StackConfig
 
 Kind = Literal[
     "mask",
@@ -43,10 +45,10 @@ Kind = Literal[
 """The formula that a node computes, by name; masks and logits have several."""
 
 MODEL_INPUTS = ("source_ids", "decoder_input_ids")
-_IDS: dict[Stack, str] = {"encoder": "source_ids", "decoder": "decoder_input_ids"}
+_IDS: dict[StackName, str] = {"encoder": "source_ids", "decoder": "decoder_input_ids"}
 
 Formula = Callable[..., np.ndarray]
-"""(config, arrays by argument) → array; pure."""
+"""(parts of the config and arrays by argument) → array; pure."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -60,12 +62,18 @@ class Node(NamedTuple):
     parameters: Mapping[str, str]
     """The formula's argument → the path of a parameter or constant; in a layer, `encoder/layers/…/kernel[0]`."""
     formula: Formula
+    parts: Mapping[str, str]
+    """The formula's argument → the path of a part of the config, such as encoder.norm."""
 
     def compute(
         self, config: TransformerConfig, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Returns the formula's result for arrays by argument, as in `inputs` and `parameters`."""
-        return self.formula(config, **inputs, **parameters)
+        return self.formula(**self.parts_of(config), **inputs, **parameters)
+
+    def parts_of(self, config: TransformerConfig) -> dict[str, Any]:
+        """Returns the parts of a config that the formula reads, by argument."""
+        return {argument: part_at(config, path) for argument, path in self.parts.items()}
 
 
 class Place(NamedTuple):
@@ -86,19 +94,31 @@ def place(name: str) -> Place:
     return Place(stack, None if layer is None else int(layer), tuple(rest.split(".")))
 
 
-def norm_roles(config: TransformerConfig) -> tuple[str, ...]:
-    """Returns the names of a norm's parameters: "scale" and "bias", without those that the config leaves out."""
-    return (*(["scale"] if config.norm_scale else []), *(["bias"] if config.norm_bias else []))
+def norm_roles(stack: Stack) -> tuple[str, ...]:
+    """Returns the names of the parameters of a stack's norms: "scale" and "bias", without those that they lack."""
+    if stack.norm is None:
+        return ()
+    return (*(["scale"] if stack.norm.scale else []), *(["bias"] if stack.norm.bias else []))
 
 
-def parameter_index(config: TransformerConfig, layer: int) -> int:
+def parameter_index(stack: Stack, layer: int) -> int:
     """Returns where a layer's parameters are among the stacked ones."""
-    return 0 if config.share_layers else layer
+    return 0 if stack.share_layers else layer
 
 
-def norm_module(config: TransformerConfig, sublayer: str) -> str:
+def norm_module(stack: Stack, sublayer: str) -> str:
     """Returns the name of the norm before or after a sublayer, among its layer's parameters."""
-    return "shared_norm" if config.share_norms else f"{sublayer}_norm"
+    return "shared_norm" if stack.share_norms else f"{sublayer}_norm"
+
+
+def sublayers_of(stack: Stack) -> tuple[str, ...]:
+    """Returns the names of the sublayers of a stack's layers, in order."""
+    has = {
+        "self_attention": True,
+        "cross_attention": stack.cross_attention is not None,
+        "feed_forward": stack.feed_forward is not None,
+    }
+    return tuple(name for name in has if has[name])
 
 
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
@@ -145,10 +165,18 @@ class _Scope:
     """The suffix of a layer's parameters, `[i]`."""
 
     @property
-    def stack(self) -> StackConfig:
+    def stack_name(self) -> StackName:
+        """The name of the stack in whose scope this is."""
+        return "encoder" if self.name.startswith("encoder.") else "decoder"
+
+    @property
+    def stack(self) -> Stack:
         """The stack in whose scope this is."""
-        stack: StackConfig = getattr(self.config, self.name.partition(".")[0])
-        return stack
+        return self.config.encoder if self.stack_name == "encoder" else self.config.decoder
+
+    def part(self, name: str) -> str:
+        """Returns the path of one of the stack's parts; "" is the stack itself."""
+        return f"{self.stack_name}.{name}".rstrip(".")
 
     def within(self, name: str) -> _Scope:
         return replace(self, name=f"{self.name}{name}.", path=f"{self.path}{name}/")
@@ -158,7 +186,7 @@ class _Scope:
             self,
             name=f"{self.name}layers.{i}.",
             path=f"{self.path}layers/",
-            index=f"[{parameter_index(self.config, i)}]",
+            index=f"[{parameter_index(self.stack, i)}]",
         )
 
     def add(
@@ -168,12 +196,20 @@ class _Scope:
         formula: Formula,
         inputs: Mapping[str, str | None],
         parameters: Mapping[str, str] = _NONE,
+        parts: Mapping[str, str] = _NONE,
     ) -> str:
-        """Adds a node without the inputs that are None; returns its full name."""
-        self.graph.append(
-            Node(self.name + name, kind, {key: value for key, value in inputs.items() if value}, parameters, formula)
-        )
+        """Adds a node without the inputs that are None; returns its full name.
+
+        Args:
+          parts: the paths of the parts of the config that the formula reads, by argument.
+        """
+        given = {key: value for key, value in inputs.items() if value}
+        self.graph.append(Node(self.name + name, kind, given, parameters, formula, parts))
         return self.name + name
+
+    def add_norm(self, name: str, x: str, module: str) -> str:
+        """Adds a node that norms x with the parameters of a module, as all norms of the stack do."""
+        return self.add(name, "norm", formulas.norm, {"x": x}, self.norm(module), parts={"spec": self.part("norm")})
 
     def parameters(self, module: str, *names: str) -> dict[str, str]:
         """Returns the paths of a module's parameters, by name."""
@@ -183,140 +219,161 @@ class _Scope:
         return self.parameters(module, "kernel", *(["bias"] if use_bias else []))
 
     def norm(self, module: str) -> dict[str, str]:
-        return self.parameters(module, *norm_roles(self.config))
+        return self.parameters(module, *norm_roles(self.stack))
 
     def scales(self, sublayer: str) -> dict[str, str]:
         """Returns the paths of the trained scales of a residual sum."""
-        config, found = self.config, {}
-        if config.learned_residual_scale in ("all", sublayer):
+        residual, found = self.stack.residual, {}
+        if residual.stream_scale in ("all", sublayer):
             found["residual_scale"] = f"{self.path}{sublayer}_residual_scale/scale{self.index}"
-        if config.learned_sublayer_scale != "none":
+        if residual.output_scale != "none":
             found["output_scale"] = self._output_scale(sublayer)
         return found
 
     def parallel_scales(self, sublayers: Iterable[str]) -> dict[str, str]:
         """Returns the paths of the trained scales of a sum of several sublayers' outputs."""
-        if self.config.learned_sublayer_scale == "none":
+        if self.stack.residual.output_scale == "none":
             return {}
         return {f"{sublayer}_scale": self._output_scale(sublayer) for sublayer in sublayers}
 
     def _output_scale(self, sublayer: str) -> str:
-        leaf = "scale" if self.config.learned_sublayer_scale == "channel" else "factor"
+        leaf = "scale" if self.stack.residual.output_scale == "channel" else "factor"
         return f"{self.path}{sublayer}_output_scale/{leaf}{self.index}"
 
 
 def _add_masks(model: _Scope) -> dict[str, str]:
     """Adds the masks that the config has; returns their names."""
     config, scope, masks = model.config, model.within("mask"), {}
+    of_encoder, of_decoder, of_cross = config.attentions
     source, target = {"source_ids": "source_ids"}, {"decoder_input_ids": "decoder_input_ids"}
-    if config.encoder_padding != "none":
-        masks["encoder_self"] = scope.add("encoder_self", "mask", formulas.encoder_self_mask, source)
-    if config.decoder_padding != "none" or config.decoder_causal:
-        masks["decoder_self"] = scope.add("decoder_self", "mask", formulas.decoder_self_mask, target)
-    if config.cross_padding != "none":
-        masks["cross"] = scope.add("cross", "mask", formulas.cross_mask, source | target)
+    if of_encoder.padding != "none":
+        parts = {"spec": "encoder.self_attention", "source": "source"}
+        masks["encoder_self"] = scope.add("encoder_self", "mask", formulas.encoder_self_mask, source, parts=parts)
+    if of_decoder.padding != "none" or of_decoder.causal:
+        parts = {"spec": "decoder.self_attention", "target": "target"}
+        masks["decoder_self"] = scope.add("decoder_self", "mask", formulas.decoder_self_mask, target, parts=parts)
+    if of_cross.padding != "none":
+        parts = {"spec": "decoder.cross_attention", "source": "source", "target": "target"}
+        masks["cross"] = scope.add("cross", "mask", formulas.cross_mask, source | target, parts=parts)
     return masks
 
 
-def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_output: str | None) -> str:
+def _add_stack(model: _Scope, name: StackName, masks: Mapping[str, str], encoder_output: str | None) -> str:
     """Adds the embedding, the layers and the final norm of a stack; the decoder attends to encoder_output."""
-    config, scope = model.config, model.within(stack)
-    own = scope.stack
-    shares_bias = own.position_kind == "relative_bias" and not config.relative_bias_per_layer
-    bias = _add_position_bias(scope, stack) if shares_bias or own.position_kind == "alibi" else None
-    x = _add_embedding(scope, stack)
-    for i in range(own.num_layers):
-        x = _add_layer(scope.layer(i), stack, x, encoder_output, masks, bias)
-    if own.final_norm:
-        return scope.add("output", "norm", formulas.norm, {"x": x}, scope.norm("final_norm"))
+    scope = model.within(name)
+    stack = scope.stack
+    bias = _add_position_bias(scope) if _has_bias(stack, per_layer=False) else None
+    x = _add_embedding(scope)
+    for i in range(stack.num_layers):
+        x = _add_layer(scope.layer(i), x, encoder_output, masks, bias)
+    if stack.final_norm:
+        return scope.add_norm("output", x, "final_norm")
     return scope.add("output", "same", formulas.same, {"x": x})
 
 
-def _add_embedding(scope: _Scope, stack: Stack) -> str:
-    config, ids = scope.config, {"ids": _IDS[stack]}
-    table = (
-        "shared_embedding"
-        if config.share_embeddings
-        else {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
-    )
+def _tokens_of(stack: StackName) -> str:
+    """Returns the path of the part that describes the ids that a stack reads."""
+    return "source" if stack == "encoder" else "target"
+
+
+def _add_embedding(scope: _Scope) -> str:
+    config, stack, name = scope.config, scope.stack, scope.stack_name
+    ids, tokens_part = {"ids": _IDS[name]}, _tokens_of(name)
+    table = "shared_embedding" if config.share_embeddings else f"{tokens_part}_embedding"
     parameters = {"embedding": f"{table}/embedding"}
-    formula = partial(formulas.token_embedding, stack=stack)
-    tokens = scope.add("token_embedding", "token_embedding", formula, ids, parameters)
-    own, positions = scope.stack, None
-    if own.has_table:
-        learned = own.position_kind == "learned"
-        parameters = {"table": f"{stack}/positions/embedding" if learned else f"constants/{stack}_positions"}
-        positions = scope.add("positions", "positions", partial(formulas.positions, stack=stack), ids, parameters)
-    parameters = {} if own.embedding_norm == "none" else scope.norm("embedding_norm")
-    if config.learned_position_scale and own.has_table:
-        parameters |= {"position_scale": f"{stack}/position_scale/factor"}
+    formula = formulas.token_embedding
+    tokens = scope.add("token_embedding", "token_embedding", formula, ids, parameters, parts={"spec": name})
+    positions = None
+    parameters = {} if stack.embedding_norm == "none" else scope.norm("embedding_norm")
+    if isinstance(stack.positions, Table):
+        learned = isinstance(stack.positions, Learned)
+        rows = {"table": f"{name}/positions/embedding" if learned else f"constants/{name}_positions"}
+        parts = {"spec": scope.part("positions"), "tokens": tokens_part}
+        positions = scope.add("positions", "positions", formulas.positions, ids, rows, parts=parts)
+        if stack.positions.learned_scale:
+            parameters |= {"position_scale": f"{name}/position_scale/factor"}
+    parts = {"spec": name, "norm_spec": scope.part("norm"), "table_spec": scope.part("positions")}
     inputs = {"tokens": tokens, "positions": positions}
-    return scope.add("embedding", "embedding", partial(formulas.embedding, stack=stack), inputs, parameters)
+    return scope.add("embedding", "embedding", formulas.embedding, inputs, parameters, parts=parts)
 
 
-def _add_position_bias(scope: _Scope, stack: Stack) -> str:
-    is_learned = scope.stack.position_kind == "relative_bias"
-    formula = partial(formulas.position_bias if is_learned else formulas.alibi_bias, stack=stack)
-    parameters = scope.parameters("relative_bias", "embedding") if is_learned else {}
-    return scope.add("position_bias", "position_bias", formula, {"ids": _IDS[stack]}, parameters)
+def _has_bias(stack: Stack, *, per_layer: bool) -> bool:
+    """Returns whether a stack has biases by distance: of each layer, or one set of all layers."""
+    if isinstance(stack.positions, RelativeBias):
+        return stack.positions.per_layer == per_layer
+    return isinstance(stack.positions, Alibi) and not per_layer
 
 
-def _vectors(scope: _Scope, stack: Stack) -> dict[str, str]:
+def _add_position_bias(scope: _Scope) -> str:
+    ids, attention = {"ids": _IDS[scope.stack_name]}, scope.part("self_attention")
+    if isinstance(scope.stack.positions, Alibi):
+        return scope.add("position_bias", "position_bias", formulas.alibi_bias, ids, parts={"spec": attention})
+    parameters = scope.parameters("relative_bias", "embedding")
+    parts = {"spec": scope.part("positions"), "attention": attention}
+    return scope.add("position_bias", "position_bias", formulas.position_bias, ids, parameters, parts=parts)
+
+
+def _vectors(scope: _Scope) -> dict[str, str]:
     """Returns the paths of the vectors by distance that a self-attention adds, by the formulas' arguments."""
-    config = scope.config
-    if scope.stack.position_kind != "relative_vectors":
+    kind = scope.stack.positions
+    if not isinstance(kind, RelativeVectors):
         return {}
-    names = ("keys", "values") if config.relative_value_vectors else ("keys",)
-    if config.relative_bias_per_layer:
+    names = ("keys", "values") if kind.values else ("keys",)
+    if kind.per_layer:
         paths = scope.parameters("relative_vectors", *names)
     else:
-        paths = {name: f"{stack}/relative_vectors/{name}" for name in names}
+        paths = {name: f"{scope.stack_name}/relative_vectors/{name}" for name in names}
     return {f"relative_{name}": path for name, path in paths.items()}
 
 
 def _add_layer(
-    layer: _Scope, stack: Stack, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
+    layer: _Scope, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
 ) -> str:
     """Adds a layer's sublayers, one after the other or side by side, and its output."""
-    config, read = layer.config, x
+    stack, read = layer.stack, x
     outputs: dict[str, str] = {}
-    sublayers = ["self_attention", *(["cross_attention"] if encoder_output else [])]
-    for sublayer in [*sublayers, "feed_forward"] if config.feed_forward else sublayers:
+    for sublayer in sublayers_of(stack):
         h = _add_before(layer, sublayer, read, is_first=not outputs)
         scope = layer.within(sublayer)
         if sublayer == "feed_forward":
-            y = _add_feed_forward(scope, stack, h)
+            y = _add_feed_forward(scope, h)
         elif sublayer == "cross_attention":
             assert encoder_output is not None
             y = _add_cross_attention(scope, h, encoder_output, masks.get("cross"))
         else:
-            y = _add_self_attention(scope, stack, h, masks.get(f"{stack}_self"), position_bias)
+            y = _add_self_attention(scope, h, masks.get(f"{layer.stack_name}_self"), position_bias)
         outputs[sublayer] = _add_output_norm(layer, sublayer, y)
-        if not config.parallel_residual:
+        if not stack.residual.parallel:
             name = "output" if sublayer == "feed_forward" else f"{sublayer}_residual"
             read = _add_after(layer, sublayer, read, outputs[sublayer], name)
-    if config.parallel_residual:
-        formula = partial(formulas.parallel_residual, stack=stack)
-        return layer.add("output", "parallel_residual", formula, {"x": x, **outputs}, layer.parallel_scales(outputs))
-    return read if config.feed_forward else layer.add("output", "same", formulas.same, {"x": read})
+    if stack.residual.parallel:
+        scales, part = layer.parallel_scales(outputs), layer.part("residual")
+        formula = formulas.parallel_residual
+        return layer.add("output", "parallel_residual", formula, {"x": x, **outputs}, scales, parts={"spec": part})
+    return read if "feed_forward" in outputs else layer.add("output", "same", formulas.same, {"x": read})
 
 
-def _add_self_attention(scope: _Scope, stack: Stack, h: str, mask: str | None, position_bias: str | None) -> str:
-    config = scope.config
-    kind = scope.stack.position_kind
-    has_own_bias = kind == "relative_bias" and config.relative_bias_per_layer
-    query, key, value = _add_projections(scope, h, h)
-    if kind == "rotary":
-        query, key = _add_rotation(scope, query, "query", stack), _add_rotation(scope, key, "key", stack)
-    bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
-    return _add_attention(scope, _Heads(query, key, value), mask, bias, _vectors(scope, stack))
+def _add_self_attention(scope: _Scope, h: str, mask: str | None, position_bias: str | None) -> str:
+    stack, name = scope.stack, scope.stack_name
+    query, key, value = _add_projections(scope, stack.self_attention, h, h)
+    if isinstance(stack.positions, Rotary):
+        query, key = _add_rotation(scope, query, "query", name), _add_rotation(scope, key, "key", name)
+    bias = _add_position_bias(scope) if _has_bias(stack, per_layer=True) else position_bias
+    return _add_attention(scope, stack.self_attention, _Heads(query, key, value), mask, bias, _vectors(scope))
 
 
 def _add_cross_attention(scope: _Scope, h: str, encoder_output: str, mask: str | None) -> str:
-    query, key, value = _add_projections(scope, h, encoder_output)
-    if scope.config.rotary_cross_attention:
+    attention, positions = scope.stack.cross_attention, scope.stack.positions
+    assert attention is not None
+    query, key, value = _add_projections(scope, attention, h, encoder_output)
+    if isinstance(positions, Rotary) and positions.cross_attention:
         query, key = _add_rotation(scope, query, "query", "decoder"), _add_rotation(scope, key, "key", "encoder")
-    return _add_attention(scope, _Heads(query, key, value), mask, None, {})
+    return _add_attention(scope, attention, _Heads(query, key, value), mask, None, {})
+
+
+def placement_of(stack: Stack) -> str:
+    """Returns where the norms of a stack's sublayers are: pre, post, or none."""
+    return "none" if stack.norm is None else stack.norm_placement
 
 
 def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
@@ -324,32 +381,30 @@ def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
 
     Sublayers side by side that share a norm read what the first of them reads.
     """
-    config = layer.config
-    if config.norm_kind == "none" or layer.stack.norm_placement != "pre":
+    stack = layer.stack
+    if placement_of(stack) != "pre":
         return x
-    name = "shared_norm" if config.share_norms and config.parallel_residual else f"{sublayer}_norm"
+    name = "shared_norm" if stack.share_norms and stack.residual.parallel else f"{sublayer}_norm"
     if name == "shared_norm" and not is_first:
         return layer.name + name
-    return layer.add(name, "norm", formulas.norm, {"x": x}, layer.norm(norm_module(config, sublayer)))
+    return layer.add_norm(name, x, norm_module(stack, sublayer))
 
 
 def _add_output_norm(layer: _Scope, sublayer: str, y: str) -> str:
     """Adds the norm of a sublayer's output y, if there is one."""
     name = f"{sublayer}_output_norm"
-    if sublayer not in layer.config.normed_outputs:
-        return y
-    return layer.add(name, "norm", formulas.norm, {"x": y}, layer.norm(name))
+    has_norm: bool = getattr(layer.stack, sublayer).output_norm
+    return layer.add_norm(name, y, name) if has_norm else y
 
 
 def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     """Adds the residual stream x plus the sublayer's output y, and the norm after it, if any."""
-    inputs, scales = {"x": x, "y": y}, layer.scales(sublayer)
-    stack: Stack = "encoder" if layer.name.startswith("encoder") else "decoder"
-    if layer.config.norm_kind == "none" or layer.stack.norm_placement != "post":
-        return layer.add(name, "residual", partial(formulas.residual, stack=stack), inputs, scales)
-    formula = partial(formulas.residual_norm, stack=stack)
-    parameters = layer.norm(norm_module(layer.config, sublayer)) | scales
-    normed = layer.add(f"{sublayer}_norm", "residual_norm", formula, inputs, parameters)
+    inputs, scales, part = {"x": x, "y": y}, layer.scales(sublayer), layer.part("residual")
+    if placement_of(layer.stack) != "post":
+        return layer.add(name, "residual", formulas.residual, inputs, scales, parts={"spec": part})
+    parameters = layer.norm(norm_module(layer.stack, sublayer)) | scales
+    parts = {"spec": part, "norm_spec": layer.part("norm")}
+    normed = layer.add(f"{sublayer}_norm", "residual_norm", formulas.residual_norm, inputs, parameters, parts=parts)
     return layer.add(name, "same", formulas.same, {"x": normed})
 
 
@@ -361,80 +416,94 @@ class _Heads(NamedTuple):
     value: str
 
 
-def _add_projections(scope: _Scope, x: str, y: str) -> _Heads:
+def _add_projections(scope: _Scope, attention: Attention, x: str, y: str) -> _Heads:
     """Adds the query projected from x, key and value projected from y, and the norms of query and key, if any."""
 
     def add(name: str, x: str) -> str:
-        parameters = scope.linear(name, scope.config.attention_bias)
+        parameters = scope.linear(name, attention.bias)
         return scope.add(name, "projection", partial(formulas.projection, axes="BTD,DNH->BTNH"), {"x": x}, parameters)
 
     def normed(name: str, x: str) -> str:
-        if not scope.config.query_key_norm:
-            return x
-        return scope.add(f"normed_{name}", "norm", formulas.norm, {"x": x}, scope.norm(f"{name}_norm"))
+        return scope.add_norm(f"normed_{name}", x, f"{name}_norm") if attention.query_key_norm else x
 
     query, key, value = add("query", x), add("key", y), add("value", y)
     return _Heads(normed("query", query), normed("key", key), value)
 
 
-def _add_rotation(scope: _Scope, x: str, role: str, stack: Stack) -> str:
-    """Adds a query or key x after its rotation by the positions of a stack's tokens."""
-    return scope.add(
-        f"rotated_{role}", "rotation", partial(formulas.rotation, stack=stack), {"x": x, "ids": _IDS[stack]}
-    )
+def _add_rotation(scope: _Scope, x: str, role: str, side: StackName) -> str:
+    """Adds a query or key x after its rotation by the positions of the tokens that a stack reads."""
+    parts = {"spec": scope.part("positions"), "tokens": _tokens_of(side)}
+    return scope.add(f"rotated_{role}", "rotation", formulas.rotation, {"x": x, "ids": _IDS[side]}, parts=parts)
 
 
 def _add_attention(
-    scope: _Scope, heads: _Heads, mask: str | None, position_bias: str | None, vectors: Mapping[str, str]
+    scope: _Scope,
+    attention: Attention,
+    heads: _Heads,
+    mask: str | None,
+    position_bias: str | None,
+    vectors: Mapping[str, str],
 ) -> str:
     of_keys, of_values = (
         {name: path for name, path in vectors.items() if name == argument}
         for argument in ("relative_keys", "relative_values")
     )
+    by_distance = {"vectors": scope.part("positions")} if vectors else {}
     inputs = {"query": heads.query, "key": heads.key, "position_bias": position_bias, "mask": mask}
-    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs, of_keys)
+    parts = {"spec": scope.part(place(scope.name).path[0]), **by_distance}
+    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs, of_keys, parts=parts)
     weights = scope.add("weights", "attention_weights", formulas.attention_weights, {"logits": logits})
     inputs = {"weights": weights, "value": heads.value}
-    context = scope.add("context", "context", formulas.context, inputs, of_values)
-    if scope.config.head_scale:
+    context = scope.add("context", "context", formulas.context, inputs, of_values, by_distance)
+    if attention.head_scale:
         parameters = scope.parameters("head_scale", "scale")
         context = scope.add("scaled_context", "head_scale", formulas.head_scale, {"x": context}, parameters)
-    if place(scope.name).path[0] in scope.config.normed_contexts:
-        parameters = scope.norm("context_norm")
-        context = scope.add("normed_context", "context_norm", formulas.context_norm, {"x": context}, parameters)
-    if not scope.config.attention_output:
+    if attention.context_norm:
+        parameters, part = scope.norm("context_norm"), scope.part("norm")
+        formula = formulas.context_norm
+        context = scope.add("normed_context", "context_norm", formula, {"x": context}, parameters, parts={"spec": part})
+    if not attention.output:
         return scope.add("output", "merge_heads", formulas.merge_heads, {"x": context})
-    parameters = scope.linear("output", scope.config.attention_output_bias)
+    parameters = scope.linear("output", attention.output_bias)
     return scope.add(
         "output", "projection", partial(formulas.projection, axes="BTNH,NHD->BTD"), {"x": context}, parameters
     )
 
 
-def _add_feed_forward(scope: _Scope, stack: Stack, x: str) -> str:
-    use_bias = scope.config.feed_forward_bias
-    gate = scope.linear("gate", use_bias) if scope.config.feed_forward_gated else {}
-    parameters = scope.linear("hidden", use_bias) | {f"gate_{name}": path for name, path in gate.items()}
-    if scope.stack.activation == "prelu":
+def has_output_bias(feed_forward: FeedForward) -> bool:
+    """Returns whether the projection back to d_model has a bias."""
+    return feed_forward.bias if feed_forward.output_bias is None else feed_forward.output_bias
+
+
+def _add_feed_forward(scope: _Scope, x: str) -> str:
+    part = scope.stack.feed_forward
+    assert part is not None
+    gate = scope.linear("gate", part.bias) if part.gated else {}
+    parameters = scope.linear("hidden", part.bias) | {f"gate_{name}": path for name, path in gate.items()}
+    if part.activation == "prelu":
         parameters |= {"slope": f"{scope.path}slope{scope.index}"}
-    formula = partial(formulas.feed_forward_hidden, stack=stack)
-    hidden = scope.add("hidden", "feed_forward_hidden", formula, {"x": x}, parameters)
-    if scope.config.feed_forward_hidden_norm:
-        hidden = scope.add("hidden_norm", "norm", formulas.norm, {"x": hidden}, scope.norm("hidden_norm"))
+    path, formula = scope.part("feed_forward"), formulas.feed_forward_hidden
+    hidden = scope.add("hidden", "feed_forward_hidden", formula, {"x": x}, parameters, parts={"spec": path})
+    if part.hidden_norm:
+        hidden = scope.add_norm("hidden_norm", hidden, "hidden_norm")
     return scope.add(
         "output",
         "projection",
         partial(formulas.projection, axes="BTF,FD->BTD"),
         {"x": hidden},
-        scope.linear("output", scope.stack.feed_forward_output_bias),
+        scope.linear("output", has_output_bias(part)),
     )
 
 
 def _add_logits(model: _Scope, x: str) -> None:
-    config = model.config
-    biases = {"parameter": "head_bias" if config.tie_head else "head/bias", "buffer": "constants/head_bias"}
-    bias = {"bias": biases[config.head_bias]} if config.head_bias in biases else {}
-    if config.tie_head:
+    config, head = model.config, model.config.head
+    biases = {"parameter": "head_bias" if head.tied else "head/bias", "buffer": "constants/head_bias"}
+    bias = {"bias": biases[head.bias]} if head.bias in biases else {}
+    if head.tied:
         table = "shared_embedding" if config.share_embeddings else "target_embedding"
-        model.add("logits", "logits", formulas.tied_logits, {"x": x}, {"embedding": f"{table}/embedding"} | bias)
+        parameters = {"embedding": f"{table}/embedding"} | bias
+        model.add("logits", "logits", formulas.tied_logits, {"x": x}, parameters, parts={"spec": "head"})
     else:
-        model.add("logits", "logits", formulas.logits, {"x": x}, {"kernel": "head/kernel"} | bias)
+        model.add(
+            "logits", "logits", formulas.logits, {"x": x}, {"kernel": "head/kernel"} | bias, parts={"spec": "head"}
+        )

@@ -53,11 +53,11 @@ def sentences(pair: Pair, own: Problem, seed: int) -> Problem:
     config, rng = pair.config, np.random.default_rng([seed, 7])
     source_length = min(SOURCE_LENGTH, config.encoder.max_length)
     target_length = min(TARGET_LENGTH, config.decoder.max_length)
-    others = {config.source_pad_id, config.target_pad_id, start_id, eos_id}
-    source_ids = _tokens(rng, (ROWS, source_length), config.source_vocab_size, others)
+    others = {config.source.pad_id, config.target.pad_id, start_id, eos_id}
+    source_ids = _tokens(rng, (ROWS, source_length), config.source.vocab_size, others)
     for row in range(ROWS):
-        source_ids[row, max(1, source_length - row) :] = config.source_pad_id
-    labels = _tokens(rng, (ROWS, target_length), config.target_vocab_size, others)
+        source_ids[row, max(1, source_length - row) :] = config.source.pad_id
+    labels = _tokens(rng, (ROWS, target_length), config.target.vocab_size, others)
     labels[:, -1] = eos_id
     first = np.full((ROWS, 1), start_id, labels.dtype)
     return replace(
@@ -90,7 +90,7 @@ def _scored(pair: Pair, problem: Problem) -> np.ndarray:
 
         translator = ctranslate2.Translator(str(Path(directory) / "model"), compute_type="float32", intra_threads=1)
         sources = [
-            [str(index) for index in row if index != pair.config.source_pad_id] for row in problem.source_ids.tolist()
+            [str(index) for index in row if index != pair.config.source.pad_id] for row in problem.source_ids.tolist()
         ]
         targets = [[str(index) for index in row[:-1]] for row in problem.labels.tolist()]  # it adds the end
         found = translator.score_batch(sources, targets, max_input_length=0)

@@ -49,7 +49,7 @@ def with_ends(pair: Pair, problem: Problem, results: RunResults) -> Problem:
         """Returns the sentences [B] that have the id after their first token and before their last."""
         return (decoded[:, 1:last] == index).any(axis=1)
 
-    used = {pair.generation.decoder_start_id, pair.config.source_pad_id, pair.config.target_pad_id}
+    used = {pair.generation.decoder_start_id, pair.config.source.pad_id, pair.config.target.pad_id}
     others = sorted({int(index) for index in np.unique(decoded)} - used - {eos_id})
     best = max([eos_id, *others], key=lambda index: min(ends_early(index).sum(), (~ends_early(index)).sum()))
     if not (ends_early(best).any() and (~ends_early(best)).any()):
@@ -89,7 +89,7 @@ def _aligned(found: Mapping[SideName, Hypotheses], pair: Pair) -> dict[SideName,
     """Returns both sides' hypotheses, equally long, with scores if both sides have them."""
     width = max(one.ids.shape[1] for one in found.values())
     has_scores = all(one.scores is not None for one in found.values())
-    pad_id = pair.config.target_pad_id
+    pad_id = pair.config.target.pad_id
     return {
         name: Hypotheses(
             np.pad(one.ids, ((0, 0), (0, width - one.ids.shape[1])), constant_values=pad_id).astype(np.int64),
@@ -151,7 +151,7 @@ def decoded_by(
     """
     start_id, eos_id = starts_and_ends(generation)
     search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
-    rule = DecodeRule(**search, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id)
+    rule = DecodeRule(**search, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target.pad_id)
     return explain_decoding(
         DecodingProblem.of_model(rule, config, problem.params, problem.source_ids),
         received.ids,

@@ -92,7 +92,7 @@ def _counting(pair: Pair, problem: Problem, task: Task) -> dict[str, np.ndarray]
         return {}
     shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.candidate.outputs.items()}
     counts = where_not_padding(pair.config, problem.ids, shapes)
-    labelled = problem.labels != pair.config.target_pad_id
+    labelled = problem.labels != pair.config.target.pad_id
     if LOGITS in counts:
         counts[LOGITS] = counts[LOGITS] | labelled[..., None]
     return {name: mask for name, mask in counts.items() if mask.any()}

@@ -14,6 +14,7 @@ from jax_transformer.comparison.findings import Fault, Finding, Match
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Alibi, RelativeBias
 from jax_transformer.parity.run_results import Pair, RunResults
 
 
@@ -66,8 +67,10 @@ def _order(
 ) -> tuple[int, ...]:
     """Returns the number in the reference of each head of the candidate; () if its weights differ otherwise."""
     stack = config.decoder if attention.startswith("decoder") else config.encoder
-    has_biases = attention.endswith("self_attention") and stack.position_kind in ("relative_bias", "alibi")
-    if has_biases or config.head_scale or config.normed_contexts or stack.num_kv_heads != stack.num_heads:
+    part = getattr(stack, attention.rpartition("/")[2])
+    shape = part.shape(stack.d_model)
+    has_biases = attention.endswith("self_attention") and isinstance(stack.positions, RelativeBias | Alibi)
+    if has_biases or part.head_scale or part.context_norm or shape.num_kv_heads != shape.num_heads:
         return ()  # more of it belongs to single heads
     own, other = (side[f"{attention}/query/kernel{layer}"] for side in (candidate, reference))  # [D, N, H]
     heads = range(own.shape[1])
