@@ -174,9 +174,7 @@ def test_parts_of_another_kind_are_refused(unchecked: None) -> None:
     none = config.replace(decoder=replace(config.decoder, feed_forward=None))
     assert "decoder.feed_forward must be True; received False" in get_dialect("marian").refusals(none)
     normed = with_part(config, "decoder.self_attention", output_norm=True)
-    assert get_dialect("marian").refusals(normed) == [
-        "decoder.self_attention.output_norm must be False; received True"
-    ]
+    assert get_dialect("marian").refusals(normed) == ["decoder.self_attention.output_norm must be False; received True"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
