@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_transformer.config.specs import HeadShape
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.sharding import constrain
 
@@ -89,17 +90,20 @@ class DecoderState(NamedTuple):
 
 
 def empty_state(
-    layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int
+    layers: list[tuple[jax.Array, jax.Array]], heads: HeadShape, cross_mask: Mask, num_beams: int, length: int
 ) -> DecoderState:
     """Returns the state before the first token, given every layer's cross-attention keys [B, G, S, H] and values
-    [B, G, S, W]."""
+    [B, G, S, W], and the sizes of self-attention."""
     batch = layers[0][0].shape[0]
 
-    def empty(like: jax.Array) -> jax.Array:
-        shape = batch, like.shape[1], length * num_beams, like.shape[3]
-        return constrain(jnp.zeros(shape, like.dtype), "rows", "width", None, None)
+    def empty(width: int, dtype: jnp.dtype) -> jax.Array:
+        shape = batch, heads.num_kv_heads, length * num_beams, width
+        return constrain(jnp.zeros(shape, dtype), "rows", "width", None, None)
 
-    caches = [LayerCache(empty(keys), empty(values), keys, values) for keys, values in layers]
+    caches = [
+        LayerCache(empty(heads.head_dim, keys.dtype), empty(heads.value_dim, values.dtype), keys, values)
+        for keys, values in layers
+    ]
     return DecoderState(
         layers=tuple(caches),
         cross_mask=cross_mask,

@@ -148,7 +148,8 @@ class Transformer(nnx.Module):
         cross *= self.config.decoder.num_layers // len(steps)
         _, _, cross_attention = self.config.while_decoding().attentions
         covers_keys = cross_attention.padding == "keys"
-        return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
+        cross_mask = source_is_real[:, None, None, :] if covers_keys else None
+        return empty_state(cross, self.config.decoder.heads, cross_mask, num_beams, length)
 
     def decode_step(
         self, state: DecoderState, ids: jax.Array, layers: list[Any] | None
