@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from parts import with_paths
 from torch import nn
 
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Alibi, RelativeBias, RelativeVectors, Rotary
+from jax_transformer.config.specs import Attention, Stack
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.backends.torch_module import Pass
@@ -21,7 +24,7 @@ from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import randomised
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
-from torch_reference.mechanisms.transformer import Mechanisms, MechanismTransformer
+from torch_reference.mechanisms.transformer import AttentionOptions, Mechanisms, MechanismTransformer
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 17, "target_vocab_size": 14, "d_model": 15, "num_heads": 6, "head_dim": 4, "d_ff": 13,
@@ -69,7 +72,20 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
         "head_scale": True,
         "query_key_norm": True,
     },
+    "stacks that differ": {
+        "encoder.positions": Rotary(base=100.0),
+        "decoder.positions": Alibi(),
+        "encoder.norm.eps": 1e-3,
+        "decoder.norm.eps": 1e-6,
+        "encoder.self_attention.num_kv_heads": 2,
+        "encoder.self_attention.scale": 0.3,
+        "decoder.self_attention.query_key_norm": True,
+        "decoder.self_attention.masked_value": -1e9,
+        "decoder.cross_attention.value_dim": 5,
+        "decoder.cross_attention.head_scale": True,
+    },
 }
+"""Options by short names, and by paths where they are of one part alone."""
 
 
 @dataclass(frozen=True)
@@ -87,25 +103,8 @@ class MechanismReference:
         """The program of the config, with any weights."""
         config = self.config
         sizes = {name: getattr(config, name) for name in SIZES}
-        kind: Any = config.position_kind
-        mechanisms = Mechanisms(
-            positions=kind,
-            rotary_halves=config.position_layout == "halves",
-            rotary_base=config.rotary_base,
-            rotary_dim=config.rotary_dim,
-            rotary_cross_attention=config.rotary_cross_attention,
-            limit=config.relative_max_distance,
-            value_vectors=config.relative_value_vectors,
-            vectors_per_layer=config.relative_bias_per_layer,
-            buckets=config.relative_buckets,
-            bias_factors=(config.encoder.relative_bias_factor, config.decoder.relative_bias_factor),
-            num_kv_heads=config.num_kv_heads,
-            value_dim=config.value_dim,
-            head_scale=config.head_scale,
-            query_key_norm=config.query_key_norm,
-            context_norm=config.context_norm,
-        )
-        return MechanismTransformer(**sizes, mechanisms=mechanisms, dtype=dtype).eval()
+        encoder, decoder = _mechanisms(config.encoder), _mechanisms(config.decoder)
+        return MechanismTransformer(**sizes, encoder=encoder, decoder=decoder, dtype=dtype).eval()
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         tensors = tensors_from_leaves(rules(self.config), flatten(params), self._shapes, names)
@@ -149,6 +148,32 @@ class MechanismReference:
         raise CannotRun("the small programs of mechanisms have no beam search")
 
 
+def _mechanisms(stack: Stack) -> Mechanisms:
+    """The program's options for a stack."""
+    assert stack.norm is not None
+    kind: Any = "none" if stack.positions is None else stack.positions.kind
+    own: dict[str, Any] = {
+        "rotary_halves": getattr(stack.positions, "layout", "") == "halves",
+        "rotary_base": getattr(stack.positions, "base", 10000.0),
+        "rotary_dim": getattr(stack.positions, "dim", None),
+        "rotary_cross_attention": getattr(stack.positions, "cross_attention", False),
+        "limit": getattr(stack.positions, "max_distance", 16),
+        "value_vectors": getattr(stack.positions, "values", True),
+        "vectors_per_layer": getattr(stack.positions, "per_layer", False),
+        "buckets": getattr(stack.positions, "buckets", 32),
+        "bias_factor": getattr(stack.positions, "factor", 1.0),
+    }
+    of_self, of_cross = _options(stack.self_attention), _options(stack.cross_attention)
+    return Mechanisms(positions=kind, norm_eps=stack.norm.eps, **own, self_attention=of_self, cross_attention=of_cross)
+
+
+def _options(attention: Attention | None) -> AttentionOptions:
+    """The program's options of the same names."""
+    if attention is None:
+        return AttentionOptions()
+    return AttentionOptions(**{field.name: getattr(attention, field.name) for field in fields(AttentionOptions)})
+
+
 def rules(config: TransformerConfig) -> list[Rule]:
     """The names of the program's tensors and of the leaves here."""
     found = [
@@ -158,41 +183,42 @@ def rules(config: TransformerConfig) -> list[Rule]:
     ]
     for stack in ("encoder", "decoder"):
         found += _norm(f"{stack}.final_norm", f"{stack}/final_norm")
-        if config.position_kind == "relative_bias":
+        positions = getattr(config, stack).positions
+        if isinstance(positions, RelativeBias):
             found.append(Rule(f"{stack}.relative_bias.embedding.weight", f"{stack}/relative_bias/embedding"))
-        if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
-            found += _vectors(config, f"{stack}.shared_vectors", f"{stack}/relative_vectors")
+        if isinstance(positions, RelativeVectors) and not positions.per_layer:
+            found += _vectors(positions, f"{stack}.shared_vectors", f"{stack}/relative_vectors")
         torch_layer, jax_layer = f"{stack}.layers.{{i}}", f"{stack}/layers"
         found += _norm(f"{torch_layer}.feed_forward_norm", f"{jax_layer}/feed_forward_norm")
         for name in ("hidden", "output"):
             found += _linear(f"{torch_layer}.{name}", f"{jax_layer}/feed_forward/{name}", "O I -> I O")
         for name in ("self_attention", "cross_attention")[: 1 if stack == "encoder" else 2]:
             found += _norm(f"{torch_layer}.{name}_norm", f"{jax_layer}/{name}_norm")
-            found += _attention(config, f"{torch_layer}.{name}", f"{jax_layer}/{name}")
-        if config.position_kind == "relative_vectors" and config.relative_bias_per_layer:
+            found += _attention(getattr(getattr(config, stack), name), f"{torch_layer}.{name}", f"{jax_layer}/{name}")
+        if isinstance(positions, RelativeVectors) and positions.per_layer:
             own = f"{torch_layer}.self_attention.own_vectors", f"{jax_layer}/self_attention/relative_vectors"
-            found += _vectors(config, *own)
+            found += _vectors(positions, *own)
     return found
 
 
-def _attention(config: TransformerConfig, there: str, here: str) -> list[Rule]:
+def _attention(attention: Attention, there: str, here: str) -> list[Rule]:
     found = [Rule(f"{there}.output.weight", f"{here}/output/kernel", "D (N H) -> N H D")]
     found.append(Rule(f"{there}.output.bias", f"{here}/output/bias"))
     for role in ("query", "key", "value"):
         found.append(Rule(f"{there}.{role}.weight", f"{here}/{role}/kernel", "(N H) D -> D N H"))
         found.append(Rule(f"{there}.{role}.bias", f"{here}/{role}/bias", "(N H) -> N H"))
-    if config.query_key_norm:
+    if attention.query_key_norm:
         for role in ("query", "key"):
             found += _norm(f"{there}.{role}_norm", f"{here}/{role}_norm")
-    if here.rpartition("/")[2] in config.normed_contexts:
+    if attention.context_norm:
         found += _norm(f"{there}.context_norm", f"{here}/context_norm")
-    if config.head_scale:
+    if attention.head_scale:
         found.append(Rule(f"{there}.head_scale.scale", f"{here}/head_scale/scale"))
     return found
 
 
-def _vectors(config: TransformerConfig, there: str, here: str) -> list[Rule]:
-    names = ("keys", "values") if config.relative_value_vectors else ("keys",)
+def _vectors(vectors: RelativeVectors, there: str, here: str) -> list[Rule]:
+    names = ("keys", "values") if vectors.values else ("keys",)
     return [Rule(f"{there}.{name}", f"{here}/{name}") for name in names]
 
 
@@ -208,7 +234,9 @@ def _linear(there: str, here: str, axes: str) -> list[Rule]:
 def make_model(name: str, seed: int = 0, layers: int = 2) -> Model:
     """The model of one of MECHANISMS, with random weights that are numbers of float32."""
     depth = {"num_encoder_layers": layers, "num_decoder_layers": layers}
-    config = TransformerConfig(**{**SIZES, **PLAIN, **depth, **MECHANISMS[name]})
+    options = {**SIZES, **PLAIN, **depth, **MECHANISMS[name]}
+    config = TransformerConfig(**{name: value for name, value in options.items() if "." not in name})
+    config = with_paths(config, {path: value for path, value in options.items() if "." in path})
     zeros = {path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     leaves = randomised(unflatten(zeros), np.random.default_rng([seed, *name.encode()]))
     params = unflatten({path: leaf.astype(np.float32) for path, leaf in leaves.items()})

@@ -17,6 +17,8 @@ from torch.nn import functional
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import forward
@@ -37,6 +39,7 @@ TRAINED = (
     "narrow values, relative vectors",
     "norm of contexts",
     "all at once",
+    "stacks that differ",
 )
 """Those that together have every mechanism."""
 
@@ -74,16 +77,23 @@ def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     biases = [path for path in expected.parameters if path.endswith("key/bias[0]")]
     sizes = {path: np.abs(expected.parameters[path.replace("key/", "value/")]).max() for path in biases}
     matter = {path for path in biases if np.abs(expected.parameters[path]).max() > 1e-6 * sizes[path]}
-    is_rotated = model.config.position_kind == "rotary"
-    everywhere = model.config.query_key_norm or model.config.rotary_cross_attention
-    assert matter == {path for path in biases if everywhere or (is_rotated and "self_attention" in path)}
+    assert matter == {path for path in biases if _is_normed_or_rotated(model.config, path)}
     for path in matter:
         result = compare(received.parameters[path], expected.parameters[path])
         assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
 
 
+def _is_normed_or_rotated(config: TransformerConfig, path: str) -> bool:
+    """Whether the keys of a path's attention are, after their bias is added."""
+    stack, _, name, *_ = path.split("/")
+    own = getattr(config, stack)
+    is_rotated = isinstance(own.positions, Rotary) and (name == "self_attention" or own.positions.cross_attention)
+    return getattr(own, name).query_key_norm or is_rotated
+
+
 @pytest.mark.parametrize(
-    "name", ["rotary in cross-attention", "ALiBi", "narrow values, relative vectors", "all at once"]
+    "name",
+    ["rotary in cross-attention", "ALiBi", "narrow values, relative vectors", "all at once", "stacks that differ"],
 )
 def test_decoding_with_a_cache_gives_torchs_tokens(name: str) -> None:
     """PyTorch computes the whole prefix again for every token."""
@@ -253,5 +263,6 @@ def test_kv_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="num_kv_heads must divide num_heads=6; received 4"):
         transformer.MechanismTransformer(
             **sizes, d_model=config.d_model, num_heads=6, head_dim=4, source_pad_id=0, target_pad_id=0,
-            mechanisms=transformer.Mechanisms(num_kv_heads=4),
+            encoder=transformer.Mechanisms(),
+            decoder=transformer.Mechanisms(cross_attention=transformer.AttentionOptions(num_kv_heads=4)),
         )  # fmt: skip

@@ -33,7 +33,6 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     (f"{ENCODER}.feed_forward.hidden", {"activation": "leaky_relu", "slope": 0.2}, "leaky ReLU of slope 0.2"),
     ("encoder.positions", {"offset": 1}, "positions: 1 too far"),
     ("decoder.positions", {"offset": 0}, "positions: 1 too near"),
-    ("mask.decoder_self", {"padding": "none"}, "padding not masked"),
 ]
 NAMED: list[tuple[str, str]] = [
     ("encoder.positions", "positions: sin and cos in halves"),

@@ -24,8 +24,27 @@ from torch_reference.trace import Tap, Trace
 
 
 @dataclass(frozen=True)
-class Mechanisms:
+class AttentionOptions:
     """Holds what distinguishes one attention from another."""
+
+    num_kv_heads: int | None = None
+    """Heads of keys and values; None: as many as of queries."""
+    value_dim: int | None = None
+    """Width of one head's values; None: head_dim."""
+    scale: float | None = None
+    """Factor of the logits; None: 1/√head_dim."""
+    masked_value: float | None = None
+    """Replaces masked logits; None: the lowest number of the dtype."""
+    head_scale: bool = False
+    query_key_norm: bool = False
+    """Norm queries and keys over the features of each head."""
+    context_norm: bool = False
+    """Norm the contexts of all heads together before their projection (Wang et al. 2022)."""
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """Holds what distinguishes one stack from another."""
 
     positions: Literal["none", "rotary", "alibi", "relative_bias", "relative_vectors"] = "none"
     rotary_halves: bool = False
@@ -37,20 +56,13 @@ class Mechanisms:
     """The largest distance with a relative vector of its own; distances from it on share a relative bias."""
     buckets: int = 32
     """Ranges of distances with a relative bias of their own."""
-    bias_factors: tuple[float, float] = (1.0, 1.0)
-    """Multiply the relative biases of the encoder and of the decoder."""
+    bias_factor: float = 1.0
+    """Multiplies the relative biases."""
     value_vectors: bool = True
     vectors_per_layer: bool = False
-    num_kv_heads: int | None = None
-    """Heads of keys and values; None: as many as of queries."""
-    value_dim: int | None = None
-    """Width of one head's values; None: head_dim."""
-    head_scale: bool = False
-    query_key_norm: bool = False
-    """Norm queries and keys over the features of each head."""
-    context_norm: Literal["none", "self_attention", "attention"] = "none"
-    """Norm the contexts of all heads together before their projection, in self-attention or in both attentions (Wang et
-    al. 2022)."""
+    norm_eps: float = 1e-5
+    self_attention: AttentionOptions = AttentionOptions()
+    cross_attention: AttentionOptions = AttentionOptions()
 
 
 class MechanismTransformer(nn.Module):
@@ -73,18 +85,17 @@ class MechanismTransformer(nn.Module):
         num_decoder_layers: int,
         source_pad_id: int,
         target_pad_id: int,
-        mechanisms: Mechanisms,
+        encoder: Mechanisms,
+        decoder: Mechanisms,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        if num_heads % (mechanisms.num_kv_heads or num_heads):
-            raise ValueError(f"num_kv_heads must divide num_heads={num_heads}; received {mechanisms.num_kv_heads}")
         self.d_model, self.source_pad_id, self.target_pad_id = d_model, source_pad_id, target_pad_id
-        sizes = Sizes(d_model, num_heads, head_dim, mechanisms.value_dim or head_dim, d_ff, dtype)
+        sizes = Sizes(d_model, num_heads, head_dim, d_ff, dtype)
         self.source_embedding = nn.Embedding(source_vocab_size, d_model, dtype=dtype)
         self.target_embedding = nn.Embedding(target_vocab_size, d_model, dtype=dtype)
-        self.encoder = Stack(sizes, mechanisms, num_encoder_layers, attends_to_source=False)
-        self.decoder = Stack(sizes, mechanisms, num_decoder_layers, attends_to_source=True)
+        self.encoder = Stack(sizes, encoder, num_encoder_layers, attends_to_source=False)
+        self.decoder = Stack(sizes, decoder, num_decoder_layers, attends_to_source=True)
         self.head = nn.Linear(d_model, target_vocab_size, dtype=dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
@@ -111,9 +122,12 @@ class Sizes(NamedTuple):
     d_model: int
     num_heads: int
     head_dim: int
-    value_dim: int
     d_ff: int
     dtype: torch.dtype
+
+    def norm(self, width: int, mechanisms: Mechanisms) -> nn.LayerNorm:
+        """Returns a fresh norm of a stack."""
+        return nn.LayerNorm(width, eps=mechanisms.norm_eps, dtype=self.dtype)
 
 
 class Stack(nn.Module):
@@ -127,7 +141,7 @@ class Stack(nn.Module):
         self.shared_vectors = make_vectors(sizes, mechanisms) if shares else None
         has_biases = mechanisms.positions == "relative_bias"
         self.relative_bias = make_biases(sizes, mechanisms, is_decoder=attends_to_source) if has_biases else None
-        self.final_norm = nn.LayerNorm(sizes.d_model, dtype=sizes.dtype)
+        self.final_norm = sizes.norm(sizes.d_model, mechanisms)
 
     def forward(self, x: Tensor, mask: Tensor, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap) -> Tensor:
         """Returns the stack's output [B, T, D] for token vectors x [B, T, D]."""
@@ -152,13 +166,14 @@ class Positions(NamedTuple):
 
 def make_vectors(sizes: Sizes, mechanisms: Mechanisms) -> RelativeVectors:
     """Returns fresh relative vectors."""
-    value_dim = sizes.value_dim if mechanisms.value_vectors else None
-    return RelativeVectors(mechanisms.limit, sizes.head_dim, value_dim, dtype=sizes.dtype)
+    value_dim = mechanisms.self_attention.value_dim or sizes.head_dim
+    of_values = value_dim if mechanisms.value_vectors else None
+    return RelativeVectors(mechanisms.limit, sizes.head_dim, of_values, dtype=sizes.dtype)
 
 
 def make_biases(sizes: Sizes, mechanisms: Mechanisms, *, is_decoder: bool) -> RelativeBias:
     """Returns fresh relative biases of a stack."""
-    factor, limit = mechanisms.bias_factors[is_decoder], mechanisms.limit
+    factor, limit = mechanisms.bias_factor, mechanisms.limit
     return RelativeBias(
         mechanisms.buckets, limit, sizes.num_heads, looks_back=is_decoder, factor=factor, dtype=sizes.dtype
     )
@@ -170,14 +185,14 @@ class Layer(nn.Module):
     def __init__(self, sizes: Sizes, mechanisms: Mechanisms, attends_to_source: bool) -> None:
         super().__init__()
         d_model, d_ff, dtype = sizes.d_model, sizes.d_ff, sizes.dtype
-        self.self_attention = Attention(sizes, mechanisms, is_self=True)
-        self.self_attention_norm = nn.LayerNorm(d_model, dtype=dtype)
+        self.self_attention = Attention(sizes, mechanisms, mechanisms.self_attention, is_self=True)
+        self.self_attention_norm = sizes.norm(d_model, mechanisms)
         if attends_to_source:
-            self.cross_attention = Attention(sizes, mechanisms, is_self=False)
-            self.cross_attention_norm = nn.LayerNorm(d_model, dtype=dtype)
+            self.cross_attention = Attention(sizes, mechanisms, mechanisms.cross_attention, is_self=False)
+            self.cross_attention_norm = sizes.norm(d_model, mechanisms)
         self.hidden = nn.Linear(d_model, d_ff, dtype=dtype)
         self.output = nn.Linear(d_ff, d_model, dtype=dtype)
-        self.feed_forward_norm = nn.LayerNorm(d_model, dtype=dtype)
+        self.feed_forward_norm = sizes.norm(d_model, mechanisms)
 
     def forward(
         self, x: Tensor, positions: Positions, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap
@@ -197,26 +212,31 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attends from x over y, with the mechanisms that it is given."""
+    """Attends from x over y, with the mechanisms that it is given.
 
-    def __init__(self, sizes: Sizes, mechanisms: Mechanisms, *, is_self: bool) -> None:
+    Raises:
+      ValueError: num_kv_heads does not divide num_heads.
+    """
+
+    def __init__(self, sizes: Sizes, mechanisms: Mechanisms, options: AttentionOptions, *, is_self: bool) -> None:
         super().__init__()
-        self.mechanisms, self.head_dim, self.value_dim = mechanisms, sizes.head_dim, sizes.value_dim
+        self.mechanisms, self.options, self.head_dim = mechanisms, options, sizes.head_dim
+        self.value_dim = options.value_dim or sizes.head_dim
         self.rotates = mechanisms.positions == "rotary" and (is_self or mechanisms.rotary_cross_attention)
-        groups = mechanisms.num_kv_heads or sizes.num_heads
-        dtype = sizes.dtype
+        groups, dtype = options.num_kv_heads or sizes.num_heads, sizes.dtype
+        if sizes.num_heads % groups:
+            raise ValueError(f"num_kv_heads must divide num_heads={sizes.num_heads}; received {groups}")
         self.query = nn.Linear(sizes.d_model, sizes.num_heads * sizes.head_dim, dtype=dtype)
         self.key = nn.Linear(sizes.d_model, groups * sizes.head_dim, dtype=dtype)
-        self.value = nn.Linear(sizes.d_model, groups * sizes.value_dim, dtype=dtype)
-        self.output = nn.Linear(sizes.num_heads * sizes.value_dim, sizes.d_model, dtype=dtype)
-        if mechanisms.query_key_norm:
-            self.query_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
-            self.key_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
-        if mechanisms.head_scale:
+        self.value = nn.Linear(sizes.d_model, groups * self.value_dim, dtype=dtype)
+        self.output = nn.Linear(sizes.num_heads * self.value_dim, sizes.d_model, dtype=dtype)
+        if options.query_key_norm:
+            self.query_norm = sizes.norm(sizes.head_dim, mechanisms)
+            self.key_norm = sizes.norm(sizes.head_dim, mechanisms)
+        if options.head_scale:
             self.head_scale = HeadScale(sizes.num_heads, dtype=dtype)
-        is_normed = mechanisms.context_norm == "attention" or (mechanisms.context_norm == "self_attention" and is_self)
-        width = sizes.num_heads * sizes.value_dim
-        self.context_norm = nn.LayerNorm(width, dtype=dtype) if is_normed else None
+        width = sizes.num_heads * self.value_dim
+        self.context_norm = sizes.norm(width, mechanisms) if options.context_norm else None
         has_own = mechanisms.positions == "relative_vectors" and mechanisms.vectors_per_layer and is_self
         self.own_vectors = make_vectors(sizes, mechanisms) if has_own else None
 
@@ -230,7 +250,7 @@ class Attention(nn.Module):
                 ("value", self.value, y, self.value_dim),
             )
         )  # [B, N, Q, H], [B, G, K, H], [B, G, K, W]
-        if self.mechanisms.query_key_norm:
+        if self.options.query_key_norm:
             query = _tapped(tap, "normed_query", self.query_norm(query))
             key = _tapped(tap, "normed_key", self.key_norm(key))
         if self.rotates:
@@ -241,13 +261,16 @@ class Attention(nn.Module):
 
         logits = query @ key.transpose(2, 3)
         logits = logits if vectors is None else logits + vectors.products(query)
-        logits = logits / math.sqrt(self.head_dim)
+        own = self.options.scale
+        logits = logits / math.sqrt(self.head_dim) if own is None else logits * own
         logits = logits if positions.bias is None else logits + positions.bias
-        logits = tap("logits", logits.masked_fill(~positions.mask, torch.finfo(logits.dtype).min))
+        fill = self.options.masked_value
+        fill = torch.finfo(logits.dtype).min if fill is None else fill
+        logits = tap("logits", logits.masked_fill(~positions.mask, fill))
         weights = tap("weights", logits.softmax(dim=-1))  # [B, N, Q, K]
         context = weights @ value
         context = _tapped(tap, "context", context if vectors is None else context + vectors.context(weights))
-        if self.mechanisms.head_scale:
+        if self.options.head_scale:
             context = _tapped(tap, "scaled_context", self.head_scale(context))
         context = context.transpose(1, 2).flatten(2)
         if self.context_norm is not None:

@@ -157,7 +157,7 @@ def shares_of_tables(
         ids, gradient = getattr(problem, argument), activations.get(f"{stack}.token_embedding")
         if gradient is None:
             return {}
-        tokens, own = getattr(config, language), getattr(config, stack)
+        tokens, own = config.target if config.share_embeddings else getattr(config, language), getattr(config, stack)
         share = np.zeros((tokens.vocab_size, own.d_model))
         np.add.at(share, ids, gradient * own.embedding_factor)
         if not tokens.trains_pad:

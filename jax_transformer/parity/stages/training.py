@@ -17,6 +17,7 @@ from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.specs import Tokens
 from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import Backend, Gradients, Halt, NotFinite, Training, layer_by_layer
 from jax_transformer.parity.diagnosis.gradients import known_gradients, shares_of_tables, wrong_sides
@@ -394,16 +395,20 @@ def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem,
 
 def _without_gradients(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
     """Returns the pads' rows that get no gradient. One of a table that the head reads, too, gets the head's."""
-    if config.trains_pad_embedding:
-        return ()
-    of_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.tie_head else ()
-    return tuple((path, row) for path, row in _pad_rows(config) if path not in of_head)
+    of_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.head.tied else ()
+    tables = _tables(config)
+    return tuple((path, own.pad_id) for path, own in tables if not own.trains_pad and path not in of_head)
 
 
 def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
+    return tuple((path, tokens.pad_id) for path, tokens in _tables(config))
+
+
+def _tables(config: TransformerConfig) -> tuple[tuple[str, Tokens], ...]:
+    """Returns the tables of embeddings, and the ids of each; a shared one has the target's pad."""
     if config.share_embeddings:
-        return (("shared_embedding/embedding", config.source_pad_id),)
-    return (("source_embedding/embedding", config.source_pad_id), ("target_embedding/embedding", config.target_pad_id))
+        return (("shared_embedding/embedding", config.target),)
+    return (("source_embedding/embedding", config.source), ("target_embedding/embedding", config.target))
 
 
 def _faults(side: SideName, stage: str, findings: Iterable[Finding], problem: Problem) -> list[Fault]:
