@@ -56,8 +56,7 @@ SMALL: dict[str, Any] = {
     "source_vocab_size": 11, "target_vocab_size": 11, "d_model": 24, "num_heads": 4, "d_ff": 40,
     "num_encoder_layers": 2, "num_decoder_layers": 1, "max_length": 30,
 }  # fmt: skip
-OF_DATA = {"max_length": 20, "joint_vocabulary": True}
-SMALL: dict[str, Any] = {
+OF_SMALL: dict[str, Any] = {
     "source.vocab_size": 11, "target.vocab_size": 11, "encoder.d_model": 24, "decoder.d_model": 24,
     "encoder.self_attention.num_heads": 4, "encoder.feed_forward.width": 40, "encoder.num_layers": 2,
     "decoder.num_layers": 1, "encoder.max_length": 30,
