@@ -72,7 +72,7 @@ def test_the_yaml_is_read_as_the_config(name: str, tmp_path: Path) -> None:
     lines = text.splitlines()
     model = lines[1 : lines.index("data:")]
     assert len(model) < 120  # with parts alone it is twice as long
-    first = model[: model.index("  # as by default:")]
+    first = model[: model.index("  # defaults:")]
     assert len(first) >= len(changes(CONFIGS[name]))
 
 

@@ -24,7 +24,7 @@ from jax_transformer.config.short_names import (
 from jax_transformer.config.validation import ConfigError
 
 MISSING: Any = object()
-DEFAULTS = "# as by default:"
+DEFAULTS = "# defaults:"
 
 
 def described(config: TransformerConfig) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def dump_described(config: Any) -> str:
       >>> from jax_transformer.config.described import dump_described
       >>> text = dump_described(RunConfig(model=TransformerConfig(num_heads=4)))
       >>> text.splitlines()[:4]
-      ['model:', '  num_heads: 4', '  # as by default:', '  source_vocab_size: 0']
+      ['model:', '  num_heads: 4', '  # defaults:', '  source_vocab_size: 0']
     """
     changed, options = changes(config.model), described(config.model)
     first = {name: value for name, value in options.items() if name in changed or "." in name}
