@@ -373,13 +373,16 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         ({"norm": LayerNorm(eps=-1.0)}, "decoder.norm.eps must be at least 0, and finite; received -1.0"),
         ({"norm": None, "final_norm": True}, "decoder_final_norm must be false with decoder.norm=null; received True"),
         ({"self_attention": Attention(num_heads=6)}, "decoder.self_attention.num_heads must be a divisor of d_model"),
-        ({"norm": None, "share_norms": True}, "received encoder='layer_norm', decoder='none'"),
+        (
+            {"norm": None, "share_norms": True},
+            "decoder.norm must be 'layer_norm' or 'rms_norm' with share_norms=True; received 'none'",
+        ),
         ({"residual": Residual(parallel=True)}, "norm_placement must be 'pre' or 'none' with parallel_residual=True"),
         (
             {"cross_attention": Attention(num_heads=4), "positions": Rotary(cross_attention=True)},
-            "rotary_dim must be set where cross-attention has other heads; received null with 64 and 128",
+            "decoder.positions.cross_attention needs heads of one width in both attentions; received 64 and 128",
         ),
-        ({"d_model": 256}, "d_model must be one value in all places; received encoder=512, decoder=256"),
+        ({"d_model": 256}, "decoder.d_model must be the encoder's d_model; received 256"),
     ],
 )
 def test_an_option_of_one_place_alone_is_named_by_its_path(changes: dict[str, Any], message: str) -> None:

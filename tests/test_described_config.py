@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from jax_transformer.config.described import changes, described, differences
-from jax_transformer.config.files import set_in
+from jax_transformer.config.described import changes, described, differences, dump_described
+from jax_transformer.config.files import load_config, set_in
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
+from jax_transformer.config.run import DataConfig, RunConfig
 from jax_transformer.config.short_names import with_values
 from jax_transformer.config.specs import DECODER, Attention, FeedForward, LayerNorm, Residual, RmsNorm
 
@@ -59,6 +61,19 @@ def test_the_changes_make_the_config_of_the_defaults(name: str) -> None:
         if "." in path and path not in kinds:
             made = set_in(made, path, yaml.safe_dump(value), "a test")
     assert made == CONFIGS[name]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_yaml_is_read_as_the_config(name: str, tmp_path: Path) -> None:
+    run = RunConfig(model=CONFIGS[name], data=DataConfig(batch_tokens=1000, train=("a.tsv",)))
+    text = dump_described(run)
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    assert load_config(tmp_path / "config.yaml", RunConfig()) == run
+    lines = text.splitlines()
+    model = lines[1 : lines.index("data:")]
+    assert len(model) < 120  # with parts alone it is twice as long
+    first = model[: model.index("  # defaults:")]
+    assert len(first) >= len(changes(CONFIGS[name]))
 
 
 def test_places_that_agree_have_one_name() -> None:

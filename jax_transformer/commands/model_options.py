@@ -37,15 +37,39 @@ def parse_run(
       SystemExit: an option that tyro refuses; --help.
     """
     model, arguments = _with_parts(default.model, arguments)
-    shown = {name: getattr(model, name) for name in _names()}
+    shown = {name: _shown(model, name) for name in _names()}
     kept = {one.name: getattr(default, one.name) for one in dataclasses.fields(RunConfig) if one.name != "model"}
     of_command: Any = type(more)
     kind: Any = _run_class() if more is None else _with_more(of_command)
     given = kind(model=_model_class()(**shown), **kept, **({} if more is None else {"more": more}))
     parsed = tyro.cli(kind, default=given, args=arguments, prog=prog, description=description)
-    changed = {name: value for name in _names() if (value := getattr(parsed.model, name)) != shown[name]}
+    values = {name: getattr(parsed.model, name) for name in _names()}
+    changed = {
+        name: value for name, value in values.items() if value != shown[name] or _is_given(model, name, arguments)
+    }
     made = dataclasses.replace(model, **changed)
     return RunConfig(model=made, **{name: getattr(parsed, name) for name in kept}), getattr(parsed, "more", None)
+
+
+def _shown(model: TransformerConfig, name: str) -> Any:
+    """Returns an option's value; where places have several values, the default."""
+    try:
+        return getattr(model, name)
+    except ConfigError:
+        return getattr(TransformerConfig(), name)
+
+
+def _is_given(model: TransformerConfig, name: str, arguments: list[str]) -> bool:
+    """Returns whether arguments set an option whose places have several values: even to the default."""
+    dashed = name.replace("_", "-")
+    flags = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    if not flags & {f"{MODEL}{dashed}", f"{MODEL}no-{dashed}"}:
+        return False
+    try:
+        getattr(model, name)
+    except ConfigError:
+        return True
+    return False
 
 
 def _with_parts(model: TransformerConfig, arguments: list[str]) -> tuple[TransformerConfig, list[str]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any
+
+import yaml
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.short_names import (
@@ -21,6 +24,7 @@ from jax_transformer.config.short_names import (
 from jax_transformer.config.validation import ConfigError
 
 MISSING: Any = object()
+DEFAULTS = "# defaults:"
 
 
 def described(config: TransformerConfig) -> dict[str, Any]:
@@ -69,6 +73,47 @@ def differences(ours: TransformerConfig, theirs: TransformerConfig) -> dict[str,
     names = dict.fromkeys([*described(ours), *described(theirs)])
     pairs = {name: (value_of(ours, name, MISSING), value_of(theirs, name, MISSING)) for name in names}
     return {name: pair for name, pair in pairs.items() if MISSING not in pair and pair[0] != pair[1]}
+
+
+def dump_described(config: Any) -> str:
+    """Returns a run's config as YAML, the model's options named as `described` does: those that aren't a default, or
+    that differ between its parts, first.
+
+    Example:
+      >>> from jax_transformer import RunConfig, TransformerConfig
+      >>> from jax_transformer.config.described import dump_described
+      >>> text = dump_described(RunConfig(model=TransformerConfig(num_heads=4)))
+      >>> text.splitlines()[:4]
+      ['model:', '  num_heads: 4', '  # defaults:', '  source_vocab_size: 0']
+    """
+    changed, options = changes(config.model), described(config.model)
+    first = {name: value for name, value in options.items() if name in changed or "." in name}
+    rest = {name: value for name, value in options.items() if name not in first}
+    blocks = [_yaml(_nested(first)) if first else "", f"{DEFAULTS}\n", _yaml(rest) if rest else ""]
+    others = _yaml({name: value for name, value in _plain(dataclasses.asdict(config)).items() if name != "model"})
+    return f"model:\n{textwrap.indent(''.join(blocks), '  ')}{others}"
+
+
+def _yaml(values: Any) -> str:
+    return str(yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _nested(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns options by path as mappings in mappings, kinds first."""
+    nested: dict[str, Any] = {}
+    for path, value in sorted(options.items(), key=lambda item: not item[0].endswith(".kind")):
+        *parts, name = path.split(".")
+        inner = nested
+        for part in parts:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return nested
 
 
 def value_of(config: TransformerConfig, name: str, missing: Any = None) -> Any:

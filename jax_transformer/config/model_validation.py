@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Callable
-from typing import Any
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Rotary, Sinusoidal
-from jax_transformer.config.short_names import ShortNames, named_values, read, short_names
+from jax_transformer.config.short_names import STACKS, ShortNames, holders, is_of_decoder, option_at, said
 from jax_transformer.config.sizes import size_problems
-from jax_transformer.config.specs import Attention, Stack
-from jax_transformer.config.validation import ConfigError
+from jax_transformer.config.specs import Attention, FeedForward, Stack
 
 NOT_COMPUTED = {
     "feed_forward_layers": "a feed-forward has two linear maps, or none with feed_forward: false",
@@ -22,16 +19,17 @@ NOT_COMPUTED = {
 
 def model_problems(config: ShortNames) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
-    return (
+    problems = (
         _wrong_parts(config)
         or _out_of_range(config)
         or size_problems(config)  # contradictions divide by the sizes
         or _contradictions(config)
     )
+    return list(dict.fromkeys(problems))  # one of each, where an option of several parts is wrong in all
 
 
 def _wrong_parts(config: ShortNames) -> list[str]:
-    """Returns a message for every part that only the other stack may have, and for stacks of different widths."""
+    """Returns a message for every part that only the other stack may have."""
     problems = []
     if config.encoder.cross_attention is not None:
         problems.append("encoder.cross_attention must be null: an encoder has nothing else to attend to")
@@ -41,230 +39,248 @@ def _wrong_parts(config: ShortNames) -> list[str]:
         problems.append("decoder.cross_attention must be given; received null")
     elif config.decoder.cross_attention.causal:
         problems.append("decoder.cross_attention.causal must be false; received true")
-    try:
-        read(config, "d_model")
-    except ConfigError as error:
-        problems.append(str(error))
     return problems
 
 
-class _Checks:
-    """Collects messages of values that aren't allowed, each once."""
-
-    def __init__(self, config: ShortNames) -> None:
-        self.config = config
-        self._problems: dict[str, None] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """The messages, in the order in which they were found."""
-        return list(self._problems)
-
-    def add(self, problem: str) -> None:
-        """Adds a message."""
-        self._problems[problem] = None
-
-    def each(self, name: str, holds: Callable[[Any], bool], allowed: str, stack: str = "") -> None:
-        """Checks an option in all its places, or in those of a stack."""
-        for label, value in named_values(self.config, name, stack):
-            if not holds(value):
-                self.add(f"{label} must be {allowed}; received {value!r}")
-
-    def range(self, name: str, holds: Callable[[Any], bool], allowed: str) -> None:
-        """Checks an option in all its places; null passes."""
-        for label, value in named_values(self.config, name):
-            if value is not None and not holds(value):
-                may_be_null = type(None) in typing.get_args(short_names().get(label, short_names()[name]))
-                self.add(f"{label} must be {allowed}{', or null' * may_be_null}; received {value!r}")
-
-    def structure(self, name: str, allowed: str) -> None:
-        """Adds a message for a name that chooses parts, such as output_norm."""
-        try:
-            received = repr(read(self.config, name))
-        except ConfigError as error:
-            received = str(error).partition("; received ")[2]
-        self.add(f"{name} must be {allowed}; received {received}")
+Check = Callable[[bool, str, str, str], None]
+"""(holds, path of a part, option, allowed values): notes a problem of that option unless it holds."""
 
 
-def _at_most(most: int) -> Callable[[int], bool]:
-    return lambda value: value <= most
+def _checker(config: ShortNames) -> tuple[list[str], Check]:
+    """Returns a list of problems, and the function that adds to it."""
+    problems: list[str] = []
+
+    def check(holds: bool, place: str, field: str, allowed: str) -> None:
+        if not holds:
+            name, value = said(config, place, field)
+            takes_null = is_of_decoder(name) and f"{allowed}, or null" in RANGES
+            allowed = f"{allowed}, or null" if takes_null else allowed
+            problems.append(f"{name} must be {allowed}; received {value!r}")
+
+    return problems, check
+
+
+def _paths(stack: Stack, name: str) -> list[tuple[str, Attention]]:
+    """Returns the paths of a stack's attentions, and the attentions."""
+    both = (("self_attention", stack.self_attention), ("cross_attention", stack.cross_attention))
+    return [(f"{name}.{path}", attention) for path, attention in both if attention is not None]
+
+
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "at least 1": (
+        lambda value: value >= 1,
+        "d_model num_heads d_ff num_encoder_layers num_decoder_layers max_length relative_buckets "
+        "relative_max_distance",
+    ),
+    "at least 1, or null": (lambda value: value >= 1, "num_kv_heads head_dim value_dim rotary_dim"),
+    "at least 0": (
+        lambda value: value >= 0,
+        "source_vocab_size target_vocab_size source_pad_id target_pad_id position_offset",
+    ),
+    "at least 0, or null": (lambda value: value >= 0, "decoder_padding_id"),
+    "in [0, 1)": (
+        lambda value: 0.0 <= value < 1.0,
+        "dropout_rate embedding_dropout_rate attention_dropout_rate feed_forward_dropout_rate output_dropout_rate",
+    ),
+    "at least 0, and finite": (lambda value: 0.0 <= value < math.inf, "norm_eps"),
+    "above 0, and finite": (lambda value: 0.0 < value < math.inf, "rotary_base"),
+    "finite": (
+        math.isfinite,
+        "activation_slope norm_scale_offset residual_factor sublayer_factor position_factor relative_bias_factor "
+        "logits_factor",
+    ),
+    "finite, or null": (math.isfinite, "attention_scale masked_value sublayer_scale_init"),
+}
+"""What values are allowed → whether a value is, and the options. null is allowed where the option's type allows it."""
 
 
 def _out_of_range(config: ShortNames) -> list[str]:
-    checks = _Checks(config)
-    sizes = ("d_model", "num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff")
-    lengths = ("max_length", "relative_buckets", "relative_max_distance", "rotary_dim")
-    for field in (*sizes, "num_encoder_layers", "num_decoder_layers", *lengths):
-        checks.range(field, lambda value: value >= 1, "at least 1")
-    pads = ("source_pad_id", "target_pad_id", "decoder_padding_id")
-    for field in ("source_vocab_size", "target_vocab_size", *pads, "position_offset"):
-        checks.range(field, lambda value: value >= 0, "at least 0")
-    for field in (name for name in short_names() if name.endswith("dropout_rate")):
-        checks.each(field, lambda rate: rate is None or 0.0 <= rate < 1.0, "in [0, 1)")
-    checks.range("norm_eps", lambda value: 0.0 <= value < math.inf, "at least 0, and finite")
-    checks.range("rotary_base", lambda value: 0.0 < value < math.inf, "above 0, and finite")
-    factors = ("residual_factor", "sublayer_factor", "position_factor", "relative_bias_factor", "logits_factor")
-    others = ("activation_slope", "norm_scale_offset", "sublayer_scale_init", "attention_scale", "masked_value")
-    for field in (*factors, *others):
-        checks.range(field, math.isfinite, "finite")
-    factor, own = config.encoder.embedding_factor, config.decoder.embedding_factor
-    for field, value in (("embedding_factor", factor), *((("decoder_embedding_factor", own),) * (own is not factor))):
-        if not math.isfinite(value):
-            checks.add(f"{field} must be finite, or null; received {value!r}")
-    return checks.problems
+    problems, check = _checker(config)
+    for allowed, (holds, names) in RANGES.items():
+        for name in names.split():
+            at = option_at(name)
+            assert at is not None
+            for place, part in holders(config, at):
+                value = getattr(part, at.field)
+                check(value is None or holds(value), place, at.field, allowed)
+    for name, field in (("encoder", "embedding_factor"), ("decoder", "decoder_embedding_factor")):
+        scale = getattr(config, name).embedding_scale
+        if not isinstance(scale, str) and not math.isfinite(scale):
+            problems.append(f"{field} must be finite, or null; received {scale!r}")
+    return problems
 
 
 def _contradictions(config: ShortNames) -> list[str]:
-    checks = _Checks(config)
-    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        _heads(checks, name, stack)
-        _norms(checks, name, stack)
-        _residuals(checks, name, stack)
-        _positions(checks, name, stack)
-        if config.compute.attention in ("xla", "cudnn") and (rate := stack.dropout.at("attention")):
-            checks.add(
-                f"attention_path={config.compute.attention!r} has no dropout on attention weights: set "
-                f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
-            )
-    _ids(checks)
-    parts = [stack.feed_forward for stack in (config.encoder, config.decoder) if stack.feed_forward]
-    if all(part.activation != "leaky_relu" for part in parts):
-        checks.each("activation_slope", lambda slope: slope == 0.01, "0.01 unless activation='leaky_relu'")
-    _rotations(checks)
-    return checks.problems
-
-
-def _ids(checks: _Checks) -> None:
-    config = checks.config
-    source, target = config.source, config.target
-    if source.vocab_size and target.vocab_size:
-        for side, tokens in (("source", source), ("target", target)):
-            size = tokens.vocab_size
-            checks.each(f"{side}_pad_id", _at_most(size - 1), f"below {side}_vocab_size={size}")
-        if config.share_embeddings and source.vocab_size != target.vocab_size:
-            checks.add(
+    problems, check = _checker(config)
+    check(config.decoder.d_model == config.encoder.d_model, "decoder", "d_model", "the encoder's d_model")
+    if config.source.vocab_size and config.target.vocab_size:
+        for side in ("source", "target"):
+            tokens = getattr(config, side)
+            allowed = f"below {side}_vocab_size={tokens.vocab_size}"
+            check(tokens.pad_id < tokens.vocab_size, side, "pad_id", allowed)
+        if config.share_embeddings and config.source.vocab_size != config.target.vocab_size:
+            problems.append(
                 "share_embeddings needs source_vocab_size equal to target_vocab_size; "
-                f"received {source.vocab_size} and {target.vocab_size}"
+                f"received {config.source.vocab_size} and {config.target.vocab_size}"
             )
+    if config.share_embeddings and config.source.trains_pad != config.target.trains_pad:
+        problems.append(
+            "share_embeddings needs source.trains_pad equal to target.trains_pad; "
+            f"received {config.source.trains_pad} and {config.target.trains_pad}"
+        )
+    for name in STACKS:
+        stack: Stack = getattr(config, name)
+        problems += _contradictory_sizes(config, name, stack)
+        problems += _contradictory_norms(config, name, stack)
+        problems += _contradictory_residuals(config, name, stack)
+        problems += _contradictory_positions(config, name, stack)
+    problems += _odd_rotations(config)
+    slopes = [stack.feed_forward for stack in (config.encoder, config.decoder) if stack.feed_forward is not None]
+    if "leaky_relu" not in [part.activation for part in slopes]:
+        for name in STACKS:
+            part = getattr(config, name).feed_forward
+            place = f"{name}.feed_forward"
+            check(part is None or part.slope == 0.01, place, "slope", "0.01 unless activation='leaky_relu'")
+    return problems
 
 
-def _heads(checks: _Checks, name: str, stack: Stack) -> None:
-    width = stack.d_model
-    for place, attention in _attentions(name, stack):
-        shape = attention.shape(width)
-        if attention.head_dim is None:
-            divides = f"a divisor of d_model={width} unless head_dim is set"
-            checks.each("num_heads", lambda heads: width % heads == 0, divides, place)
-        groups = attention.num_kv_heads
-        if groups is not None and attention.num_heads % groups:
-            needed = f"a divisor of the {name}'s num_heads={attention.num_heads}"
-            checks.each("num_kv_heads", lambda _: False, needed, place)
-        merged = shape.num_heads * shape.value_dim
-        if not attention.output and merged != width:
-            needed = f"num_heads * value_dim equal to d_model={width}"
-            checks.add(f"attention_output=False needs {needed}; received {merged}")
+def _contradictory_sizes(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    divides = f"a divisor of d_model={stack.d_model} unless head_dim is set"
+    for place, attention in _paths(stack, name):
+        if attention.head_dim is None and stack.d_model % attention.num_heads:
+            check(False, place, "num_heads", divides)
+        shape = attention.shape(stack.d_model)
+        divisor = f"a divisor of the {name}'s num_heads={shape.num_heads}"
+        check(shape.num_heads % shape.num_kv_heads == 0, place, "num_kv_heads", divisor)
+        width = shape.num_heads * shape.value_dim
+        if not attention.output and width != stack.d_model:
+            needed = f"num_heads * value_dim equal to d_model={stack.d_model}"
+            problems.append(f"{said(config, place, 'output')[0]}=False needs {needed}; received {width}")
+    if isinstance(stack.positions, Sinusoidal):
+        check(stack.d_model % 2 == 0, name, "d_model", "even with position_kind='sinusoidal'")
+    path = config.compute.attention
+    if path in ("xla", "cudnn") and (rate := stack.dropout.at("attention")):
+        problems.append(
+            f"attention_path={path!r} has no dropout on attention weights: set attention_dropout_rate=0 or "
+            f"attention_path='auto'; received a rate of {rate}"
+        )
+    return problems
 
 
-def _attentions(name: str, stack: Stack) -> list[tuple[str, Attention]]:
-    """Returns the attentions of a stack by their paths."""
-    found = [("self_attention", stack.self_attention), ("cross_attention", stack.cross_attention)]
-    return [(f"{name}.{kind}", attention) for kind, attention in found if attention is not None]
-
-
-def _norms(checks: _Checks, name: str, stack: Stack) -> None:
-    norm = stack.norm
-    if norm is None:
-        both = checks.config.encoder.norm is None and checks.config.decoder.norm is None
-        without = "norm_kind='none'" if both else f"{name}.norm=null"
-        parts = (*stack.attentions, *((stack.feed_forward,) if stack.feed_forward else ()))
-        if any(part.output_norm for part in parts):
-            checks.structure("output_norm", f"'none' with {without}")
-        if any(part.context_norm for part in stack.attentions):
-            checks.structure("context_norm", f"'none' with {without}")
-        for field in ("final_norm", "feed_forward_hidden_norm", "query_key_norm"):
-            checks.each(field, lambda value: not value, f"false with {without}", name)
-        checks.each(f"{name}_embedding_norm", lambda value: value == "none", f"'none' with {without}")
+def _contradictory_norms(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    attentions = _paths(stack, name)
+    sublayers: list[tuple[str, Attention | FeedForward]] = [*attentions]
+    if stack.feed_forward is not None:
+        sublayers.append((f"{name}.feed_forward", stack.feed_forward))
+    if stack.norm is None:
+        norms = "norm_kind='none'" if config.encoder.norm is config.decoder.norm else f"{name}.norm=null"
+        for place, part in sublayers:
+            check(not part.output_norm, place, "output_norm", f"{_off(config, place, 'output_norm')} with {norms}")
+        for place, attention in attentions:
+            off = _off(config, place, "context_norm")
+            check(not attention.context_norm, place, "context_norm", f"{off} with {norms}")
+            check(not attention.query_key_norm, place, "query_key_norm", f"false with {norms}")
+        if stack.feed_forward is not None:
+            check(not stack.feed_forward.hidden_norm, f"{name}.feed_forward", "hidden_norm", f"false with {norms}")
+        check(not stack.final_norm, name, "final_norm", f"false with {norms}")
+        check(stack.embedding_norm == "none", name, "embedding_norm", f"'none' with {norms}")
         if stack.share_norms:
-            checks.structure("norm_kind", "'layer_norm' or 'rms_norm' with share_norms=True")
-        return
-    if not norm.scale:
-        none = "0.0 without norms that have scales"
-        checks.each("norm_scale_offset", lambda offset: offset == 0.0, none, name)
+            problems.append(
+                f"{'norm_kind' if 'kind' in norms else f'{name}.norm'} must be 'layer_norm' or 'rms_norm' with "
+                "share_norms=True; received 'none'"
+            )
+        return problems
+    offset = "0.0 without norms that have scales"
+    check(stack.norm.scale or stack.norm.scale_offset == 0.0, f"{name}.norm", "scale_offset", offset)
+    for width, size in _normed_widths(stack, name).items():
+        check(size > 1 or not stack.norm.unbiased, f"{name}.norm", "unbiased", f"false with {width}=1")
     if stack.share_norms:
-        allowed = "'pre' or 'post' with share_norms=True"
-        checks.each("norm_placement", lambda value: value != "none", allowed, name)
-    for what, width in _normed_widths(name, stack).items():
-        if width <= 1:
-            checks.each("norm_unbiased", lambda value: not value, f"false with {what}={width}", name)
+        check(stack.norm_placement != "none", name, "norm_placement", "'pre' or 'post' with share_norms=True")
+    if stack.residual.parallel:
+        parallel = "'pre' or 'none' with parallel_residual=True"
+        check(stack.norm_placement != "post", name, "norm_placement", parallel)
+    return problems
 
 
-def _normed_widths(name: str, stack: Stack) -> dict[str, int]:
+def _off(config: ShortNames, place: str, field: str) -> str:
+    """Returns what a message calls the value of an option of norms that is off."""
+    return "'none'" if said(config, place, field)[0] == field else "false"
+
+
+def _normed_widths(stack: Stack, name: str) -> dict[str, int]:
     """Returns the sizes of the axes that a stack norms, by what a message calls them."""
     widths = {"d_model": stack.d_model}
-    for attention in stack.attentions:
+    for _, attention in _paths(stack, name):
         shape = attention.shape(stack.d_model)
         if attention.query_key_norm:
             widths[f"the {name}'s head_dim"] = shape.head_dim
         if attention.context_norm:
             widths[f"the {name}'s num_heads * value_dim"] = shape.num_heads * shape.value_dim
-    if stack.feed_forward and stack.feed_forward.hidden_norm:
+    if stack.feed_forward is not None and stack.feed_forward.hidden_norm:
         widths[f"the {name}'s d_ff"] = stack.feed_forward.width
     return widths
 
 
-def _residuals(checks: _Checks, name: str, stack: Stack) -> None:
-    residual = stack.residual
+def _contradictory_residuals(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    residual, place = stack.residual, f"{name}.residual"
     if residual.parallel:
-        alone = "'none' with parallel_residual=True"
-        checks.each("learned_residual_scale", lambda value: value == "none", alone, name)
-        if stack.norm is not None:
-            allowed = "'pre' or 'none' with parallel_residual=True"
-            checks.each("norm_placement", lambda value: value != "post", allowed, name)
+        check(residual.stream_scale == "none", place, "stream_scale", "'none' with parallel_residual=True")
     if residual.output_scale == "none":
-        unused = "null with learned_sublayer_scale='none'"
-        checks.each("sublayer_scale_init", lambda value: value is None, unused, name)
+        no_scale = "null with learned_sublayer_scale='none'"
+        check(residual.output_scale_init is None, place, "output_scale_init", no_scale)
     if residual.stream_scale == "feed_forward" and stack.feed_forward is None:
-        checks.structure("feed_forward", "true with learned_residual_scale='feed_forward'")
+        same = (config.encoder.feed_forward is None) == (config.decoder.feed_forward is None)
+        needed = "feed_forward must be true" if same else f"{name}.feed_forward must be given"
+        received = "False" if same else "null"
+        problems.append(f"{needed} with learned_residual_scale='feed_forward'; received {received}")
+    return problems
 
 
-def _positions(checks: _Checks, name: str, stack: Stack) -> None:
-    positions = stack.positions
-    if isinstance(positions, Sinusoidal):
-        checks.each("d_model", lambda width: width % 2 == 0, "even with position_kind='sinusoidal'", name)
-    if isinstance(positions, Rotary):
-        allowed = "column or non_pad_count with rotary positions"
-        checks.each("position_index", lambda index: index != "batch_row", allowed, name)
-    if isinstance(positions, RelativeVectors):
+def _contradictory_positions(config: ShortNames, name: str, stack: Stack) -> list[str]:
+    problems, check = _checker(config)
+    kind, place = stack.positions, f"{name}.positions"
+    if isinstance(kind, Rotary):
+        check(kind.index != "batch_row", place, "index", "column or non_pad_count with rotary positions")
+        if name == "encoder":
+            unused = "false, as an encoder has no cross-attention"
+            check(not kind.cross_attention, place, "cross_attention", unused)
+        if kind.dim is not None:
+            widths = [other.heads.head_dim for other in (config.encoder, config.decoder) if _rotates(other, kind.dim)]
+            check(kind.dim % 2 == 0, place, "dim", "even")
+            check(kind.dim <= min(widths), place, "dim", f"at most the width of a head, {min(widths)}")
+        cross = stack.cross_attention
+        if kind.cross_attention and cross is not None and cross.shape(stack.d_model).head_dim != stack.heads.head_dim:
+            problems.append(
+                "decoder.positions.cross_attention needs heads of one width in both attentions; received "
+                f"{stack.heads.head_dim} and {cross.shape(stack.d_model).head_dim}"
+            )
+    if isinstance(kind, RelativeVectors):
         paths = "'auto' or 'reference' with position_kind='relative_vectors'"
-        checks.each("attention_path", lambda path: path in ("auto", "reference"), paths)
-    if isinstance(positions, RelativeBias):
-        least = positions.buckets // 2 + 1
-        allowed = "at least 4 with position_kind='relative_bias'"
-        checks.each("relative_buckets", lambda count: count >= 4, allowed, name)
-        allowed = f"at least {least} with relative_buckets={positions.buckets}"
-        checks.each("relative_max_distance", lambda distance: distance >= least, allowed, name)
+        check(config.compute.attention in ("auto", "reference"), "compute", "attention", paths)
+    if isinstance(kind, RelativeBias):
+        check(kind.buckets >= 4, place, "buckets", "at least 4 with position_kind='relative_bias'")
+        least = kind.buckets // 2 + 1
+        allowed = f"at least {least} with relative_buckets={kind.buckets}"
+        check(kind.max_distance >= least, place, "max_distance", allowed)
+    return problems
 
 
-def _rotations(checks: _Checks) -> None:
-    """Checks which features of heads are rotated."""
-    config = checks.config
-    odd: list[int] = []
-    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        positions = stack.positions
-        if not isinstance(positions, Rotary):
-            continue
-        turned = stack.attentions if positions.cross_attention else (stack.self_attention,)
-        widths = [attention.shape(stack.d_model).head_dim for attention in turned]
-        width = min(widths)
-        if positions.dim is None and len(set(widths)) > 1:
-            received = " and ".join(map(str, widths))
-            checks.add(f"rotary_dim must be set where cross-attention has other heads; received null with {received}")
-        if positions.dim is None:
-            odd.append(width)
-        else:
-            checks.each("rotary_dim", lambda dim: dim % 2 == 0, "even", name)
-            allowed = f"at most the width of a head, {width}"
-            checks.each("rotary_dim", _at_most(width), allowed, name)
-    if any(width % 2 for width in odd):
-        received = " and ".join(map(str, odd))
-        checks.add(f"rotary_dim must be set where heads have an odd width; received null with {received}")
+def _rotates(stack: Stack, width: int) -> bool:
+    """Returns whether a stack rotates so many features of a head."""
+    return isinstance(stack.positions, Rotary) and stack.positions.dim == width
+
+
+def _odd_rotations(config: ShortNames) -> list[str]:
+    """Returns a message if whole heads of an odd width would be rotated in pairs."""
+    rotated = [
+        stack.heads.head_dim
+        for stack in (config.encoder, config.decoder)
+        if isinstance(stack.positions, Rotary) and stack.positions.dim is None
+    ]
+    if not any(width % 2 for width in rotated):
+        return []
+    received = " and ".join(map(str, rotated))
+    return [f"rotary_dim must be set where heads have an odd width; received null with {received}"]

@@ -10,6 +10,8 @@ from jax_transformer.config.data import CorpusConfig, DataConfig
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.config.positions import Table
+from jax_transformer.config.short_names import STACKS, named_values
 from jax_transformer.config.validation import check_field_types, require
 
 MOST_STEPS = 2**31 - 1
@@ -239,16 +241,16 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        problems = []
+        problems: list[str] = []
         longest = self.data.max_length
-        has_position_table = self.model.position_kind in ("sinusoidal", "learned")
-        for name in ("max_length", "decoder_max_length"):
-            positions = getattr(self.model, name)
-            if has_position_table and positions is not None and positions < longest:
-                problems.append(
-                    f"model.{name} must be at least data.max_length={longest}, the longest sentence trained on; "
-                    f"received {positions}; raise model.{name} or lower data.max_length"
-                )
+        tables = [name for name in STACKS if isinstance(getattr(self.model, name).positions, Table)]
+        lengths = dict.fromkeys(one for stack in tables for one in named_values(self.model, "max_length", stack))
+        problems += [
+            f"model.{name} must be at least data.max_length={longest}, the longest sentence trained on; received "
+            f"{positions}; raise model.{name} or lower data.max_length"
+            for name, positions in lengths
+            if positions < longest
+        ]
         if self.init_optimizer and not self.init_from:
             problems.append(
                 "init_optimizer needs init_from, the model whose training state is continued; received none"

@@ -7,6 +7,7 @@ decoder's places only; null there means the encoder's value.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import typing
@@ -331,6 +332,28 @@ def read(config: ModelParts, name: str) -> Any:
     if f"decoder_{name}" in short_names() and values:
         return values[0][1]
     return _one_value(name, values) if values else unused_value(config, name, at)
+
+
+def said(config: ModelParts, place: str, field: str) -> tuple[str, Any]:
+    """Returns what messages call an option of a part, and its value: a short name if it stands for this value, else the
+    option's path.
+
+    Args:
+      place: the part's path, such as encoder.norm.
+    """
+    value = getattr(part_at(config, place), field)
+    for name in short_names():
+        at = option_at(name)
+        if at is None or at.field != field or place not in (own for own, _ in holders(config, at)):
+            continue
+        with contextlib.suppress(ConfigError):
+            own = read(config, name)
+            if own is value or own == value:
+                return name, value
+    if field in ("output_norm", "context_norm"):
+        with contextlib.suppress(ConfigError):
+            return field, read(config, field)
+    return f"{place}.{field}" if place else field, value
 
 
 def _one_value(name: str, values: list[tuple[str, Any]]) -> Any:

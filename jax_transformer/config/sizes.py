@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Table
-from jax_transformer.config.short_names import STACKS, ShortNames, named_values
+from jax_transformer.config.short_names import ShortNames, holders, option_at, said
 from jax_transformer.config.specs import Attention, Stack
-from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS
+from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS, Limit
 from jax_transformer.runtime.memory import check_fits
 
 SIZES = (
@@ -13,7 +13,6 @@ SIZES = (
     "num_encoder_layers", "num_decoder_layers", "max_length", "position_offset", "relative_buckets",
     "relative_max_distance",
 )  # fmt: skip
-OF_TABLES = ("max_length", "position_offset")
 
 
 def least_parameters(config: ShortNames) -> int:
@@ -52,6 +51,11 @@ def _of_attention(stack: Stack, attention: Attention) -> int:
     return stack.d_model * (queries + shape.num_kv_heads * (shape.head_dim + shape.value_dim))
 
 
+def _has_table(config: ShortNames, place: str) -> bool:
+    """Returns whether the stack of a part has a table of positions."""
+    return isinstance(getattr(config, place.partition(".")[0]).positions, Table)
+
+
 def check_table(rows: int, d_model: int) -> None:
     """Raises ValueError if a table of positions can't be computed in main memory: sines and cosines apart, then
     together, in float64."""
@@ -61,23 +65,23 @@ def check_table(rows: int, d_model: int) -> None:
 def size_problems(config: ShortNames) -> list[str]:
     """Returns a message for each size beyond the limits MODEL_SIZE, POSITIONS and PARAMETERS."""
 
-    def above(limit: int, names: tuple[str, ...], stack: str = "") -> list[tuple[str, int]]:
-        values = (value for name in names for value in named_values(config, name, stack))
-        return [(name, value) for name, value in values if (value or 0) > limit]
+    def above(limit: Limit, names: tuple[str, ...], where: str = "") -> list[str]:
+        found = dict.fromkeys(
+            said(config, place, at.field)
+            for name in names
+            if (at := option_at(name)) is not None
+            for place, part in holders(config, at)
+            if (getattr(part, at.field) or 0) > limit.value and (not where or _has_table(config, place))
+        )
+        return [
+            f"{name} must be at most {limit.value:,}{where} ({limit.variable}); received {value:,}"
+            for name, value in found
+        ]
 
-    problems = [
-        f"{name} must be at most {MODEL_SIZE.value:,} ({MODEL_SIZE.variable}); received {value:,}"
-        for name, value in above(MODEL_SIZE.value, SIZES)
-    ]
+    problems = above(MODEL_SIZE, SIZES)
     if problems:
         return problems
-    tables = [name for name in STACKS if isinstance(getattr(config, name).positions, Table)]
-    found = dict.fromkeys(one for name in tables for one in above(POSITIONS.value, OF_TABLES, name))
-    problems += [
-        f"{name} must be at most {POSITIONS.value:,} with a table of positions ({POSITIONS.variable}); received "
-        f"{value:,}"
-        for name, value in found
-    ]
+    problems = above(POSITIONS, ("max_length", "position_offset"), " with a table of positions")
     count = least_parameters(config)
     if count > PARAMETERS.value:
         problems.append(

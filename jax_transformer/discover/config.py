@@ -193,6 +193,9 @@ def _share_embeddings(structure: Structure, options: dict[str, Any]) -> bool:
             f"one table of {options['source.vocab_size']} embeddings for source and target, and logits of "
             f"{options['target.vocab_size']} ids: a shared table needs a logit for each id",
         )
+    if options["source.trains_pad"] != options["target.trains_pad"]:
+        options |= dict.fromkeys(("source.trains_pad", "target.trains_pad"), True)
+        structure.notes.append("one side's embeddings give the pad's row no gradient; the model trains it from both")
     del leaves["source_embedding/embedding"]
     leaves["shared_embedding/embedding"] = leaves.pop("target_embedding/embedding")
     return True

@@ -12,6 +12,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.short_names import named_values
 from jax_transformer.config.sizes import SIZES, least_parameters
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
@@ -160,7 +161,8 @@ def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> li
 
     least, values = least_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
     if least > 2 * values + 10**6:  # before position tables of such a size are computed, to compare their shapes
-        said = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name))
+        values_of = (one for name in SIZES for one in named_values(config, name))
+        said = ", ".join(f"{name}={value}" for name, value in values_of if value)
         return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({said})"]
     try:
         expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}

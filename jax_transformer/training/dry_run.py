@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_transformer.config.files import dump_config
+from jax_transformer.config.described import dump_described
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, Shape
@@ -31,11 +31,11 @@ def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus
     it; of a run that can't fit here, it tells the least memory instead."""
     mesh = make_mesh(config.parallel)
     if problem := memory_problem(config, model, mesh):  # a description may be of a run for other machines
-        yield from (dump_config(dataclasses.replace(config, model=model)), problem)
+        yield from (dump_described(dataclasses.replace(config, model=model)), problem)
         return
     schedule = make_batch_schedule(config, corpus)
     state = abstract_state(model, config.train, mesh=mesh)
-    yield dump_config(dataclasses.replace(config, model=model))
+    yield dump_described(dataclasses.replace(config, model=model))
     if mesh.size > 1:
         yield f"mesh: {described(mesh)}"
     yield from parameter_table(state)

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from jax_transformer.config.described import changes, described
 from jax_transformer.config.run import RunConfig
+from jax_transformer.config.stored import config_from_plain
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES, read_text
@@ -211,12 +214,30 @@ def _sentences(line: Record) -> list[tuple[str, str]]:
 
 
 def flat_config(config: Record) -> list[Record]:
-    """Returns each field's path, its value as text, and whether it differs from the default."""
+    """Returns each field's path, its value as text, and whether it differs from the default; first those that do.
+
+    The model's options have short names where all places agree.
+    """
     defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
-    return [
-        {"path": path, "value": _text(value), "changed": path not in defaults or defaults[path] != value}
-        for path, value in _leaves(config)
-    ]
+    fields = [(path, value, path not in defaults or defaults[path] != value) for path, value in _leaves(config)]
+    model = _model_fields(config.get("model"))
+    if model:
+        fields = [*model, *(field for field in fields if not field[0].startswith("model."))]
+    rows = [{"path": path, "value": _text(value), "changed": changed} for path, value, changed in fields]
+    return sorted(rows, key=lambda row: not row["changed"])
+
+
+def _model_fields(values: Any) -> list[tuple[str, Any, bool]]:
+    """Returns the path and value of each option of a model, and whether it differs from the default; none where the
+    values aren't those of a config, such as one of a later version."""
+    if not isinstance(values, dict):
+        return []
+    try:
+        config = config_from_plain(values)
+    except ConfigError:
+        return []
+    changed = changes(config)
+    return [(f"model.{name}", value, name in changed) for name, value in described(config).items()]
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

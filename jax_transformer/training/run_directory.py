@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from jax_transformer.config.described import differences
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.config.stored import config_from_plain
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json, read_json_object
@@ -143,13 +146,22 @@ class RunDirectory:
         Raises:
           RunError: the record of it can't be read.
         """
-        before = flatten(self.read(PARAMETERS).get("config", {}))
-        now = flatten(plain_config(config))
-        return [
-            f"{name.replace('/', '.')}: {value!r} → {now[name]!r}"
+        recorded = self.read(PARAMETERS).get("config", {})
+        before, after = flatten(recorded), flatten(plain_config(config))
+        pairs = {
+            name.replace("/", "."): (value, after[name])
             for name, value in before.items()
-            if name in now and now[name] != value
-        ]
+            if name in after and not name.startswith("model/")
+        }
+        unread = []
+        if "model" in recorded:
+            try:
+                model = config_from_plain(recorded["model"])
+                pairs |= {f"model.{name}": pair for name, pair in differences(model, config.model).items()}
+            except ConfigError as error:
+                unread = [f"model: unknown, since {self.path / PARAMETERS} holds no config of this version ({error})"]
+        changed = (f"{name}: {value!r} → {now!r}" for name, (value, now) in pairs.items() if value != now)
+        return [*unread, *changed]
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of metrics.jsonl, without a last line truncated by a crash.

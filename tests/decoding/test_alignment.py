@@ -31,7 +31,6 @@ COPYING = TransformerConfig(
     target_vocab_size=SIZE,
     d_model=SIZE,
     num_heads=1,
-    d_ff=1,
     num_encoder_layers=1,
     num_decoder_layers=2,
     max_length=40,

@@ -18,7 +18,7 @@ import pytest
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.positions import Rotary
+from jax_transformer.config.positions import Alibi, Rotary
 from jax_transformer.config.specs import Attention, RmsNorm
 from jax_transformer.model import functional
 from jax_transformer.model.masks import Masks, make_masks
@@ -314,13 +314,14 @@ def test_decoding_with_a_cache_equals_teacher_forcing(
     check_cache(dataclasses.replace(config, **CACHED[name]), ids, random_params)
 
 
-@pytest.mark.parametrize("dim", [None, 2])
+@pytest.mark.parametrize("positions", [Rotary(cross_attention=True), Alibi()])
 def test_a_cache_is_exact_where_the_decoders_attentions_differ(
-    config: TransformerConfig, ids: Any, random_params: Any, dim: int | None
+    config: TransformerConfig, ids: Any, random_params: Any, positions: Rotary | Alibi
 ) -> None:
     own = Attention(num_heads=2, num_kv_heads=1, head_dim=6, value_dim=3, causal=True, output_norm=True)
-    cross = Attention(num_heads=4, head_dim=6 if dim is None else 4, value_dim=5, bias=False, query_key_norm=True)
-    positions = Rotary(dim=dim, cross_attention=True)
+    cross = Attention(
+        num_heads=4, head_dim=6 if isinstance(positions, Rotary) else 4, value_dim=5, bias=False, query_key_norm=True
+    )
     decoder = dataclasses.replace(
         config.decoder, self_attention=own, cross_attention=cross, positions=positions, norm=RmsNorm(eps=0.1)
     )

@@ -18,13 +18,15 @@ import pytest
 from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.lora import LoraConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.specs import LayerNorm
 from jax_transformer.pages import training
 from jax_transformer.pages.training import render
 from jax_transformer.training import report_data
 from jax_transformer.training.report import write_report
 from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
-from jax_transformer.training.run_directory import RunDirectory, RunError
+from jax_transformer.training.run_directory import RunDirectory, RunError, plain_config
 
 
 def window(step: int, **figures: Any) -> dict[str, Any]:
@@ -308,3 +310,35 @@ def test_the_config_shown_is_the_one_written() -> None:
     }
     assert {f"train.{field.name}" for field in dataclasses.fields(TrainConfig)} - paths == {"train.lora"}
     assert {f"train.lora.{field.name}" for field in dataclasses.fields(LoraConfig)} <= paths
+
+
+def test_the_models_options_have_short_names_and_changed_ones_come_first() -> None:
+    model = TransformerConfig(num_heads=4)
+    decoder = dataclasses.replace(model.decoder, norm=LayerNorm(eps=0.1))
+    config = json.loads(json.dumps(dataclasses.asdict(RunConfig(model=dataclasses.replace(model, decoder=decoder)))))
+    rows = report_data.flat_config(config)
+    paths = [row["path"] for row in rows]
+    assert [row["path"] for row in rows if row["changed"]] == paths[:2] == ["model.num_heads", "model.decoder.norm.eps"]
+    assert {"model.encoder.norm.eps", "model.d_model", "train.seed"} <= {*paths}
+    assert not any(path.startswith("model.encoder.self_attention") for path in paths)
+
+
+def test_a_model_with_one_level_of_fields_is_compared_with_the_defaults() -> None:
+    """As runs of version 0.1 have written it."""
+    rows = report_data.flat_config({"model": {"num_heads": 4, "norm_eps": 1e-5, "decoder_d_ff": 64}})
+    assert [row["path"] for row in rows if row["changed"]] == ["model.num_heads", "model.decoder_d_ff"]
+
+
+def test_a_resumed_run_names_what_changed_whatever_wrote_its_record(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", RunConfig())
+    changed = RunConfig(model=TransformerConfig(dropout_rate=0.3), train=TrainConfig(max_steps=9))
+    before = plain_config(RunConfig())
+    for model in (before["model"], {"dropout_rate": 0.1, "norm_eps": 1e-5, "decoder_d_ff": None}):
+        run.write("parameters.json", {"config": before | {"model": model}})
+        lines = run.config_changes(changed)
+        assert sorted(lines) == ["model.dropout_rate: 0.1 → 0.3", f"train.max_steps: {TrainConfig().max_steps} → 9"]
+    run.write("parameters.json", {"config": before | {"model": {"heads_of_tomorrow": 3}}})
+    first, second = run.config_changes(changed)
+    assert first.startswith("model: unknown, since ")
+    assert second.startswith("train.max_steps: ")
+    run.close()

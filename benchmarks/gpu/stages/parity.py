@@ -121,10 +121,12 @@ def _compare(context: Context, name: str, model: Any) -> None:
 
 def _ids(config: Any, small: bool) -> dict[str, np.ndarray]:
     """Returns source_ids, decoder_input_ids and labels with padding at the right."""
+    from jax_transformer.config.positions import Table
+
     rng = np.random.default_rng(0)
     wanted = (SMALL_SOURCE, SMALL_TARGET) if small else (SOURCE, TARGET)
     source, target = (
-        min(length, stack.max_length - 3) if stack.has_table else length
+        min(length, stack.max_length - 3) if isinstance(stack.positions, Table) else length
         for length, stack in zip(wanted, (config.encoder, config.decoder), strict=True)
     )
     lowest = 4
