@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -128,6 +128,16 @@ class MechanismReference:
         gradients: bool,
     ) -> Pass:
         return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients, corrupt=self.corrupt)
+
+    def outputs(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """As proofs call it."""
+        done = self.run(module, source_ids, decoder_input_ids, watched=True, gradients=False)
+        return done.logits, done.activations()
+
+    def renamed(self, arrays: Arrays, ids: Sequence[tuple[int, ...]]) -> Arrays:
+        return arrays
 
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int

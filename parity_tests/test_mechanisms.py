@@ -19,12 +19,15 @@ from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
+from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.lowering import lowered
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.training import compare_gradients, compare_losses
+from jax_transformer.proof import decide
 from torch_reference.mechanisms import alibi, relative_vectors, transformer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -89,6 +92,18 @@ def _is_normed_or_rotated(config: TransformerConfig, path: str) -> bool:
     own = getattr(config, stack)
     is_rotated = isinstance(own.positions, Rotary) and (name == "self_attention" or own.positions.cross_attention)
     return getattr(own, name).query_key_norm or is_rotated
+
+
+def test_stacks_that_differ_are_proven_and_a_norm_of_the_other_stack_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidate, reference = sides("stacks that differ", layers=1)
+    model = make_model("stacks that differ", layers=1)
+    problem = with_keys_for_all(model.config, own_problem(model.config, model.params))
+    assert decide(lowered(candidate, reference, problem).forward(gradients=False)).verdict == "proven"
+    module: Any = reference._module("float64")
+    monkeypatch.setattr(module.decoder.layers[0].cross_attention_norm, "eps", model.config.encoder.norm.eps)
+    result = decide(lowered(candidate, reference, problem).forward(gradients=False))
+    assert result.verdict == "refuted"
+    assert result.different[0] == "decoder.layers.0.cross_attention_norm"
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ def short_names() -> Mapping[str, Any]:
 
 @functools.cache
 def option_at(name: str) -> At | None:
-    """Returns where the option of a short name is; None for names that choose a part."""
-    if name in STRUCTURE:
+    """Returns where the option of a short name is; None for names that choose a part, and for fields of the config."""
+    if name in STRUCTURE or name not in short_names():
         return None
     hints = typing.get_type_hints(ShortNames, include_extras=True)
     if typing.get_origin(hints[name]) is Annotated:
