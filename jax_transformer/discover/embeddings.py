@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
@@ -249,5 +249,4 @@ def _sinusoid(table: np.ndarray) -> tuple[tuple[str, str, int] | None, tuple[flo
 
 def sinusoids(rows: int, width: int, layout: Any, frequency: Any) -> np.ndarray:
     """Returns a table [rows, width] (Vaswani et al. 2017, §3.5, and its variants)."""
-    config = TransformerConfig(d_model=width, num_heads=1, position_layout=layout, position_frequency=frequency)
-    return formulas.sinusoid_table(config, rows)
+    return formulas.sinusoid_table(Sinusoidal(layout=layout, frequency=frequency), width, rows)

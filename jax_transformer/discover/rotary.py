@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
 from jax_transformer.discover.attention import Projection
 from jax_transformer.discover.graph import CLOSE, Graph, close, distance
 from jax_transformer.discover.problems import Unknown
@@ -58,11 +58,9 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
         bases = steps[1:] ** (-width / (2 * pairs)) if len(pairs) else np.array([USUAL_BASES[0]])
         base = float(np.median(bases))
         base = next((usual for usual in USUAL_BASES if abs(base / usual - 1) < ROUNDED * 10), base)
-        config = TransformerConfig(
-            position_kind="rotary", position_layout=layout, rotary_base=base, rotary_dim=width, head_dim=used.shape[-1]
-        )
-        angles = (offset + np.arange(used.shape[2]))[:, None] * formulas.rotary_frequencies(config, used.shape[-1])
-        rotated = formulas.rotated(config, projected, np.cos(angles), np.sin(angles))
+        spec = Rotary(layout=layout, base=base, dim=width)
+        angles = (offset + np.arange(used.shape[2]))[:, None] * formulas.rotary_frequencies(spec, used.shape[-1])
+        rotated = formulas.rotated(spec, projected, np.cos(angles), np.sin(angles))
         error = float(np.sqrt(np.mean((factor * rotated - used) ** 2) / np.mean(used**2)))
         if error <= ROUNDED:
             fields = {
@@ -85,8 +83,7 @@ def _fits(projected: np.ndarray, used: np.ndarray) -> Iterator[tuple[Any, int, n
     head_dim = used.shape[-1]
     for width in range(head_dim - head_dim % 2, 0, -2):
         for layout in ("halves", "interleaved"):
-            config = TransformerConfig(position_kind="rotary", position_layout=layout, head_dim=head_dim)
-            first, second = formulas.rotary_pairs(config, width)
+            first, second = formulas.rotary_pairs(Rotary(layout=layout), width)
             before, after = (one[..., first] + 1j * one[..., second] for one in (projected, used))
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = after / before  # [B, N, P, pairs]
