@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -71,7 +71,7 @@ def _masks(kind: str, field: str, ids: dict[str, np.ndarray], known: dict[str, A
     """Returns every mask that a config may have for a kind of attention, beside the fields that are known."""
     causal = ({"decoder_causal": True}, {"decoder_causal": False}) if kind == "decoder_self" else ({},)
     choices = ({field: cover} | other for cover, other in product(covers, causal))
-    return [(fields, MASKS[kind](TransformerConfig(**known | fields), ids)) for fields in choices]
+    return [(fields, _mask(kind, TransformerConfig(**known | fields), ids)) for fields in choices]
 
 
 def _fits(one: AttentionSublayer, masks: Masks) -> list[dict[str, Any]]:
@@ -95,14 +95,12 @@ def _nearest(one: AttentionSublayer, masks: Masks) -> tuple[str, float]:
     return ", ".join(f"{name}={value!r}" for name, value in fields.items()), float(np.mean(visible != mask))
 
 
-MASKS: dict[str, Callable[[TransformerConfig, dict[str, np.ndarray]], np.ndarray]] = {
-    "encoder_self": lambda config, ids: formulas.encoder_self_mask(
-        config.attentions[0], config.source, ids["source_ids"]
-    ),
-    "decoder_self": lambda config, ids: formulas.decoder_self_mask(
-        config.attentions[1], config.target, ids["target_ids"]
-    ),
-    "cross": lambda config, ids: formulas.cross_mask(
-        config.attentions[2], config.source, config.target, ids["source_ids"], ids["target_ids"]
-    ),
-}
+def _mask(kind: str, config: TransformerConfig, ids: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns the mask of a kind of attention."""
+    encoder, decoder, cross = config.attentions
+    source, target = ids["source_ids"], ids["target_ids"]
+    if kind == "cross":
+        return formulas.cross_mask(cross, config.source, config.target, source, target)
+    if kind == "encoder_self":
+        return formulas.encoder_self_mask(encoder, config.source, source)
+    return formulas.decoder_self_mask(decoder, config.target, target)

@@ -58,9 +58,9 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
         bases = steps[1:] ** (-width / (2 * pairs)) if len(pairs) else np.array([USUAL_BASES[0]])
         base = float(np.median(bases))
         base = next((usual for usual in USUAL_BASES if abs(base / usual - 1) < ROUNDED * 10), base)
-        kind = Rotary(layout=layout, base=base, dim=width)
-        angles = (offset + np.arange(used.shape[2]))[:, None] * formulas.rotary_frequencies(kind, used.shape[-1])
-        rotated = formulas.rotated(kind, projected, np.cos(angles), np.sin(angles))
+        spec = Rotary(layout=layout, base=base, dim=width)
+        angles = (offset + np.arange(used.shape[2]))[:, None] * formulas.rotary_frequencies(spec, used.shape[-1])
+        rotated = formulas.rotated(spec, projected, np.cos(angles), np.sin(angles))
         error = float(np.sqrt(np.mean((factor * rotated - used) ** 2) / np.mean(used**2)))
         if error <= ROUNDED:
             fields = {

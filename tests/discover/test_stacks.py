@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from jax_transformer.config.specs import FeedForward, LayerNorm, RmsNorm, Stack
 from jax_transformer.discover import Discovery, discover
+from jax_transformer.discover.comparison import prove
 from tests.discover.programs import sinusoids
 from tests.discover.tiny import PAD, SOURCE, TARGET, WIDTH, earlier
 
@@ -215,8 +216,11 @@ def test_everything_may_differ_at_once() -> None:
     reading = {"eps": 1e-6, "bias": False, "heads": 3, "scale": 0.4, "layer_scale": True, "pad_is_trained": False}
     writing = {"rms": True, "eps": 1e-3, "pre": False, "gated": True, "heads_over_memory": 4, "query_key_norm": True}
     writing |= {"learned_positions": True, "output_norm": True, "one_layer": True}
-    config = found_with(reading, writing).model.config
-    assert isinstance(config.encoder.norm, LayerNorm)
-    assert isinstance(config.decoder.norm, RmsNorm)
-    assert config.encoder.residual.output_scale == "channel"
-    assert config.decoder.share_layers
+    found = found_with(reading, writing)
+    encoder, decoder = found.model.config.encoder, found.model.config.decoder
+    assert (encoder.norm, decoder.norm) == (LayerNorm(eps=1e-6), RmsNorm(eps=1e-3))
+    assert encoder.residual.output_scale == "channel"
+    assert decoder.share_layers
+    module = TwoStyles(Style(**reading), Style(**writing))
+    report = prove(found, module, "styles:build", ["weights", "forward", "loss", "gradients"])
+    assert report.exit_code == 0, report
