@@ -65,6 +65,7 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "query and key norm": {"query_key_norm": True},
     "norm of contexts in self-attention": {"context_norm": "self_attention", "value_dim": 5},
     "norm of contexts": {"context_norm": "attention", "head_scale": True, "num_kv_heads": 2},
+    "capped logits": {"attention_logits_cap": 0.7, "position_kind": "alibi"},
     "all at once": {
         "position_kind": "rotary",
         "position_layout": "halves",

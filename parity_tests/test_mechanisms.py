@@ -38,6 +38,7 @@ TRAINED = (
     "relative vectors of keys, per layer",
     "narrow values, relative vectors",
     "norm of contexts",
+    "capped logits",
     "all at once",
     "stacks that differ",
 )
@@ -77,23 +78,32 @@ def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     biases = [path for path in expected.parameters if path.endswith("key/bias[0]")]
     sizes = {path: np.abs(expected.parameters[path.replace("key/", "value/")]).max() for path in biases}
     matter = {path for path in biases if np.abs(expected.parameters[path]).max() > 1e-6 * sizes[path]}
-    assert matter == {path for path in biases if _is_normed_or_rotated(model.config, path)}
+    assert matter == {path for path in biases if _bias_matters(model.config, path)}
     for path in matter:
         result = compare(received.parameters[path], expected.parameters[path])
         assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
 
 
-def _is_normed_or_rotated(config: TransformerConfig, path: str) -> bool:
-    """Whether the keys of a path's attention are, after their bias is added."""
+def _bias_matters(config: TransformerConfig, path: str) -> bool:
+    """Whether the keys of a path's attention are normed or rotated after their bias is added, or its logits capped:
+    else the bias adds one number to all logits of a row, which softmax takes out."""
     stack, _, name, *_ = path.split("/")
     own = getattr(config, stack)
     is_rotated = isinstance(own.positions, Rotary) and (name == "self_attention" or own.positions.cross_attention)
-    return getattr(own, name).query_key_norm or is_rotated
+    attention = getattr(own, name)
+    return attention.query_key_norm or attention.logits_cap is not None or is_rotated
 
 
 @pytest.mark.parametrize(
     "name",
-    ["rotary in cross-attention", "ALiBi", "narrow values, relative vectors", "all at once", "stacks that differ"],
+    [
+        "rotary in cross-attention",
+        "ALiBi",
+        "narrow values, relative vectors",
+        "capped logits",
+        "all at once",
+        "stacks that differ",
+    ],
 )
 def test_decoding_with_a_cache_gives_torchs_tokens(name: str) -> None:
     """PyTorch computes the whole prefix again for every token."""

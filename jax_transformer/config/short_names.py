@@ -179,6 +179,7 @@ class ShortNames(ModelParts):
     sublayer_scale_init: Annotated[float | None, _each("residual", "output_scale_init")]
 
     attention_scale: Annotated[float | None, _attentions("scale")]
+    attention_logits_cap: Annotated[float | None, _attentions("logits_cap")]
     attention_bias: Annotated[bool, _attentions("bias")]
     attention_output: Annotated[bool, _attentions("output")]
     attention_output_bias: Annotated[bool, _attentions("output_bias")]

@@ -33,6 +33,8 @@ class AttentionOptions:
     """Width of one head's values; None: head_dim."""
     scale: float | None = None
     """Factor of the logits; None: 1/√head_dim."""
+    logits_cap: float | None = None
+    """Bend scaled logits to cap · tanh(logits / cap), before biases and masks (Gemma 2)."""
     masked_value: float | None = None
     """Replaces masked logits; None: the lowest number of the dtype."""
     head_scale: bool = False
@@ -263,6 +265,8 @@ class Attention(nn.Module):
         logits = logits if vectors is None else logits + vectors.products(query)
         own = self.options.scale
         logits = logits / math.sqrt(self.head_dim) if own is None else logits * own
+        if (cap := self.options.logits_cap) is not None:
+            logits = cap * torch.tanh(logits / cap)
         logits = logits if positions.bias is None else logits + positions.bias
         fill = self.options.masked_value
         fill = torch.finfo(logits.dtype).min if fill is None else fill
