@@ -84,7 +84,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "at least 0, and finite": (lambda value: 0.0 <= value < math.inf, "norm_eps"),
     "above 0, and finite": (lambda value: 0.0 < value < math.inf, "rotary_base"),
-    "above 0, and finite, or null": (lambda value: 0.0 < value < math.inf, "attention_logits_cap"),
+    "above 0, and finite, or null": (lambda value: 0.0 < value < math.inf, "attention_logits_cap logits_cap"),
     "finite": (
         math.isfinite,
         "activation_slope norm_scale_offset residual_factor sublayer_factor position_factor relative_bias_factor "

@@ -125,6 +125,7 @@ class ShortNames(ModelParts):
     decoder_embedding_norm: Annotated[EmbeddingNorm, At(("decoder",), "embedding_norm")]
     scale_head: Annotated[bool, At(("head",), "scales_input")]
     logits_factor: Annotated[float, At(("head",), "factor")]
+    logits_cap: Annotated[float | None, At(("head",), "cap")]
     head_bias: Annotated[Literal["parameter", "buffer", "none"], At(("head",), "bias")]
 
     position_kind: PositionKind

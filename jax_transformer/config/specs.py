@@ -384,6 +384,8 @@ class Head(Spec):
     """Multiply the decoder's output by 1/sqrt(d_model) first (T5)."""
     factor: float = 1.0
     """Multiply the logits, their bias included, by this number."""
+    cap: float | None = None
+    """Bend the logits x to cap · tanh(x / cap) (Gemma 2). None: leave them."""
 
 
 AttentionPath = Literal["auto", "reference", "flash", "xla", "cudnn"]

@@ -122,6 +122,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "capped": {
         "attention_logits_cap": 25.0,
+        "logits_cap": 45.0,
         "position_kind": "alibi",
         "norm_placement": "pre",
     },

@@ -89,9 +89,11 @@ class MechanismTransformer(nn.Module):
         target_pad_id: int,
         encoder: Mechanisms,
         decoder: Mechanisms,
+        logits_cap: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.logits_cap = logits_cap
         self.d_model, self.source_pad_id, self.target_pad_id = d_model, source_pad_id, target_pad_id
         sizes = Sizes(d_model, num_heads, head_dim, d_ff, dtype)
         self.source_embedding = nn.Embedding(source_vocab_size, d_model, dtype=dtype)
@@ -115,7 +117,8 @@ class MechanismTransformer(nn.Module):
         encoded = self.encoder(vectors, encoder_mask, None, None, tap.scope("encoder"))
         vectors = self.target_embedding(decoder_input_ids) * scale
         decoded = self.decoder(vectors, decoder_mask, encoded, cross_mask, tap.scope("decoder"))
-        return tap("logits", self.head(decoded))
+        logits, cap = self.head(decoded), self.logits_cap
+        return tap("logits", logits if cap is None else cap * torch.tanh(logits / cap))
 
 
 class Sizes(NamedTuple):

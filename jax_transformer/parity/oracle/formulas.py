@@ -469,7 +469,7 @@ def feed_forward_hidden(
 def logits(spec: Head, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Projects x [B, T, D] with kernel [D, V] to logits [B, T, V]."""
     x = x / math.sqrt(x.shape[-1]) if spec.scales_input else x
-    return spec.factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
+    return capped(spec.factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias), spec.cap)
 
 
 def tied_logits(spec: Head, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
