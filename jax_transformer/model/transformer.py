@@ -177,7 +177,7 @@ class Transformer(nnx.Module):
 
         steps, caches = self._steps(layers), []
         for i, cache in enumerate(state.layers):
-            x, cache = steps[i % len(steps)](x, cache, state, terms)
+            x, cache = steps[i % len(steps)](x, cache, state, terms, i)
             caches.append(cache)
         logits = self.unembed(self.decoder.finish(x, Scope()))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)
