@@ -14,8 +14,6 @@ from mechanisms import MECHANISMS, MechanismReference, make_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jax_transformer.comparison.gates.compare import compare
-from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
@@ -24,7 +22,7 @@ from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import compare_forward
-from jax_transformer.parity.stages.training import compare_gradients, compare_losses
+from jax_transformer.parity.stages.training import ZERO, compare_gradients, compare_losses
 from torch_reference.mechanisms import alibi, relative_vectors, transformer
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -73,15 +71,17 @@ def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     problem = own_problem(model.config, model.params)
     received, expected = candidate.gradients(problem), reference.gradients(problem)
     assert compare_losses(received, expected).verdict == "passed"
-    stage = compare_gradients(received, expected)
+    stage = compare_gradients(received, expected, config=model.config)
     assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
     biases = [path for path in expected.parameters if path.endswith("key/bias[0]")]
     sizes = {path: np.abs(expected.parameters[path.replace("key/", "value/")]).max() for path in biases}
     matter = {path for path in biases if np.abs(expected.parameters[path]).max() > 1e-6 * sizes[path]}
     assert matter == {path for path in biases if _bias_matters(model.config, path)}
-    for path in matter:
-        result = compare(received.parameters[path], expected.parameters[path])
-        assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
+    assert matter == {row.name for row in stage.rows if row.name in biases and row.gate != ZERO}
+    wrong = {path: 1.001 * expected.parameters[path] for path in matter}
+    other = expected._replace(parameters=expected.parameters | wrong)
+    rows = compare_gradients(other, expected, config=model.config).rows
+    assert {row.name for row in rows if row.verdict == "diverged"} == matter
 
 
 def _bias_matters(config: TransformerConfig, path: str) -> bool:
