@@ -65,6 +65,7 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "query and key norm": {"query_key_norm": True},
     "norm of contexts in self-attention": {"context_norm": "self_attention", "value_dim": 5},
     "norm of contexts": {"context_norm": "attention", "head_scale": True, "num_kv_heads": 2},
+    "capped logits": {"attention_logits_cap": 0.7, "logits_cap": 1.5, "position_kind": "alibi"},
     "all at once": {
         "position_kind": "rotary",
         "position_layout": "halves",
@@ -104,7 +105,9 @@ class MechanismReference:
         config = self.config
         sizes = {name: getattr(config, name) for name in SIZES}
         encoder, decoder = _mechanisms(config.encoder), _mechanisms(config.decoder)
-        return MechanismTransformer(**sizes, encoder=encoder, decoder=decoder, dtype=dtype).eval()
+        return MechanismTransformer(
+            **sizes, encoder=encoder, decoder=decoder, logits_cap=config.head.cap, dtype=dtype
+        ).eval()
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         tensors = tensors_from_leaves(rules(self.config), flatten(params), self._shapes, names)

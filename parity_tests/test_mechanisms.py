@@ -14,8 +14,6 @@ from mechanisms import MECHANISMS, MechanismReference, make_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jax_transformer.comparison.gates.compare import compare
-from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
@@ -26,7 +24,7 @@ from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import compare_forward
-from jax_transformer.parity.stages.training import compare_gradients, compare_losses
+from jax_transformer.parity.stages.training import ZERO, compare_gradients, compare_losses
 from jax_transformer.proof import decide
 from torch_reference.mechanisms import alibi, relative_vectors, transformer
 
@@ -41,6 +39,7 @@ TRAINED = (
     "relative vectors of keys, per layer",
     "narrow values, relative vectors",
     "norm of contexts",
+    "capped logits",
     "all at once",
     "stacks that differ",
 )
@@ -75,23 +74,27 @@ def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     problem = own_problem(model.config, model.params)
     received, expected = candidate.gradients(problem), reference.gradients(problem)
     assert compare_losses(received, expected).verdict == "passed"
-    stage = compare_gradients(received, expected)
+    stage = compare_gradients(received, expected, config=model.config)
     assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
     biases = [path for path in expected.parameters if path.endswith("key/bias[0]")]
     sizes = {path: np.abs(expected.parameters[path.replace("key/", "value/")]).max() for path in biases}
     matter = {path for path in biases if np.abs(expected.parameters[path]).max() > 1e-6 * sizes[path]}
-    assert matter == {path for path in biases if _is_normed_or_rotated(model.config, path)}
-    for path in matter:
-        result = compare(received.parameters[path], expected.parameters[path])
-        assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
+    assert matter == {path for path in biases if _bias_matters(model.config, path)}
+    assert matter == {row.name for row in stage.rows if row.name in biases and row.gate != ZERO}
+    wrong = {path: 1.001 * expected.parameters[path] for path in matter}
+    other = expected._replace(parameters=expected.parameters | wrong)
+    rows = compare_gradients(other, expected, config=model.config).rows
+    assert {row.name for row in rows if row.verdict == "diverged"} == matter
 
 
-def _is_normed_or_rotated(config: TransformerConfig, path: str) -> bool:
-    """Whether the keys of a path's attention are, after their bias is added."""
+def _bias_matters(config: TransformerConfig, path: str) -> bool:
+    """Whether the keys of a path's attention are normed or rotated after their bias is added, or its logits capped:
+    else the bias adds one number to all logits of a row, which softmax takes out."""
     stack, _, name, *_ = path.split("/")
     own = getattr(config, stack)
     is_rotated = isinstance(own.positions, Rotary) and (name == "self_attention" or own.positions.cross_attention)
-    return getattr(own, name).query_key_norm or is_rotated
+    attention = getattr(own, name)
+    return attention.query_key_norm or attention.logits_cap is not None or is_rotated
 
 
 def test_stacks_that_differ_are_proven_and_a_norm_of_the_other_stack_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +111,14 @@ def test_stacks_that_differ_are_proven_and_a_norm_of_the_other_stack_refuted(mon
 
 @pytest.mark.parametrize(
     "name",
-    ["rotary in cross-attention", "ALiBi", "narrow values, relative vectors", "all at once", "stacks that differ"],
+    [
+        "rotary in cross-attention",
+        "ALiBi",
+        "narrow values, relative vectors",
+        "capped logits",
+        "all at once",
+        "stacks that differ",
+    ],
 )
 def test_decoding_with_a_cache_gives_torchs_tokens(name: str) -> None:
     """PyTorch computes the whole prefix again for every token."""

@@ -150,6 +150,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("relative_bias", "relative_max_distance", 0, "at least 1"),
         ("rotary", "rotary_dim", 0, "at least 1, or null"),
         ("rotary", "rotary_base", 0.0, "above 0, and finite"),
+        ("none", "attention_logits_cap", 0.0, "above 0, and finite, or null"),
     ],
 )
 def test_a_value_of_positions_out_of_range_is_refused_with_the_range(
@@ -203,6 +204,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set",
         ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
+        (
+            {"attention_logits_cap": 50.0, "attention_path": "flash"},
+            "attention_path must be 'auto' or 'reference' with logits_cap; received 'flash'",
+        ),
         (
             {"position_kind": "relative_vectors", "attention_path": "flash"},
             "attention_path must be 'auto' or 'reference' with position_kind='relative_vectors'; received 'flash'",

@@ -84,6 +84,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "at least 0, and finite": (lambda value: 0.0 <= value < math.inf, "norm_eps"),
     "above 0, and finite": (lambda value: 0.0 < value < math.inf, "rotary_base"),
+    "above 0, and finite, or null": (lambda value: 0.0 < value < math.inf, "attention_logits_cap logits_cap"),
     "finite": (
         math.isfinite,
         "activation_slope norm_scale_offset residual_factor sublayer_factor position_factor relative_bias_factor "
@@ -160,6 +161,8 @@ def _contradictory_sizes(config: ShortNames, name: str, stack: Stack) -> list[st
     if isinstance(stack.positions, Sinusoidal):
         check(stack.d_model % 2 == 0, name, "d_model", "even with position_kind='sinusoidal'")
     path = config.compute.attention
+    for obstacle in {attention.path_obstacle for _, attention in _paths(stack, name)} - {""}:
+        check(path in ("auto", "reference"), "compute", "attention", f"'auto' or 'reference' with {obstacle}")
     if path in ("xla", "cudnn") and (rate := stack.dropout.at("attention")):
         problems.append(
             f"attention_path={path!r} has no dropout on attention weights: set attention_dropout_rate=0 or "

@@ -125,6 +125,7 @@ class ShortNames(ModelParts):
     decoder_embedding_norm: Annotated[EmbeddingNorm, At(("decoder",), "embedding_norm")]
     scale_head: Annotated[bool, At(("head",), "scales_input")]
     logits_factor: Annotated[float, At(("head",), "factor")]
+    logits_cap: Annotated[float | None, At(("head",), "cap")]
     head_bias: Annotated[Literal["parameter", "buffer", "none"], At(("head",), "bias")]
 
     position_kind: PositionKind
@@ -179,6 +180,7 @@ class ShortNames(ModelParts):
     sublayer_scale_init: Annotated[float | None, _each("residual", "output_scale_init")]
 
     attention_scale: Annotated[float | None, _attentions("scale")]
+    attention_logits_cap: Annotated[float | None, _attentions("logits_cap")]
     attention_bias: Annotated[bool, _attentions("bias")]
     attention_output: Annotated[bool, _attentions("output")]
     attention_output_bias: Annotated[bool, _attentions("output_bias")]

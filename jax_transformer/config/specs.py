@@ -118,6 +118,8 @@ class Attention(Spec):
     """Width of one head's values, the d_v of Vaswani et al. 2017. None: head_dim."""
     scale: float | None = None
     """Factor of the attention logits. None: 1/sqrt(head_dim)."""
+    logits_cap: float | None = None
+    """Bend the scaled logits x to cap · tanh(x / cap), before biases and masks (Gemma 2). None: leave them."""
     bias: bool = True
     """Give the query, key and value projections biases."""
     output: bool = True
@@ -144,6 +146,11 @@ class Attention(Spec):
     """Id that counts as padding in the decoder's self-attention. None: the target's pad_id."""
     masked_value: float | None = None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
+
+    @property
+    def path_obstacle(self) -> str:
+        """The option with which only the reference path computes the attention. Empty: every path does."""
+        return "logits_cap" if self.logits_cap is not None else ""
 
     def while_decoding(self) -> Attention:
         """Returns the attention with the padding that it hides while decoding."""
@@ -377,6 +384,8 @@ class Head(Spec):
     """Multiply the decoder's output by 1/sqrt(d_model) first (T5)."""
     factor: float = 1.0
     """Multiply the logits, their bias included, by this number."""
+    cap: float | None = None
+    """Bend the logits x to cap · tanh(x / cap) (Gemma 2). None: leave them."""
 
 
 AttentionPath = Literal["auto", "reference", "flash", "xla", "cudnn"]

@@ -180,7 +180,7 @@ class Computation(NamedTuple):
 def attend(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Returns the context [B, Q, N, W], computed on the path that the config names."""
     path = how.path
-    if terms.vectors is not None:
+    if terms.vectors is not None or how.part.path_obstacle:
         path = "reference"
     elif path == "auto":
         is_watched = scope.tap.record or scope.tap.intervenes
@@ -214,11 +214,17 @@ def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, s
     return context + jnp.einsum("BNQK,QKH->BQNH", weights, terms.vectors.values)
 
 
+def capped(logits: jax.Array, cap: float | None) -> jax.Array:
+    """Returns cap · tanh(logits / cap), of the same shape; the logits themselves without a cap."""
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
 def attention_weights(
     part: specs.Attention, logits: jax.Array, terms: AttentionTerms, scope: Scope | None = None
 ) -> jax.Array:
-    """Returns the softmax over the keys of scaled logits [B, N, Q, K], after bias and masks."""
+    """Returns the softmax over the keys of scaled logits [B, N, Q, K], after their cap, bias and masks."""
     tap = (scope or Scope()).tap
+    logits = capped(logits, part.logits_cap)
     logits = logits if terms.bias is None else logits + terms.bias.astype(logits.dtype)
     if terms.mask is not None:
         masked_value = jnp.finfo(logits.dtype).min if part.masked_value is None else part.masked_value

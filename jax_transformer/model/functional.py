@@ -359,7 +359,7 @@ def _segments(config: TransformerConfig, source: jax.Array | None, target: jax.A
 def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Array | None]:
     """Returns the head's kernel [D, V] and bias ([V] or None), in the parameters' dtype.
 
-    The logits are `hidden_states(…) @ kernel + bias`.
+    The logits are `hidden_states(…) @ kernel + bias`, before the head's cap if it has one.
     """
     return _model(config, params).head_arrays()
 

@@ -20,10 +20,12 @@ class Scope:
 
     tap: Tap = field(default_factory=Tap)
     dropout_key: DropoutKey = None
+    layer: jax.Array | int | None = None
+    """The number of the layer, from 0; traced under a scan. None: outside layers."""
 
     def __call__(self, site: Site) -> Scope:
         """Returns the scope of the submodule at `site`: its activations are named `site.…`, its key is its own."""
-        return Scope(self.tap.scope(site.name.lower()), fold(self.dropout_key, site))
+        return Scope(self.tap.scope(site.name.lower()), fold(self.dropout_key, site), self.layer)
 
     def dropout(self, x: jax.Array, rate: float, site: Site) -> jax.Array:
         """Returns x with a share `rate` of its elements dropped; `site` tells this dropout from others in the scope."""

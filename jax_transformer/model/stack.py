@@ -112,7 +112,7 @@ class Stack(nnx.Module):
         layers_key = fold(scope.dropout_key, Site.LAYERS)
 
         def run_layer(x: jax.Array, layer_parameters: Any, index: jax.Array | int, tap: Tap) -> jax.Array:
-            return call(nnx.merge(graph, layer_parameters), x, Scope(tap, fold(layers_key, index)))
+            return call(nnx.merge(graph, layer_parameters), x, Scope(tap, fold(layers_key, index), index))
 
         loop = self._scan if self.config.compute.layers == "scan" and not scope.tap.intervenes else self._unroll
         return self.finish(loop(x, parameters, run_layer, scope.tap), scope)

@@ -88,7 +88,7 @@ class StepSelfAttention(StepAttention):
                 setattr(self, name, getattr(attention, name))
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms, scope: Scope
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the attention output [B, K, D] of the beams' tokens x [B, K, D] at `state.position`, and their cache.
 
@@ -163,7 +163,7 @@ class StepLayer(Layer):
                     setattr(self.feed_forward, name, StepProjections([part]))
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms, layer: int
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the layer's output [B, K, D] for the K beams' tokens x [B, K, D] at `state.position`, and the cache.
 
@@ -171,13 +171,14 @@ class StepLayer(Layer):
           cache: the keys and values of the tokens before; the one returned holds these tokens' too.
           state: already counts these tokens in (`DecoderState.written`).
           terms: what positions add to self-attention (`Stack.position_terms`).
+          layer: the layer's number, from 0.
         """
         angles = terms.rotation.query if terms.rotation and rotates_cross_attention(self.stack) else None
         written = cache
 
-        def attend_self(h: jax.Array, _: Scope) -> jax.Array:
+        def attend_self(h: jax.Array, scope: Scope) -> jax.Array:
             nonlocal written
-            y, written = self.self_attention(h, cache, state, terms)
+            y, written = self.self_attention(h, cache, state, terms, scope)
             return y
 
         calls: dict[SublayerName, Call] = {
@@ -186,7 +187,7 @@ class StepLayer(Layer):
         }
         if self.stack.feed_forward is not None:
             calls["feed_forward"] = self.feed_forward
-        return self.apply(x, calls, Scope()), written
+        return self.apply(x, calls, Scope(layer=layer)), written
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:

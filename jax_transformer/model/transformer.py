@@ -13,7 +13,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.model import initializers, positions, rotary
-from jax_transformer.model.attention import AttentionTerms
+from jax_transformer.model.attention import AttentionTerms, capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.embeddings import Constants, Embedding
@@ -105,12 +105,12 @@ class Transformer(nnx.Module):
         """Returns the logits [B, T, V] of x [B, T, D]."""
         kernel, bias = self.head_arrays()
         logits = jnp.einsum("BTD,DV->BTV", x, kernel.astype(x.dtype))
-        return logits if bias is None else logits + bias.astype(x.dtype)
+        return capped(logits if bias is None else logits + bias.astype(x.dtype), self.config.head.cap)
 
     def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:
         """Returns the head's kernel [D, V] and bias [V] or None, in the parameters' dtype.
 
-        They include the head's scale and the factor of the logits, if the config has them.
+        They include the head's scale and the factor of the logits, if the config has them, and not the cap.
         """
         kernel = self._target_embedding.embedding[...].T if self.config.head.tied else self.head.kernel[...]
         kernel = kernel / math.sqrt(self.config.decoder.d_model) if self.config.head.scales_input else kernel
@@ -177,7 +177,7 @@ class Transformer(nnx.Module):
 
         steps, caches = self._steps(layers), []
         for i, cache in enumerate(state.layers):
-            x, cache = steps[i % len(steps)](x, cache, state, terms)
+            x, cache = steps[i % len(steps)](x, cache, state, terms, i)
             caches.append(cache)
         logits = self.unembed(self.decoder.finish(x, Scope()))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.model import sharding
+from jax_transformer.model.attention import capped
 from jax_transformer.model.sharding import ROWS, constrain, divisor, row_shards, width_shards
 
 Smoothing = Literal["all", "others", "others_but_pad"]
@@ -133,6 +134,8 @@ def chunked_cross_entropy(
     labels: jax.Array,
     criterion: Criterion,
     chunk: int | None = None,
+    *,
+    cap: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns `cross_entropy(hidden @ kernel + bias, labels, criterion)` without holding all logits, by far the largest
     array.
@@ -147,6 +150,7 @@ def chunked_cross_entropy(
       labels: [B, T], integers.
       criterion: label smoothing, and which labels count.
       chunk: the tokens whose logits a device holds at once. None: as many as a CPU's cache holds.
+      cap: that of the logits, c · tanh(logits / c). None: there is none.
 
     Returns:
       The sum over the tokens that count, in nats, and their number (int32).
@@ -159,7 +163,7 @@ def chunked_cross_entropy(
       >>> round(float(total), 4), int(tokens)
       (1.3863, 1)
     """
-    (total,) = chunked_losses(hidden, kernel, bias, labels, criterion, chunk)
+    (total,) = chunked_losses(hidden, kernel, bias, labels, criterion, chunk, cap=cap)
     return total, counted_tokens(labels, criterion).sum(dtype=jnp.int32)
 
 
@@ -172,13 +176,14 @@ def chunked_losses(
     chunk: int | None = None,
     *,
     with_plain: bool = False,
+    cap: float | None = None,
 ) -> tuple[jax.Array, ...]:
     """Returns the sum of `chunked_cross_entropy` as one of a tuple and, `with_plain`, the sum without label smoothing
     as another, which has no gradient."""
     narrow = jax.lax.stop_gradient(kernel.astype(hidden.dtype))
     head = Head(*_wide_head(kernel, bias, gather=False), _wide_head(narrow, None, gather=True)[0])
     chunk = chunk or max(CHUNK_BYTES * width_shards() // (4 * kernel.shape[1]), 1)
-    chunking = Chunking(criterion, kernel.shape[1], with_plain)
+    chunking = Chunking(criterion, kernel.shape[1], with_plain, cap)
     loss_of_shard = partial(_chunked_loss, chunking=chunking, chunk=chunk)
     shards = row_shards()
     if shards > 1:
@@ -195,6 +200,12 @@ class Chunking(NamedTuple):
     vocabulary: int
     with_plain: bool
     """Whether to return the loss without label smoothing, too."""
+    cap: float | None
+    """The cap of the logits."""
+
+    def summed_loss(self, logits: jax.Array, labels: jax.Array, criterion: Criterion) -> jax.Array:
+        """Returns the summed loss of logits [L, V] before their cap, and labels [L]."""
+        return _summed_loss(capped(logits, self.cap), labels, criterion, self.vocabulary)
 
 
 class Head(NamedTuple):
@@ -248,7 +259,7 @@ def _plain_loss(chunking: Chunking, logits: jax.Array, labels: jax.Array) -> tup
     if not chunking.with_plain:
         return ()
     plain = chunking.criterion._replace(label_smoothing=0.0)
-    return (_summed_loss(logits, labels, plain, chunking.vocabulary),)
+    return (chunking.summed_loss(logits, labels, plain),)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -257,7 +268,7 @@ def _loss_of_chunks(chunking: Chunking, hidden: jax.Array, head: Head, labels: j
 
     def chunk_losses(chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
         logits = _logits(chunk[0], head.narrow, head.bias)
-        loss = _summed_loss(logits, chunk[1], chunking.criterion, chunking.vocabulary)
+        loss = chunking.summed_loss(logits, chunk[1], chunking.criterion)
         return loss, *_plain_loss(chunking, logits, chunk[1])
 
     return tuple(losses.sum() for losses in jax.lax.map(chunk_losses, (hidden, labels)))
@@ -270,7 +281,7 @@ def _loss_and_gradients(
     kernel, bias, narrow = head
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        return _summed_loss(logits, labels, chunking.criterion, chunking.vocabulary)
+        return chunking.summed_loss(logits, labels, chunking.criterion)
 
     def add_chunk(
         sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]

@@ -293,7 +293,7 @@ def summed_loss(
     labels = _labels(batch, criterion)
     if loss is None:
         operands = _hidden_and_head(model, params, batch, dropout_key)
-        return chunked_cross_entropy(*operands, labels, criterion, chunk)
+        return chunked_cross_entropy(*operands, labels, criterion, chunk, cap=model.head.cap)
     inputs = _other_inputs(batch, dropout_key)
     logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
     losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
@@ -316,7 +316,7 @@ def _totals(
 ) -> tuple[jax.Array, ...]:
     """Returns the batch's loss and the one without label smoothing, each summed over the target tokens that count."""
     operands = _hidden_and_head(model, params, batch, dropout_key)
-    return chunked_losses(*operands, _labels(batch, criterion), criterion, chunk, with_plain=True)
+    return chunked_losses(*operands, _labels(batch, criterion), criterion, chunk, with_plain=True, cap=model.head.cap)
 
 
 def _labels(batch: Batch, criterion: Criterion) -> jax.Array:

@@ -120,6 +120,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "share_norms": True,
         "learned_sublayer_scale": "channel",
     },
+    "capped": {
+        "attention_logits_cap": 25.0,
+        "logits_cap": 45.0,
+        "position_kind": "alibi",
+        "norm_placement": "pre",
+    },
     "differing": {
         "decoder_norm_placement": "pre",
         "decoder_final_norm": True,

@@ -96,6 +96,7 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"attention_scale": 0.3, "attention_bias": False, "masked_value": -3.0},
         {"attention_output_bias": False, "masked_value": -1e9, "head_dim": 5},
         {"attention_output": False},
+        {"attention_logits_cap": 0.8, "attention_scale": 2.0},
     ],
     "feed_forward": [
         {},

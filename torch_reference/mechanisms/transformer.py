@@ -33,6 +33,8 @@ class AttentionOptions:
     """Width of one head's values; None: head_dim."""
     scale: float | None = None
     """Factor of the logits; None: 1/√head_dim."""
+    logits_cap: float | None = None
+    """Bend scaled logits to cap · tanh(logits / cap), before biases and masks (Gemma 2)."""
     masked_value: float | None = None
     """Replaces masked logits; None: the lowest number of the dtype."""
     head_scale: bool = False
@@ -87,9 +89,11 @@ class MechanismTransformer(nn.Module):
         target_pad_id: int,
         encoder: Mechanisms,
         decoder: Mechanisms,
+        logits_cap: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.logits_cap = logits_cap
         self.d_model, self.source_pad_id, self.target_pad_id = d_model, source_pad_id, target_pad_id
         sizes = Sizes(d_model, num_heads, head_dim, d_ff, dtype)
         self.source_embedding = nn.Embedding(source_vocab_size, d_model, dtype=dtype)
@@ -113,7 +117,8 @@ class MechanismTransformer(nn.Module):
         encoded = self.encoder(vectors, encoder_mask, None, None, tap.scope("encoder"))
         vectors = self.target_embedding(decoder_input_ids) * scale
         decoded = self.decoder(vectors, decoder_mask, encoded, cross_mask, tap.scope("decoder"))
-        return tap("logits", self.head(decoded))
+        logits, cap = self.head(decoded), self.logits_cap
+        return tap("logits", logits if cap is None else cap * torch.tanh(logits / cap))
 
 
 class Sizes(NamedTuple):
@@ -263,6 +268,8 @@ class Attention(nn.Module):
         logits = logits if vectors is None else logits + vectors.products(query)
         own = self.options.scale
         logits = logits / math.sqrt(self.head_dim) if own is None else logits * own
+        if (cap := self.options.logits_cap) is not None:
+            logits = cap * torch.tanh(logits / cap)
         logits = logits if positions.bias is None else logits + positions.bias
         fill = self.options.masked_value
         fill = torch.finfo(logits.dtype).min if fill is None else fill

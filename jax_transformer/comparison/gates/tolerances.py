@@ -97,7 +97,8 @@ with the error of its logits; 7e-6 was measured."""
 ZERO_GRADIENTS = ("key/bias", "key_norm/bias")
 """Suffixes of the paths of parameters whose gradient is analytically zero: a bias of keys adds the same to all logits
 of a query, which softmax ignores. The computed gradient is rounding, and Adam turns it into steps. It isn't zero where
-keys are rotated, or normed, after the bias; a path doesn't tell, so these are left out as well."""
+keys are rotated, or normed, after the bias, or logits capped; a path doesn't tell, so callers that have a config ask it
+too."""
 
 
 def has_zero_gradient(path: str) -> bool:

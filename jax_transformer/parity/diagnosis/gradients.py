@@ -166,7 +166,11 @@ def shares_of_tables(
         tables.setdefault(path, {})[f"the {language}"] = share
     if config.head.tied and "logits" in activations:
         width = read.shape[-1]
-        scale = formulas.logits(config.head, np.eye(1, width)[None], np.ones((width, 1))).item()
+        scale, double = (
+            formulas.logits(config.head, x * np.eye(1, width)[None], np.ones((width, 1))).item() for x in (1.0, 2.0)
+        )
+        if not math.isclose(double, 2.0 * scale):
+            return {}  # the head isn't linear, so its share isn't a multiple of the gradient of its outputs
         path = f"{'shared' if config.share_embeddings else 'target'}_embedding/embedding"
         tables[path]["the head"] = scale * np.einsum("btv,btd->vd", activations["logits"], read)
     return {path: of_table for path, of_table in tables.items() if len(of_table) > 1}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 PARTS = ("query", "key", "value")
+CAPS = (20.0, 30.0, 50.0)
+"""Caps of published models: Gemma 2 has 50 for attention and 30 for its head."""
 FILLS = (0.0, -1e4, -1e9, -1e20, -1e30, *LOWEST.values(), float(np.finfo(np.float64).min), -math.inf)
 
 
@@ -31,6 +33,10 @@ def attention() -> Iterator[Variant]:
     for name, power in (("√head_dim", 0.5), ("head_dim", 1.0)):
         yield Variant(f"scaled by {name}", logits, partial(_scaled_by_width, power=power))
     yield Variant("scaled by √value_dim", logits, _scaled_by_width_of_values)
+    yield configured("cap of the logits missing", logits, logits_cap=None)
+    for cap in CAPS:
+        yield configured(f"logits capped at {cap:g}", logits, logits_cap=cap)
+    yield Variant("logits capped after bias and mask", logits, _capped_late)
     yield Variant("mask not applied", logits, lambda replay: _added(replay, 0.0))
     for value in FILLS:
         yield Variant(f"masked logits are {value:g}", logits, partial(_filled, value=value))
@@ -63,6 +69,13 @@ def _scaled_by_width_of_values(replay: Replay) -> np.ndarray:
     if shape.value_dim == shape.head_dim:
         raise LookupError("the width of keys")
     return replay.under(scale=shape.value_dim**-0.5)
+
+
+def _capped_late(replay: Replay) -> np.ndarray:
+    cap = replay.parts["spec"].logits_cap
+    if cap is None:
+        raise LookupError("no cap")
+    return formulas.capped(replay.under(logits_cap=None), cap)
 
 
 def _fill(replay: Replay) -> float:

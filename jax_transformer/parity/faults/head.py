@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from jax_transformer.parity.faults.attention import CAPS
 from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind
@@ -25,6 +26,9 @@ def head() -> Iterator[Variant]:
     yield configured("factor of the logits missing", kinds, factor=1.0)
     yield Variant("factor of the logits applied twice", kinds, _of_square)
     yield Variant("factor of the logits applied before their bias", kinds, _before_the_bias)
+    yield configured("cap of the logits missing", kinds, cap=None)
+    for cap in CAPS:
+        yield configured(f"logits capped at {cap:g}", kinds, cap=cap)
     yield Variant("bias added twice", kinds, lambda replay: _more_of_the_bias(replay, replay.config.head.factor))
     yield Variant("log-softmax taken already", kinds, _log_softmax)
     yield Variant("softmax taken already", kinds, lambda replay: formulas.attention_weights(replay.own))
@@ -55,7 +59,8 @@ def _before_the_bias(replay: Replay) -> np.ndarray:
 
 
 def _more_of_the_bias(replay: Replay, share: float) -> np.ndarray:
-    return replay.own + share * replay.parameters["bias"]
+    straight = replay.compute(parts=replay.with_options(cap=None)) + share * replay.parameters["bias"]
+    return formulas.capped(straight, replay.config.head.cap)
 
 
 def _log_softmax(replay: Replay) -> np.ndarray:

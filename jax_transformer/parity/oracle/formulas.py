@@ -364,13 +364,20 @@ def attention_logits(
     relative_keys: np.ndarray | None = None,
     vectors: RelativeVectors | None = None,
 ) -> np.ndarray:
-    """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
+    """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, capped, biased, then masked →
+    [B, N, Q, K]."""
     logits = scaled_products(spec, query, key)
     if relative_keys is not None and vectors is not None:
         products = relative_products(query, relative_keys, relative_rows(vectors, query.shape[1]))
         logits = logits + attention_scale(spec, query) * products
+    logits = capped(logits, spec.logits_cap)
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(spec))
+
+
+def capped(x: np.ndarray, cap: float | None) -> np.ndarray:
+    """Bends x to cap · tanh(x / cap), which stays between −cap and cap (Gemma 2, §2)."""
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 def scaled_products(spec: Attention, query: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -462,7 +469,7 @@ def feed_forward_hidden(
 def logits(spec: Head, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Projects x [B, T, D] with kernel [D, V] to logits [B, T, V]."""
     x = x / math.sqrt(x.shape[-1]) if spec.scales_input else x
-    return spec.factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
+    return capped(spec.factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias), spec.cap)
 
 
 def tied_logits(spec: Head, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:

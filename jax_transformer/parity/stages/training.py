@@ -16,6 +16,7 @@ from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Rotary
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.config.specs import Tokens
 from jax_transformer.parity.backends.learning_rates import learning_rates
@@ -42,16 +43,21 @@ def compare_losses(candidate: Gradients, reference: Gradients) -> Stage:
 
 
 def compare_gradients(
-    candidate: Gradients, reference: Gradients, where: Mapping[str, np.ndarray] | None = None
+    candidate: Gradients,
+    reference: Gradients,
+    where: Mapping[str, np.ndarray] | None = None,
+    *,
+    config: TransformerConfig | None = None,
 ) -> Stage:
     """Compares the gradients of parameters, then those of activations from the logits backwards.
 
     Args:
+      config: tells which biases have no gradient. None: those of all keys.
       where: for some activations, masks of the values that count.
     """
     if not (candidate.activations and reference.activations):  # a side that can't reach them
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
-    first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
+    first = compare_stage("gradients", *(_compared(side.parameters, config) for side in (candidate, reference)))
     backwards = [
         dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items()))
         for side in (candidate, reference)
@@ -60,43 +66,61 @@ def compare_gradients(
     second = compare_stage("gradients", *backwards, where=counts)
     return replace(
         second,
-        rows=second.rows + first.rows + _exempt(reference.parameters),
+        rows=second.rows + first.rows + _exempt(reference.parameters, config),
         only_in_candidate=second.only_in_candidate + first.only_in_candidate,
         only_in_reference=second.only_in_reference + first.only_in_reference,
     )
 
 
-def compare_steps(candidate: Training, reference: Training) -> Stage:
+def compare_steps(candidate: Training, reference: Training, config: TransformerConfig | None = None) -> Stage:
     """Compares some steps: the losses before each, and the parameters at the end."""
-    stage = compare_stage("step", *(_compared(_end(side)) for side in (candidate, reference)))
-    return replace(stage, rows=stage.rows + _exempt(_end(reference)))
+    stage = compare_stage("step", *(_compared(_end(side), config) for side in (candidate, reference)))
+    return replace(stage, rows=stage.rows + _exempt(_end(reference), config))
 
 
-def compare_trajectories(candidate: Training, reference: Training) -> Stage:
+def compare_trajectories(candidate: Training, reference: Training, config: TransformerConfig | None = None) -> Stage:
     """Compares many steps: every loss, and the parameters at the end."""
     losses, others = ({"losses": side.losses} for side in (candidate, reference))
     of_losses = compare_stage("trajectory", losses, others, tolerance=tolerances.TRAJECTORY_LOSS_RELATIVE)
-    ends = (_compared(side.parameters[-1]) for side in (candidate, reference))
+    ends = (_compared(side.parameters[-1], config) for side in (candidate, reference))
     of_parameters = compare_stage("trajectory", *ends, tolerance=tolerances.TRAJECTORY_PARAMETERS_RELATIVE_RMS)
-    return replace(of_parameters, rows=of_losses.rows + of_parameters.rows + _exempt(reference.parameters[-1]))
+    return replace(of_parameters, rows=of_losses.rows + of_parameters.rows + _exempt(reference.parameters[-1], config))
 
 
 def _end(training: Training) -> Arrays:
     return {"losses": training.losses, **training.parameters[-1]}
 
 
-def _compared(parameters: Arrays) -> dict[str, np.ndarray]:
-    return {path: array for path, array in parameters.items() if not is_exempt(path)}
+def _compared(parameters: Arrays, config: TransformerConfig | None) -> dict[str, np.ndarray]:
+    return {path: array for path, array in parameters.items() if not is_exempt(path, config)}
 
 
-def is_exempt(path: str) -> bool:
-    """Returns whether its gradient is analytically zero; of one layer, too: `…/key/bias[0]`."""
-    return tolerances.has_zero_gradient(path.split("[")[0])
+def is_exempt(path: str, config: TransformerConfig | None = None) -> bool:
+    """Returns whether a parameter's gradient is analytically zero; of one layer, too: `…/key/bias[0]`.
+
+    Args:
+      config: says what happens to the keys after the bias. None: nothing.
+    """
+    name = path.split("[")[0]
+    return tolerances.has_zero_gradient(name) and not (config is not None and _bias_matters(config, name))
 
 
-def _exempt(parameters: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
+def _bias_matters(config: TransformerConfig, path: str) -> bool:
+    """Returns whether softmax sees a bias of keys: it adds one number to all logits of a query, unless keys are normed
+    or rotated after it, or logits capped."""
+    stack, *_, sublayer, module, _ = path.split("/")
+    own = config.encoder if stack == "encoder" else config.decoder
+    attention = own.cross_attention if sublayer == "cross_attention" else own.self_attention
+    assert attention is not None  # as it has parameters
+    kind = own.positions
+    is_rotated = isinstance(kind, Rotary) and (sublayer == "self_attention" or kind.cross_attention)
+    is_normed = attention.query_key_norm and module == "key"
+    return is_rotated or is_normed or attention.logits_cap is not None
+
+
+def _exempt(parameters: Mapping[str, np.ndarray], config: TransformerConfig | None) -> tuple[Row, ...]:
     """Returns the names of gradients that aren't compared."""
-    return tuple(Row(path, "passed", ZERO, reason=ZERO) for path in parameters if is_exempt(path))
+    return tuple(Row(path, "passed", ZERO, reason=ZERO) for path in parameters if is_exempt(path, config))
 
 
 # --- as stages of a run
@@ -168,13 +192,13 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
         where_not_padding(pair.config, problem.ids, done["reference"].activations) if results.zeroes_padding else None
     )
     losses = compare_losses(done["candidate"], done["reference"])
-    gradients = compare_gradients(done["candidate"], done["reference"], where)
+    gradients = compare_gradients(done["candidate"], done["reference"], where, config=pair.config)
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
         activations = results.in_order(side, gradients.activations)
         shown = {name: activations[name] for name in done[side].activations}
-        return compare_gradients(gradients._replace(activations=shown), done[side], where)
+        return compare_gradients(gradients._replace(activations=shown), done[side], where, config=pair.config)
 
     if losses.verdict == "passed" and not results.faults:
         judge = _Rounding(pair, gradients.name, problem, again, results)
@@ -212,12 +236,12 @@ def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
         "trajectory": (tolerances.TRAJECTORY_STEPS, compare_trajectories),
     }[name]
     done = _in_turns(pair, results, name, lambda side: side.train(own, steps, keep_all=False))
-    stage = compare_them(done["candidate"], done["reference"])
+    stage = compare_them(done["candidate"], done["reference"], pair.config)
     if results.faults and "optimizer" not in pair.rules.own:
         return stage
 
     def again(side: SideName, moved: Problem) -> Stage:
-        return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
+        return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side], pair.config)
 
     judge = _Rounding(pair, name, own, again, results)
     stage = judge.allowed(stage)
@@ -241,9 +265,9 @@ def _resume(pair: Pair, results: RunResults, own: Problem) -> Stage:
     rows: tuple[Row, ...] = ()
     for direction, halt in (("candidate after reference", onward), ("reference after candidate", back)):
         ends = [{"losses": one.losses[-STEPS:], **_parameters(one)} for one in (halt, whole)]
-        stage = compare_stage("resume", *(_compared(end) for end in ends))
+        stage = compare_stage("resume", *(_compared(end, pair.config) for end in ends))
         rows += tuple(replace(row, name=f"{row.name}, {direction}") for row in stage.rows)
-    return replace(stage, rows=rows + _exempt(_parameters(whole)))
+    return replace(stage, rows=rows + _exempt(_parameters(whole), pair.config))
 
 
 def _parameters(halt: Halt) -> Arrays:
@@ -306,7 +330,7 @@ def gradient_faults(pair: Pair, stage: Stage, problem: Problem, found: Mapping[S
     rows = [row for row in stage.rows if row.verdict == "diverged"]
     if not rows:
         return []
-    compared = {name: _compared(side.parameters) for name, side in found.items()}
+    compared = {name: _compared(side.parameters, pair.config) for name, side in found.items()}
     weights = _parameters_of(problem)
     losses = {name: partial(_loss_at, side, problem) for name, side in pair.sides.items()}
     wrong = wrong_sides(compared, losses, weights)
