@@ -428,7 +428,8 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
         place = found[side]
         if place is not None:
             numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
-            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
+            module = f", in {place['module']}" if place.get("module") else ""
+            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}{module}"
     if found["float64"] is not None:
         yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
     if found["digits"] is not None:
@@ -599,7 +600,10 @@ def _facts_of(difference: Any) -> Any:
     places = [
         None
         if (place := difference[side]) is None
-        else {**place, "line": _without_folders(place["line"]), "masks": _without_folders(place["masks"])}
+        else {
+            **{name: _without_folders(place[name]) for name in ("operation", "line", "masks")},
+            "constants": place["constants"],
+        }
         for side in ("candidate", "reference")
     ]
     return difference["name"], places, difference["point"], _rounded(difference["digits"])

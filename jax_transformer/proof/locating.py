@@ -23,6 +23,8 @@ from jax_transformer.proof.programs import Operation, Program
 
 MOST_ELEMENTS = 2**25
 """Programs of more elements are compared by whole arrays alone."""
+MOST_CALLS = 20
+"""How many calls of a stack a place keeps."""
 MOVES = ("reshape", "transpose", "broadcast", "concatenate", "put", "take")
 
 
@@ -36,10 +38,15 @@ class Place:
     """The numbers that it reads and the other side doesn't have."""
     masks: str = ""
     """Where it hides, or shows, an entry and the other side doesn't."""
+    module: str = ""
+    """The path of the module that runs it, and the steps of loops."""
+    stack: tuple[str, ...] = ()
+    """The calls that led to it, from the innermost on."""
 
     def __str__(self) -> str:
         numbers = f" with {', '.join(repr(each) for each in self.constants)}" if self.constants else ""
-        return f"{self.line or self.operation}{numbers}{f', {self.masks}' if self.masks else ''}"
+        masks = f", {self.masks}" if self.masks else ""
+        return f"{self.line or self.operation}{numbers}{masks}{f', in {self.module}' if self.module else ''}"
 
 
 Places = tuple[Place | None, Place | None]
@@ -275,7 +282,9 @@ class _Side:
         one = self.own.operations[node]
         new = [each for each in one.inputs if self.own.prints[each] not in self.other.all_prints]
         numbers = [_number(self.own.program, each) for each in new]
-        return Place(one.name, one.line, tuple(number for number in numbers if number is not None), masks)
+        constants = tuple(number for number in numbers if number is not None)
+        stack = tuple(map(str, one.site.frames()[:MOST_CALLS]))
+        return Place(one.name, one.line, constants, masks, one.site.where, stack)
 
 
 Nodes = tuple[list[int], list[int]]
