@@ -22,7 +22,7 @@ from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import CERTIFICATE_ELEMENTS
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the JSON; raised when a field changes its meaning or is removed."""
 Verdict = Literal["proven", "refuted", "unknown"]
 Kind = Literal["models", "programs"]
@@ -39,7 +39,7 @@ VERIFY = (
 """How a certificate is verified, as each says."""
 MOST_NAMES = 3
 """Names of different outputs that a line lists."""
-NOT_COMPARED = "versions, the command, and what was measured in floats"
+NOT_COMPARED = "versions, the command, stacks of calls, and what was measured in floats"
 """What a certificate tells and nothing makes again bit by bit on another machine."""
 LONGEST = 80
 """The most characters of a value of a certificate that a line shows."""
@@ -228,7 +228,7 @@ class Certificate:
         """Returns what differs from a certificate that was made again of the same programs, a line each; [] if this one
         holds.
 
-        All is compared but versions, the command, folders of source files, and what was measured in floats. Those
+        All is compared but versions, the command, folders of source files, stacks of calls, and what was measured in floats. Those
         differ between machines.
 
         Example:
@@ -428,7 +428,7 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
         place = found[side]
         if place is not None:
             numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
-            module = f", in {place['module']}" if place.get("module") else ""
+            module = f", in {place['module']}" if place["module"] else ""
             yield f"  {side:10s} {place['line'] or place['operation']}{numbers}{module}"
     if found["float64"] is not None:
         yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
@@ -602,7 +602,7 @@ def _facts_of(difference: Any) -> Any:
         if (place := difference[side]) is None
         else {
             **{name: _without_folders(place[name]) for name in ("operation", "line", "masks")},
-            "constants": place["constants"],
+            **{name: place[name] for name in ("constants", "module")},
         }
         for side in ("candidate", "reference")
     ]

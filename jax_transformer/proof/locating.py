@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof.domains import mix
+from jax_transformer.proof.index import Index, fingerprint
 from jax_transformer.proof.needs import needed
 from jax_transformer.proof.programs import Operation, Program
 
@@ -135,19 +135,12 @@ class Seen:
         return {0, 1, *np.unique(np.concatenate(constants)).tolist()} if constants else {0, 1}
 
     @cached_property
-    def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns every element and the operation that it is of, sorted."""
-        nodes = list(self.elements)
-        owners = np.repeat(nodes, [self.elements[node].size for node in nodes])
-        elements = np.concatenate([self.elements[node] for node in nodes])
-        order = np.argsort(elements, kind="stable")
-        return elements[order], owners[order]
+    def _index(self) -> Index:
+        return Index(self.elements)
 
     def holds(self, elements: np.ndarray) -> bool:
         """Returns whether one array has all these sorted elements, each as often."""
-        every, owners = self._index
-        start, end = np.searchsorted(every, elements[-1]), np.searchsorted(every, elements[-1], side="right")
-        return any(_contains(self.elements[int(node)], elements) for node in np.unique(owners[start:end]))
+        return self._index.holds(elements)
 
 
 @dataclass
@@ -319,20 +312,6 @@ def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
             one.sort(nodes)
         else:
             one.sort_needed(nodes)
-
-
-def fingerprint(array: np.ndarray) -> int:
-    """Returns a number that depends on the elements, not on their order or shape."""
-    with np.errstate(over="ignore"):
-        return int(mix(np.asarray(array).astype(np.uint64).ravel()).sum(dtype=np.uint64)) ^ (array.size << 1)
-
-
-def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
-    """Returns whether a sorted array has all elements of another one, each as often."""
-    if part.size > whole.size:
-        return False
-    places = np.searchsorted(whole, part) + np.arange(part.size) - np.searchsorted(part, part)
-    return bool((places < whole.size).all() and (whole[np.minimum(places, whole.size - 1)] == part).all())
 
 
 def _closest(sides: tuple[_Side, _Side], suspects: list[list[int]]) -> tuple[int | None, int | None]:

@@ -149,8 +149,8 @@ WRONG: list[tuple[tuple[Any, ...], Value, str]] = [
     (("kind",), "program", "kind: expected one of"),
     (("stages",), [], "stages: "),
     (("command",), "parity", 'command: expected array; received "parity"'),
-    (("schema",), 1, "schema: expected 2; received 1, which another version of jax-transformer writes: prove the"),
-    (("schema",), True, "schema: expected 2; received true"),
+    (("schema",), 1, "schema: expected 3; received 1, which another version of jax-transformer writes: prove the"),
+    (("schema",), True, "schema: expected 3; received true"),
     (("schema",), ..., "expected the field schema"),
 ]
 
