@@ -11,7 +11,7 @@ what follows from it is computed again, simplified by the same rules.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +34,10 @@ Source = Callable[[Any, Callable[[Ref], Value]], Value]
 """(builder, reads earlier results) → the value that an edit puts in place of another."""
 Edits = Mapping[Ref | Operand, Source]
 """Results or operands → what to put in their places."""
+
+
+IDLE = ("as_float", "broadcast", "reshape", "transpose")
+"""Calls that aren't recorded where they change nothing."""
 
 
 class Stale(Exception):
@@ -112,8 +116,8 @@ class Tape:
         finally:
             self.is_inside = False
         if isinstance(found, Value):
-            if call.__name__ == "as_float" and found.ref is not None:
-                return found  # as it was
+            if call.__name__ in IDLE and args and found is args[0] and found.ref is not None:
+                return found
             self.entries.append(entry((Signature.of(found),)))
             return self._named(builder, found, 0)
         if isinstance(found, tuple):
@@ -168,6 +172,19 @@ class Replay:
         self._values: dict[Ref, Value] = {}
         self._run: set[int] = set()
         self._waiting: set[int] = set()
+
+    @property
+    def values(self) -> Mapping[Ref, Value]:
+        """Returns what the calls returned that were made."""
+        return self._values
+
+    def edited(self, edits: Edits, entries: Collection[int]) -> Replay:
+        """Returns a replay on the same builder of some entries, those that follow from edits. All others are as they
+        were."""
+        found = Replay(self.tape, self.builder, edits)
+        found._values = {ref: value for ref, value in self._values.items() if ref.entry not in entries}
+        found._run = self._run.difference(entries)
+        return found
 
     def value(self, ref: Ref) -> Value:
         """Returns what a call returns now."""
