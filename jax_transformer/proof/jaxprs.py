@@ -115,6 +115,7 @@ def site_of(equation: Any, outer: Site, steps: tuple[int, ...]) -> Site:
     frame = own_frame(stack)
     line = "" if frame is None or (is_of_framework(frame.file) and outer.line) else f"{frame.file}:{frame.line}"
     scopes = [each.name for each in info.name_stack.stack if isinstance(each, source_info_util.Scope)]
+    scopes = [name for name in scopes if not set(name) & {",", ">"}]  # einsum's, which is an equation
     module = ".".join(filter(None, (outer.module, *(each.replace("/", ".") for each in scopes))))
     frames = partial(_joined, stack, outer.frames)
     return Site(equation.primitive.name, line or outer.line, module, steps, frames)

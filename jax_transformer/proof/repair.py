@@ -22,6 +22,7 @@ import numpy as np
 
 from jax_transformer.programs.sites import Site
 from jax_transformer.proof.building import Builder
+from jax_transformer.proof.constants import unit_of
 from jax_transformer.proof.deciding import Task, decide, drawn
 from jax_transformer.proof.domains import Arrays, Residues, Undefined
 from jax_transformer.proof.evaluating import compute
@@ -122,6 +123,8 @@ class Edit:
     own: Mapping[Ref, Moved] = field(default_factory=dict)
     """What the source is computed from, or itself, if the candidate has that before → its own value. So the rest of the
     candidate stays as it is."""
+    site: Site | None = None
+    """Where the reference reads the source; None: where it computes it."""
     is_closed: bool = True
     """Whether all that the source is computed from, and the candidate has, is its own."""
 
@@ -349,7 +352,7 @@ class _Bench:
         self.named = [name for name in self.task.candidate.outputs if name in outputs and name in self.wanted]
         self.different = [name for name in self.named if not self._is_right(self.candidate, name)]
         self._learn_orders()
-        for name in ("lost", "_lost_prints", "_sources", "_reading"):
+        for name in ("lost", "_lost_prints", "_sources"):
             self.__dict__.pop(name, None)
 
     def _edited(self, edits: Sequence[Edit]) -> _Side:
@@ -477,8 +480,7 @@ class _Bench:
     @cached_property
     def _lost_prints(self) -> set[int]:
         """Returns the fingerprints of the reference's lost values."""
-        arrays = (self.reference.array(Ref(number, 0)) for number in self.lost[1] if self.reference.is_maker(number))
-        return {fingerprint(array) for array in arrays if array is not None}
+        return {found for found in map(self._lost_print, self.lost[1]) if found is not None}
 
     def cost(self, ref: Ref) -> int:
         """Returns how many lost operations a value of the reference follows from."""
@@ -556,7 +558,7 @@ class _Bench:
     def _own_tables(self, side: _Side) -> list[int]:
         """Returns the constants that lost operations read and the other program doesn't have, but for single
         numbers."""
-        read = self._read_by_lost(side)
+        read = self._read_by(side, self.lost[side is self.reference])
         return [
             node
             for node, ref in side.results.items()
@@ -698,27 +700,38 @@ class _Bench:
         place = edit.place
         if isinstance(place, Operand):
             place = self.candidate.entry(place.entry).operands[place.number]
-        waiting = [(place, None if array is None else _ordered(array, edit.order))]
+        if array is None:
+            return
+        waiting: list[tuple[Ref, np.ndarray, dict[int | None, Site] | None]] = [
+            (place, _ordered(array, edit.order), None)
+        ]
         while waiting:
-            place, wanted = waiting.pop()
+            place, wanted, reading = waiting.pop()
+            reading = self._reading(wanted) if self.candidate.is_maker(place.entry) else reading
             for number, operand in enumerate(self.candidate.entry(place.entry).operands):
-                found = self._operand(Operand(place.entry, number), wanted)
+                found = self._operand(Operand(place.entry, number), wanted, reading)
                 if found is not None:
                     yield found
                     source = self.reference.array(found.source)
                     if source is not None and not self.candidate.is_maker(operand.entry):
-                        waiting.append((operand, _ordered(source, found.order)))
+                        waiting.append((operand, _ordered(source, found.order), reading))
 
-    def _operand(self, place: Operand, wanted: np.ndarray | None) -> Edit | None:
-        """Returns the cheapest value, which a lost operation of the reference reads, that makes a call compute an array
-        in place of an operand."""
+    def _operand(self, place: Operand, wanted: np.ndarray, reading: dict[int | None, Site] | None) -> Edit | None:
+        """Returns the cheapest value of the reference that makes a call compute an array in place of an operand.
+
+        Args:
+          reading: which values that may be → where the reference reads them; None: the same elements in another order.
+        """
         value, ref = self._value_at(place), Ref(place.entry, 0)
-        if value.kind != "float" or wanted is None:
+        current = self.at.array(value)
+        if value.kind != "float" or current is None:
             return None
+        same = {*self.reference.index.equal(current)} if reading is None else set()
         tried = (
-            Edit((place,), source, order, self.cost(source))
+            Edit((place,), source, order, self.cost(source), site=site)
             for source in self._sources.get(value.size, ())
-            if self.reference.node(source) in self._reading
+            for site in [None if reading is None else reading.get(self.reference.node(source))]
+            if site is not None or self.reference.node(source) in same
             for order in self._orders(source, value.shape)
         )
         for edit in itertools.islice(tried, MOST_NARROWED):
@@ -729,14 +742,19 @@ class _Bench:
                 continue
         return None
 
-    @cached_property
-    def _reading(self) -> dict[int | None, Site]:
-        """Returns what lost operations of the reference read, through moves → where the first does."""
-        return self._read_by_lost(self.reference)
+    def _reading(self, wanted: np.ndarray) -> dict[int | None, Site]:
+        """Returns what those of the reference's lost operations read that compute an array → where."""
+        numbers = [number for number in self.lost[1] if self._lost_print(number) == fingerprint(wanted)]
+        return self._read_by(self.reference, numbers)
 
-    def _read_by_lost(self, side: _Side) -> dict[int | None, Site]:
+    def _lost_print(self, number: int) -> int | None:
+        array = self.reference.array(Ref(number, 0)) if self.reference.is_maker(number) else None
+        return None if array is None else fingerprint(array)
+
+    def _read_by(self, side: _Side, numbers: Iterable[int]) -> dict[int | None, Site]:
+        """Returns what operations read, through moves → where the first does."""
         found = dict[int | None, Site]()
-        for number in sorted(self.lost[side is self.reference]):
+        for number in sorted(numbers):
             waiting = [*side.entry(number).operands] if side.is_maker(number) else []
             while waiting:
                 ref = waiting.pop()
@@ -754,8 +772,13 @@ class _Bench:
             edited = self.task.candidate.tape.replay(Builder(), self._sources_of(edits))
         except (Stale, UnknownOperation):
             return None
-        result = decide(replace(self.task, candidate=edited.restricted([*self.task.candidate.outputs])))
-        is_whole = {*result.equal} == {*self.named} and not result.alone
+        given = self.reference.tape.replay(Builder())  # before any axiom was used on it
+        programs = {
+            "candidate": edited.restricted([*self.task.candidate.outputs]),
+            "reference": given.restricted([*self.task.reference.outputs]),
+        }
+        result = decide(replace(self.task, **programs, is_written_out=False))
+        is_whole = {*result.equal} >= {*self.named}
         return result.log2_error if result.verdict == "proven" and is_whole else None
 
     # --- words
@@ -770,19 +793,23 @@ class _Bench:
         if self._weight(self.candidate, value) and self._weight(self.reference, source):
             same = self._weight(self.candidate, value) == self._weight(self.reference, source)
             return "order" if same else "weight"
-        array, current = self.reference.array(edit.source), self.at.array(value)
-        if array is not None and current is not None and fingerprint(array) == fingerprint(current):
+        if self._has_same_elements(edit):
             return "order"
         if edit.cost:
-            return "missing" if self._is_missing(edit, current) else "operation"
+            return "missing" if self._is_missing(edit) else "operation"
         if isinstance(edit.place, Operand):
             return "operand"
         own = self._own_value(self.reference.array(edit.source), edit.place.entry)
         is_left_out = own is not None and own.ref.entry in self.candidate.above([edit.place.entry])
         return "left out" if is_left_out else "operation"
 
-    def _is_missing(self, edit: Edit, current: np.ndarray | None) -> bool:
+    def _has_same_elements(self, edit: Edit) -> bool:
+        array, current = self.reference.array(edit.source), self.at.array(self._value_at(edit.place))
+        return array is not None and current is not None and fingerprint(array) == fingerprint(current)
+
+    def _is_missing(self, edit: Edit) -> bool:
         """Returns whether the reference computes a source from what the candidate has in its place."""
+        current = self.at.array(self._value_at(edit.place))
         if current is None:
             return False
         above = self.reference.above([edit.source.entry])
@@ -799,27 +826,42 @@ class _Bench:
             node = one.inputs[0] if one.name in ("reshape", "transpose", "take", "broadcast") else None
         return ""
 
+    def _number(self, value: Value) -> str | None:
+        """Returns the number that fills an array, as short as its type has it; None if there are several."""
+        known, node = value.known, value.node
+        if known is None or not known.size or not _is_one_number(known):
+            return None
+        while node is not None and self.at.builder.operations[node].inputs:
+            node = self.at.builder.operations[node].inputs[0]
+        attributes = {} if node is None else self.at.builder.operations[node].attributes
+        is_float32 = attributes.get("unit") == unit_of(np.dtype(np.float32))
+        number = float(known.flat[0])
+        return str(np.float32(number)) if is_float32 and np.float32(number) == number else repr(number)
+
     def described(self, edit: Edit) -> Cause:
         """Describes an edit with the lines of both programs."""
         kind, place = self._kind(edit), edit.place
         ours = self.candidate.entry(place.entry).site
         theirs = self.reference.entry(edit.source.entry).site
-        if kind in ("constant", "weight", "order", "operand"):
-            theirs = self._reading.get(self.reference.node(edit.source), theirs)
+        if edit.site is not None:
+            theirs = edit.site
         here, there = _line(ours), _line(theirs)
         value, source = self._value_at(place), self.reference.replay.values[edit.source]
         applied = [self._lost_names(number, entry) for number, entry in enumerate((place.entry, edit.source.entry))]
         text, cure = f"{here} computes {applied[0]}, {there} computes {applied[1]}", "with the latter"
-        if kind == "constant" and _number(value) is None:
+        numbers = self._number(value), self._number(source)
+        if kind == "constant" and numbers[0] is None:
             text, cure = f"{here} reads another table {list(value.shape)} than {there}", "with that"
         elif kind == "constant":
-            text, cure = f"{here} has {_number(value)}, {there} has {_number(source)}", f"with {_number(source)}"
+            text, cure = f"{here} has {numbers[0]}, {there} has {numbers[1]}", f"with {numbers[1]}"
         elif kind == "weight":
             names = self._weight(self.candidate, value), self._weight(self.reference, source)
             text, cure = f"{here} reads {names[0]}, {there} reads {names[1]}", f"with {names[1]}"
         elif kind == "order":
             what = f"elements of {self._weight(self.candidate, value)}".removesuffix(" of ")
             text, cure = f"{here} reads {what} in another order than {there}", "in that order"
+            if not self._has_same_elements(edit):
+                text, cure = f"{here} reads other {what} than {there}", "with those"
         elif kind == "operand":
             text, cure = f"{here} reads another value than {there}", "with that"
         elif kind == "left out":
@@ -849,9 +891,3 @@ def _ordered(array: np.ndarray, order: np.ndarray | None) -> np.ndarray:
 
 def _line(site: Site) -> str:
     return site.line or site.operation or "?"
-
-
-def _number(value: Value) -> str | None:
-    """Returns the number that fills an array; None if there are several."""
-    known = np.asarray(value.known)
-    return repr(float(known.flat[0])) if known.size and (known == known.flat[0]).all() else None

@@ -102,6 +102,27 @@ def test_an_edit_that_puts_in_most_of_the_reference_is_none() -> None:
         assert repaired(Pair("", {"x": (2, 3)}, in_jax(ours), in_torch(theirs)).task()) is None
 
 
+def test_numbers_of_float32_are_told_as_they_are_written() -> None:
+    def ours(p: Any, i: Any) -> Any:
+        x = i["x"] @ p["w"]
+        return (x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)) @ p["w"]
+
+    class Theirs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x @ self.w
+            return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)) @ self.w
+
+    inputs = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    found = prove(ours, Theirs().eval(), inputs=inputs, stages=["forward"]).repair
+    assert found is not None
+    assert [(cause.kind, cause.cure) for cause in found.causes] == [("constant", "with 1e-06")]
+    assert "has 1e-05" in str(found)
+
+
 # --- certificates
 
 
