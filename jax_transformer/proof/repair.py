@@ -33,9 +33,9 @@ from jax_transformer.proof.tape import Edits, Entry, Operand, Replay, Source, St
 
 MOST_OPERATIONS = 12_000
 """Programs of more operations aren't searched."""
-MOST_PROBES = 800
-"""Edits that are tried for one cause."""
-MOST_COST, MOST_DEPTH = 8, 8
+MOST_PROBES = 2000
+"""Edits that are tried for all causes."""
+MOST_COST, MOST_DEPTH = 14, 14
 """Lost operations that come with an edit, and that are before it."""
 MOST_MISSES = 12
 """Operations after an edit, in a row, that compute nothing of the reference's, until it is given up."""
@@ -340,6 +340,8 @@ class _Bench:
         self.at = _Values(domains[0], {**theirs, **ours})
         self.reference = _Side(self.at, task.reference.tape)
         self.wanted = self._aligned(self.reference.outputs)
+        self.probes = 0
+        """Edits that were tried."""
         self.edit([])
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -496,7 +498,8 @@ class _Bench:
         whole: list[Edit] = []
         part: tuple[int, Edit | None] = (0, None)
         most: int | None = None
-        for level, edit in itertools.islice(self._edits(), MOST_PROBES):
+        for level, edit in itertools.islice(self._edits(), MOST_PROBES - self.probes):
+            self.probes += 1
             if most is not None and level > most:
                 break
             outcome = self.probe(edit)
