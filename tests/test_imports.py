@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
     "integrity": {"config", "data", "runtime", "storage", "training"},
     "programs": {"runtime"},
-    "proof": {"runtime"},
+    "proof": {"programs", "runtime"},
     "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "comparison.gates": {"runtime"},

@@ -13,11 +13,13 @@ from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import is_root
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value, key_of
+from jax_transformer.proof.tape import recorded, records_values
 
 MOST_EXPONENTS = 8
 """Different exponents in one array to which a value is raised."""
 
 
+@records_values
 class Algebra(Emitter):
     """Computes with values, and simplifies products with roots and with steps."""
 
@@ -623,6 +625,7 @@ class Algebra(Emitter):
     def logical_or(self, x: Value, y: Value) -> Value:
         return self.logical_not(self.logical_and(self.logical_not(x), self.logical_not(y)))
 
+    @recorded
     def is_condition(self, x: Value) -> bool:
         """Returns whether a value is a condition on weights, as a number."""
         node = x.node

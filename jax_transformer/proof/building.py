@@ -11,8 +11,10 @@ from jax_transformer.proof.algebra import Algebra
 from jax_transformer.proof.domains import DISAGREE
 from jax_transformer.proof.emitting import fills_of, shadow, without
 from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value
+from jax_transformer.proof.tape import records_values
 
 
+@records_values
 class Builder(Algebra):
     """Adds sums and functions to the algebra. Rows of exponentials are written about their means (axiom "softmax")."""
 

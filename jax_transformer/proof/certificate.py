@@ -16,13 +16,14 @@ import numpy as np
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.deciding import Difference, Result, Task
 from jax_transformer.proof.programs import Program
+from jax_transformer.proof.repair import Cause, Repair, find_repair
 from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.extras import require
 from jax_transformer.runtime.json_schema import first_problem
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import CERTIFICATE_ELEMENTS
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the JSON; raised when a field changes its meaning or is removed."""
 Verdict = Literal["proven", "refuted", "unknown"]
 Kind = Literal["models", "programs"]
@@ -39,7 +40,7 @@ VERIFY = (
 """How a certificate is verified, as each says."""
 MOST_NAMES = 3
 """Names of different outputs that a line lists."""
-NOT_COMPARED = "versions, the command, and what was measured in floats"
+NOT_COMPARED = "versions, the command, stacks of calls, and what was measured in floats"
 """What a certificate tells and nothing makes again bit by bit on another machine."""
 LONGEST = 80
 """The most characters of a value of a certificate that a line shows."""
@@ -137,7 +138,7 @@ class Certificate:
     tasks: tuple[TaskProof, ...] = ()
     difference: Mapping[str, Any] | None = None
     """The first output that differs, the operations at which the sides part, how much it shows in float64 on the
-    model's own weights, and "witness": what came of the search for weights on which it shows."""
+    model's own weights, "witness": what came of the search for weights on which it shows, and "repair"."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The inputs for which the proof holds: dtypes, shapes, and the values of ids and masks as lists (None: of floats,
     for all of which it holds)."""
@@ -176,6 +177,25 @@ class Certificate:
         """Returns the logarithm of the bound for all stages together; 0 unless all are proven."""
         total = sum(2.0**task.log2_error for task in self.tasks)
         return min(0.0, math.log2(total)) if total > 0 else 0.0
+
+    @property
+    def repair(self) -> Repair | None:
+        """Returns the edits of the candidate with which it is proven to be the reference; None: none were found, or
+        searched. They are searched where two programs on inputs differ.
+
+        Example:
+          >>> import numpy as np
+          >>> from jax_transformer.parity import prove
+          >>> certificate = prove(lambda p, i: i["x"] / (p["w"]**2 + 1e-5), lambda p, i: i["x"] / (p["w"]**2 + 1e-6),
+          ...                     inputs={"x": np.ones(3)}, weights={"w": np.ones(3)}, stages=["forward"])
+          >>> [(cause.kind, cause.cure) for cause in certificate.repair.causes]
+          [('constant', 'with 1e-06')]
+        """
+        held = None if self.difference is None else self.difference["repair"]
+        if held is None:
+            return None
+        causes = tuple(Cause(**_tuples(cause)) for cause in held["causes"])
+        return Repair(causes, held["log2_error"])
 
     @property
     def narrowing(self) -> tuple[str, ...]:
@@ -228,8 +248,8 @@ class Certificate:
         """Returns what differs from a certificate that was made again of the same programs, a line each; [] if this one
         holds.
 
-        All is compared but versions, the command, folders of source files, and what was measured in floats. Those
-        differ between machines.
+        All is compared but versions, the command, folders of source files, stacks of calls, and what was measured in
+        floats. Those differ between machines.
 
         Example:
           >>> import numpy as np
@@ -292,12 +312,15 @@ class Certificate:
 
 
 def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns a difference as a certificate holds it.
+    """Returns a difference as a certificate holds it, with the repair if one is found.
 
     Args:
       witness: what came of the search for weights on which it shows; None: there was no search.
     """
-    held = json.loads(json.dumps({**asdict(found), "witness": witness}))
+    repair = None if found.task is None else find_repair(found.task)
+    told = asdict(replace(found, task=None))
+    del told["task"]
+    held = json.loads(json.dumps({**told, "witness": witness, "repair": None if repair is None else asdict(repair)}))
     for side in ("candidate", "reference"):
         if held[side] is not None:
             held[side]["constants"] = [one if math.isfinite(one) else str(one) for one in held[side]["constants"]]
@@ -386,6 +409,8 @@ def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))
+        if certificate.repair is not None:
+            yield f"  repair     {certificate.repair}"
         if (output := _same_output(certificate)) is not None:
             yield f"  {output:10s} is the same at this point: what differs is inside"
     yield ""
@@ -428,7 +453,8 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
         place = found[side]
         if place is not None:
             numbers = f" with {', '.join(map(str, place['constants']))}" if place["constants"] else ""
-            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}"
+            module = f", in {place['module']}" if place["module"] else ""
+            yield f"  {side:10s} {place['line'] or place['operation']}{numbers}{module}"
     if found["float64"] is not None:
         yield f"  float64    differs by a relative RMS of {found['float64']:.2e} on the model's own weights"
     if found["digits"] is not None:
@@ -599,10 +625,24 @@ def _facts_of(difference: Any) -> Any:
     places = [
         None
         if (place := difference[side]) is None
-        else {**place, "line": _without_folders(place["line"]), "masks": _without_folders(place["masks"])}
+        else {
+            **{name: _without_folders(place[name]) for name in ("operation", "line", "masks")},
+            **{name: place[name] for name in ("constants", "module")},
+        }
         for side in ("candidate", "reference")
     ]
-    return difference["name"], places, difference["point"], _rounded(difference["digits"])
+    facts = difference["name"], places, difference["point"], _rounded(difference["digits"])
+    repair = difference["repair"]
+    if repair is None:
+        return facts
+    return *facts, [*map(_facts_of_cause, repair["causes"])], _rounded(repair["log2_error"])
+
+
+def _facts_of_cause(cause: Mapping[str, Any]) -> Any:
+    """Returns what is told of a cause, its lines without folders."""
+    lines = cause["candidate"], cause["reference"]
+    text = cause["text"].replace(lines[0], "").replace(lines[1], "")
+    return cause["kind"], *map(_without_folders, lines), text, cause["cure"], *cause["modules"]
 
 
 def _rounded(number: float | None) -> str:

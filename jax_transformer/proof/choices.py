@@ -17,6 +17,7 @@ import numpy as np
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.emitting import MOST_ELEMENTS
 from jax_transformer.proof.programs import OutOfBounds, UnknownOperation, Value
+from jax_transformer.proof.tape import recorded
 
 MOST_PAIRS = 2**18
 """How many pairs of entries are looked at for ties."""
@@ -27,6 +28,7 @@ PlacesOf = Callable[[np.ndarray], np.ndarray]
 """Known integers → the places of flat elements that an operation reads, or writes, there."""
 
 
+@recorded
 def ordered(b: Builder, x: Value, axis: int, ranks: Sequence[int], name: str) -> tuple[Value, Value]:
     """Returns the entries of rows that have these ranks, and where they are; rank 0 is that of the largest entry."""
     if x.known is not None:
@@ -117,6 +119,7 @@ def _has_own_columns(b: Builder, row: Value) -> bool:
 # --- integers
 
 
+@recorded
 def computed(b: Builder, function: Callable[..., np.ndarray], inputs: Sequence[Value]) -> Value:
     """Returns what a function of elements makes of integers, some of which are choices by one row."""
     shape = np.broadcast_shapes(*(each.shape for each in inputs))
@@ -140,6 +143,7 @@ def computed(b: Builder, function: Callable[..., np.ndarray], inputs: Sequence[V
     return Value(shape, "indicator", None, number.node) if found.dtype == bool else number
 
 
+@recorded
 def joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:
     """Concatenates integers, of which some are choices."""
     count = max(each.table.shape[-1] for each in parts if each.table is not None)
@@ -164,6 +168,7 @@ def joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:
 # --- what is read and written there
 
 
+@recorded
 def looked_up(b: Builder, source: Value, index: Value, places_of: PlacesOf, axes: Sequence[int]) -> Value:
     """Returns the elements at places that depend on weights.
 
@@ -176,6 +181,7 @@ def looked_up(b: Builder, source: Value, index: Value, places_of: PlacesOf, axes
     return b.sum(b.multiply(numbers, b.take(b.as_float(source), places)), (places.ndim - 1,))
 
 
+@recorded
 def written(
     b: Builder, x: Value, index: Value, places_of: PlacesOf, updates: Value, axes: Sequence[int], *, adds: bool
 ) -> Value:

@@ -101,6 +101,8 @@ class Difference:
     """The relative RMS of the difference in float64, on the model's own weights; None: not measured, or not finite."""
     digits: float | None = None
     """The largest relative difference of any output in 60 digits, at random weights; None: not measured."""
+    task: Task | None = field(default=None, repr=False, compare=False)
+    """The programs, if they are refuted: a repair is searched for those."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _decide(task: Task, seed: int) -> Result:
                         return Result("unknown", found.equal, (), alone, difference, reason)
                     if difference.digits is not None and difference.digits < SAME:
                         return Result("unknown", found.equal, (), alone, difference, UNSHOWN.format(difference.name))
+                    difference = replace(difference, task=task)
                     seen = tuple(points), bounds, _listed(axioms)
                     return Result("refuted", found.equal, found.different, alone, difference, "", *seen)
         except NoInverse as zero:
@@ -268,7 +271,7 @@ def _compare_at(
     task: Task, named: Sequence[str], fills: Fills, seeds: list[int], axioms: dict[str, dict[str, None]]
 ) -> _Comparison:
     """Evaluates both programs at one point."""
-    domains, (left, right) = _drawn(task, seeds)
+    domains, (left, right) = drawn(task, seeds)
     (our_kept, our_watch), (their_kept, their_watch) = map(keeping, (task.candidate, task.reference))
     ours = evaluate(task.candidate, domains[0], left, our_watch)
     del left  # weights are as large as their gradients
@@ -280,7 +283,7 @@ def _compare_at(
     equal = [name for name in named if _agree(task, name, (ours[name], theirs[name]), fills.get(name), axioms)]
     different = [name for name in named if name not in equal]
     if not different and any(domain.has_log_of_zero for domain in domains):
-        (our_domain, their_domain), (left, right) = _drawn(task, seeds)
+        (our_domain, their_domain), (left, right) = drawn(task, seeds)
         refuse_log_of_zero(task.candidate, our_domain, left)
         refuse_log_of_zero(task.reference, their_domain, right)
     point = Point(domains[0].field.p, seeds[0], seeds[-2] + 1)
@@ -316,7 +319,7 @@ def _other_domains(task: Task, named: Sequence[str], kept: tuple[Kept, Kept]) ->
     )
 
 
-def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
+def drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
     """Draws a field, hashes and weights, the same for the same seeds."""
     generator = np.random.default_rng(seeds)
     prime_field = draw_field(generator, radicands(task.candidate) | radicands(task.reference))
@@ -327,7 +330,7 @@ def _drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tup
 
 def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
     """Evaluates both programs once more, and returns what they compute."""
-    domains, weights = _drawn(task, seeds)
+    domains, weights = drawn(task, seeds)
     both = Seen(task.candidate), Seen(task.reference)
     for seen, domain, own in zip(both, domains, weights, strict=True):
         evaluate(seen.program, domain, own, seen.watch)

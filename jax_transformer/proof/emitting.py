@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.programs.sites import Site
 from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import half_ulp, is_meant, smallest_of, unit_of
 from jax_transformer.proof.programs import (
@@ -24,11 +25,13 @@ from jax_transformer.proof.programs import (
 from jax_transformer.proof.roundings import WIDEST, Roundings
 from jax_transformer.proof.scales import Scales
 from jax_transformer.proof.signs import Signs
+from jax_transformer.proof.tape import Tape, recorded, records_values
 
 MOST_ELEMENTS = 2**24
 """The elements of choices at most."""
 
 
+@records_values
 class Emitter:
     """Appends operations to a program. An operation that the program has already isn't appended again."""
 
@@ -36,6 +39,9 @@ class Emitter:
         self.operations: list[Operation] = []
         self.line = ""
         """The framework's operation that is lowered now, and its source line."""
+        self.site = Site()
+        """Where in the program that is."""
+        self.tape = Tape()
         self.narrowing: dict[str, None] = {}
         self.axioms: dict[str, dict[str, None]] = {}
         """The axioms that were used while lowering, and where."""
@@ -78,8 +84,10 @@ class Emitter:
                 known[name] = value
         if unknown and not known:
             raise next(iter(unknown.values()))
+        self.tape.outputs = {name: getattr(each, "ref", None) or each for name, each in outputs.items()}
+        self.tape.read = dict(self.read)
         parts = tuple(self.operations), known, tuple(self.narrowing), dict(self.read), self.axioms
-        whole = Program(*parts, self._requirements, self._tables(known.values()), unknown)
+        whole = Program(*parts, self._requirements, self._tables(known.values()), unknown, self.tape)
         return whole.restricted(known.keys())
 
     def _tables(self, outputs: Iterable[Value]) -> dict[int, Table]:
@@ -311,6 +319,7 @@ class Emitter:
         narrow = {"unit": unit} if unit > WIDEST else {}
         return self._emit("rounded", [x], x.shape, {"digest": digest_of(known), **narrow}, known=known)
 
+    @recorded
     def narrow(self, dtype: str) -> None:
         """Notes an operation that rounds to a narrower float type. It is left out of the function."""
         self.narrowing[f"{dtype}{f' ({self.line})' if self.line else ''}"] = None
@@ -326,6 +335,7 @@ class Emitter:
             return x
         return self._values[self.operations[x.node].inputs[0]]
 
+    @recorded
     def is_number(self, x: Value, number: float) -> bool:
         """Returns whether x is this constant."""
         inner = self._inner(x)
@@ -394,7 +404,7 @@ class Emitter:
         key = name, tuple(nodes), shape, key_of(attributes)
         if key not in self._nodes:
             self._nodes[key] = len(self.operations)
-            self.operations.append(Operation(name, tuple(nodes), shape, attributes, self.line))
+            self.operations.append(Operation(name, tuple(nodes), shape, attributes, self.line, self.site))
             self._values.append(Value(shape, "float", known, self._nodes[key], fills))
             self._note_doubts(self._nodes[key])
         return Value(shape, kind, known, self._nodes[key], fills)
@@ -417,6 +427,7 @@ class Emitter:
         """Returns the operations that these values depend on, and that may be undefined for many weights."""
         return frozenset[int]().union(*(self._doubts[each.node] for each in values if each.node is not None))
 
+    @recorded
     def refuse_doubts(self, name: str, *values: Value, what: str = "it tells numbers from NaN and ∞") -> None:
         """Raises UnknownOperation if values may be undefined, for an operation that makes a number of that."""
         self._refuse(name, self.doubts(*values), what)

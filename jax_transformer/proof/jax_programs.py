@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from jax_transformer.proof.grids import Grid, Shares, names_of
 from jax_transformer.proof.jax_choices import FINDING
 from jax_transformer.proof.jax_collectives import COLLECTIVES
 from jax_transformer.proof.jax_complex import apply_to_complex
+from jax_transformer.proof.jax_modules import named_modules
 from jax_transformer.proof.jax_rules import CUTS, LAYOUTS, MOVES, ROUNDED, RULES
 from jax_transformer.proof.jaxprs import (
     CALLS,
@@ -30,13 +32,14 @@ from jax_transformer.proof.jaxprs import (
     closed_of,
     counts_of,
     is_exp_of_negated_square,
-    line_of,
     on_one_device,
+    site_of,
     slice_of,
     stack,
     without_dead_code,
 )
 from jax_transformer.proof.programs import OutOfBounds, Program, UnknownOperation, Value, WideIntegers, digest_of
+from jax_transformer.proof.tape import origins_of
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
@@ -84,7 +87,7 @@ def lower(
         keys.extend(outputs)  # in execution order, which a pytree would not keep
         return list(outputs.values())
 
-    with _texts_refused():
+    with _texts_refused(), named_modules():
         closed = without_dead_code(jax.make_jaxpr(flat)(*weights.values()))
     builder = Builder()
     inputs = [builder.input(name, np.shape(weights[name])) for name in names]
@@ -145,7 +148,12 @@ class Lowering:
 
     def __init__(self, builder: Builder, whole_bits: int = 64) -> None:
         self.builder, self.whole_bits = builder, whole_bits
-        self._line = ""
+        self._steps: tuple[int, ...] = ()
+        """Those of the loops that are lowered now."""
+
+    @property
+    def _line(self) -> str:
+        return self.builder.site.line
 
     def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
         """Lowers a closed jaxpr on these inputs, and returns its outputs: values, pairs for complex numbers, and what
@@ -182,15 +190,25 @@ class Lowering:
                 return list(map(self._in_range, checked, equation.outvars, narrowed))
             except UnknownOperation as error:
                 return [Unread(tuple(each.aval.shape), error) for each in equation.outvars]
+            finally:
+                self.builder.tape.origins = ()
 
     @contextmanager
     def at(self, equation: Any) -> Iterator[None]:
         """Notes that what is lowered within is at an equation's line."""
-        outer = self._line, self.builder.line
-        self._line = line_of(equation) or self._line  # a library's own functions have no line of the user's
+        outer = self.builder.site, self.builder.line
+        self.builder.site = site_of(equation, outer[0], self._steps)
         self.builder.line = f"{equation.primitive.name}, {self._line}"
         yield
-        self._line, self.builder.line = outer
+        self.builder.site, self.builder.line = outer
+
+    @contextmanager
+    def in_step(self, step: int) -> Iterator[None]:
+        """Notes that what is lowered within is in a step of a loop."""
+        outer = self._steps
+        self._steps = (*outer, step)
+        yield
+        self._steps = outer
 
     def constant(self, array: Any) -> Any:
         """Returns a constant of a jaxpr."""
@@ -264,6 +282,7 @@ class Lowering:
             raise UnknownOperation(name, self._line, "nothing was written to its memory")
         if "callback" in name or name == "infeed":
             raise UnknownOperation(name, self._line, "it calls what isn't part of the program")
+        self.builder.tape.origins = origins_of(inputs)
         is_complex = any(isinstance(each, Complex) for each in inputs) or _is_complex(equation)
         if any(each.table is not None for each in inputs):
             if is_complex:
@@ -368,7 +387,8 @@ class Lowering:
         order = range(count)[::-1] if params["reverse"] else range(count)
         for step in order:
             parts = [_of_each(partial(slice_of, b, step=step), each) for each in stacked]
-            found = self.run(closed, [*constants, *carry, *parts])
+            with self.in_step(step):
+                found = self.run(closed, [*constants, *carry, *parts])
             carry = found[:num_carry]
             slices.append(found[num_carry:])
         if params["reverse"]:
@@ -401,15 +421,18 @@ class Lowering:
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
         condition, body = inputs[:of_condition], inputs[of_condition : of_condition + of_body]
         carry = inputs[of_condition + of_body :]
-        while True:
-            (goes_on,) = self.run(params["cond_jaxpr"], [*condition, *carry])
+        for step in itertools.count():
+            with self.in_step(step):
+                (goes_on,) = self.run(params["cond_jaxpr"], [*condition, *carry])
             if isinstance(goes_on, Unread):
                 raise goes_on.error
             if goes_on.known is None:
                 raise UnknownOperation("while", self.builder.line, "control flow depends on weights")
             if not goes_on.known:
-                return list(carry)
-            carry = self.run(params["body_jaxpr"], [*body, *carry])
+                break
+            with self.in_step(step):
+                carry = self.run(params["body_jaxpr"], [*body, *carry])
+        return list(carry)
 
     def _kernel(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """Runs a Pallas kernel as Pallas's interpreter does: block after block of its grid, references to memory as
@@ -544,7 +567,8 @@ class Devices:
         for step in reversed(steps) if params["reverse"] else steps:
             stacked = inputs[num_consts + num_carry :]
             slices = [tuple(slice_of(self.builder, each, step) for each in shares) for shares in stacked]
-            found = self.run(params["jaxpr"], [*constants, *carry, *slices])
+            with self.lowering.in_step(step):
+                found = self.run(params["jaxpr"], [*constants, *carry, *slices])
             carry, outputs[step] = found[:num_carry], found[num_carry:]
         avals = [each.aval for each in params["jaxpr"].jaxpr.outvars[num_carry:]]
         by_step = [[outputs[step][place] for step in steps] for place in range(len(avals))]

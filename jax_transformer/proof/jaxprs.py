@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import source_info_util
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
+from jax_transformer.programs.sites import Frame, Site, Stack, is_of_framework, own_frame
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.programs import UnknownOperation, Value
 
@@ -21,6 +23,8 @@ CALLS = {
     "eval_jaxpr": "call_jaxpr",
 }  # fmt: skip
 """Primitives that call a jaxpr → the parameter that holds it."""
+OUTERMOST = "lower.<locals>.flat"
+"""The function of `jax_programs` that calls a program."""
 
 
 def without_dead_code(closed: Any) -> Any:
@@ -99,9 +103,36 @@ def array_of(each: Any) -> np.ndarray:
     return np.asarray(each)
 
 
-def line_of(equation: Any) -> str:
-    """Returns the file and line of the user's that an equation is from; "" if none is."""
-    from jax._src import source_info_util
+def site_of(equation: Any, outer: Site, steps: tuple[int, ...]) -> Site:
+    """Returns where an equation is from.
 
-    frame = source_info_util.user_frame(equation.source_info.traceback)
-    return "" if frame is None else f"{frame.file_name}:{frame.start_line}"
+    Args:
+      outer: where the equation is from that runs it, if one does.
+      steps: those of the loops that it is in.
+    """
+    info = equation.source_info
+    stack = _stack_of(info.traceback)
+    frame = own_frame(stack)
+    line = "" if frame is None or (is_of_framework(frame.file) and outer.line) else f"{frame.file}:{frame.line}"
+    scopes = [each.name for each in info.name_stack.stack if isinstance(each, source_info_util.Scope)]
+    scopes = [name for name in scopes if not set(name) & {",", ">"}]  # einsum's, which is an equation
+    module = ".".join(filter(None, (outer.module, *(each.replace("/", ".") for each in scopes))))
+    frames = partial(_joined, stack, outer.frames)
+    return Site(equation.primitive.name, line or outer.line, module, steps, frames)
+
+
+@lru_cache(2**14)
+def _stack_of(traceback: Any) -> Stack:
+    """Returns the calls of the program that a traceback has, but for JAX's own."""
+    found = []
+    for frame in source_info_util.user_frames(traceback):
+        if frame.function_name == OUTERMOST and is_of_framework(frame.file_name):
+            break
+        found.append(Frame(frame.file_name, frame.start_line, frame.function_name))
+    return tuple(found)
+
+
+def _joined(stack: Stack, outer: Callable[[], Stack]) -> Stack:
+    """Returns the calls of a function that JAX traced once, and those that led to it this time."""
+    callers = outer()
+    return stack if stack[len(stack) - len(callers) :] == callers else stack + callers

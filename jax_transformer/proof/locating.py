@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.proof.domains import mix
+from jax_transformer.proof.index import Index, fingerprint
 from jax_transformer.proof.needs import needed
 from jax_transformer.proof.programs import Operation, Program
 
 MOST_ELEMENTS = 2**25
 """Programs of more elements are compared by whole arrays alone."""
+MOST_CALLS = 20
+"""How many calls of a stack a place keeps."""
 MOVES = ("reshape", "transpose", "broadcast", "concatenate", "put", "take")
 
 
@@ -36,10 +38,15 @@ class Place:
     """The numbers that it reads and the other side doesn't have."""
     masks: str = ""
     """Where it hides, or shows, an entry and the other side doesn't."""
+    module: str = ""
+    """The path of the module that runs it, and the steps of loops."""
+    stack: tuple[str, ...] = ()
+    """The calls that led to it, from the innermost on."""
 
     def __str__(self) -> str:
         numbers = f" with {', '.join(repr(each) for each in self.constants)}" if self.constants else ""
-        return f"{self.line or self.operation}{numbers}{f', {self.masks}' if self.masks else ''}"
+        masks = f", {self.masks}" if self.masks else ""
+        return f"{self.line or self.operation}{numbers}{masks}{f', in {self.module}' if self.module else ''}"
 
 
 Places = tuple[Place | None, Place | None]
@@ -128,19 +135,12 @@ class Seen:
         return {0, 1, *np.unique(np.concatenate(constants)).tolist()} if constants else {0, 1}
 
     @cached_property
-    def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns every element and the operation that it is of, sorted."""
-        nodes = list(self.elements)
-        owners = np.repeat(nodes, [self.elements[node].size for node in nodes])
-        elements = np.concatenate([self.elements[node] for node in nodes])
-        order = np.argsort(elements, kind="stable")
-        return elements[order], owners[order]
+    def _index(self) -> Index:
+        return Index(self.elements)
 
     def holds(self, elements: np.ndarray) -> bool:
         """Returns whether one array has all these sorted elements, each as often."""
-        every, owners = self._index
-        start, end = np.searchsorted(every, elements[-1]), np.searchsorted(every, elements[-1], side="right")
-        return any(_contains(self.elements[int(node)], elements) for node in np.unique(owners[start:end]))
+        return self._index.holds(elements)
 
 
 @dataclass
@@ -275,7 +275,9 @@ class _Side:
         one = self.own.operations[node]
         new = [each for each in one.inputs if self.own.prints[each] not in self.other.all_prints]
         numbers = [_number(self.own.program, each) for each in new]
-        return Place(one.name, one.line, tuple(number for number in numbers if number is not None), masks)
+        constants = tuple(number for number in numbers if number is not None)
+        stack = tuple(map(str, one.site.frames()[:MOST_CALLS]))
+        return Place(one.name, one.line, constants, masks, one.site.where, stack)
 
 
 Nodes = tuple[list[int], list[int]]
@@ -310,20 +312,6 @@ def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
             one.sort(nodes)
         else:
             one.sort_needed(nodes)
-
-
-def fingerprint(array: np.ndarray) -> int:
-    """Returns a number that depends on the elements, not on their order or shape."""
-    with np.errstate(over="ignore"):
-        return int(mix(np.asarray(array).astype(np.uint64).ravel()).sum(dtype=np.uint64)) ^ (array.size << 1)
-
-
-def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
-    """Returns whether a sorted array has all elements of another one, each as often."""
-    if part.size > whole.size:
-        return False
-    places = np.searchsorted(whole, part) + np.arange(part.size) - np.searchsorted(part, part)
-    return bool((places < whole.size).all() and (whole[np.minimum(places, whole.size - 1)] == part).all())
 
 
 def _closest(sides: tuple[_Side, _Side], suspects: list[list[int]]) -> tuple[int | None, int | None]:

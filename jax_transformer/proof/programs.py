@@ -10,9 +10,11 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from jax_transformer.programs.sites import Site
 
 Kind = Literal["float", "int", "bool", "indicator"]
 RequiredKind = Literal["not negative", "positive", "not zero"]
@@ -51,6 +53,14 @@ class WideIntegers(Exception):
     """Raised where a program computes integers that 32 bits don't hold, and is read as one of 32 bits."""
 
 
+class Ref(NamedTuple):
+    """A value that a call returned (see `tape`)."""
+
+    entry: int
+    number: int
+    """Which of the call's results it is."""
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """An array in a program."""
@@ -67,6 +77,8 @@ class Value:
     """The constants that mask entries (see `masks`); None: there are none."""
     table: np.ndarray | None = None
     """Integers that depend on weights: those among which they are chosen, along one more axis (see `choices`)."""
+    ref: Ref | None = None
+    """The call that returned it; None within calls."""
 
     @property
     def size(self) -> int:
@@ -84,6 +96,10 @@ class Operation:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     line: str = ""
     """The framework's own operation and its source line."""
+    site: Site = field(default_factory=Site)
+    """Where in the program that is."""
+    refs: list[Ref] = field(default_factory=list)
+    """The calls that returned its result: equal values, from several places of a program, are one operation."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,8 @@ class Program:
     """The last operations that depend on no weight → what they compute."""
     unknown: Mapping[str, UnknownOperation] = field(default_factory=dict)
     """Outputs that no rule computes, by name → why."""
+    tape: Any = field(default=None, repr=False)
+    """The calls that built it: a `Tape`."""
 
     @property
     def doubtful(self) -> dict[int, Requirement]:

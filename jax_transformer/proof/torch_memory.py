@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from ml_dtypes import bfloat16
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from jax_transformer.programs.sites import Site
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.complex_numbers import Complex, as_complex, conjugate
 from jax_transformer.proof.complex_numbers import constant as complex_constant
@@ -87,6 +90,8 @@ class Memory:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self._storages: dict[int, _Storage] = {}
+        self._made: dict[int, tuple[StorageWeakRef, Site]] = {}
+        """Storages that the run fills with numbers that depend on no weight → where it does."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Returns whether a rule has computed what a tensor's storage holds."""
@@ -98,7 +103,8 @@ class Memory:
             return self._read_complex(tensor)
         memory = self._held(tensor)
         if memory is None:
-            return self.builder.constant(as_array(tensor, self.builder.line))
+            with self._as_made(tensor):
+                return self.builder.constant(as_array(tensor, self.builder.line))
         layout = layout_of(tensor)
         if memory.unset is not None and isinstance(memory.reason, UnknownOperation):
             raise memory.reason
@@ -118,6 +124,22 @@ class Memory:
         )
         found = Complex(real, imag)
         return conjugate(self.builder, found) if tensor.is_conj() else found
+
+    def note_made(self, tensor: torch.Tensor, site: Site) -> None:
+        """Notes where the run makes numbers that depend on no weight: constants that are read later are from there."""
+        with torch._C.DisableTorchFunction():
+            storage = tensor.untyped_storage()
+        self._made[storage._cdata] = StorageWeakRef(storage), site
+
+    @contextmanager
+    def _as_made(self, tensor: torch.Tensor) -> Iterator[None]:
+        """Returns a context in which constants are from where a tensor's numbers were made."""
+        reference, site = self._made.get(storage_of(tensor), (None, None))
+        outer = self.builder.site
+        if reference is not None and site is not None and not reference.expired():
+            self.builder.site = site
+        yield
+        self.builder.site = outer
 
     def spoil(self, tensor: torch.Tensor, error: UnknownOperation) -> None:
         """Notes that no rule computes what a tensor, or its memory, holds."""

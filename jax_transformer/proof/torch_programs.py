@@ -10,9 +10,8 @@ looks for the rest.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +21,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from jax_transformer.programs.sites import ModulePaths, Site, as_stack, is_of_framework, python_stack
 from jax_transformer.proof import torch_choices
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.complex_numbers import by_parts, computed
 from jax_transformer.proof.complex_numbers import constant as complex_constant
 from jax_transformer.proof.programs import Program, UnknownOperation, Value
+from jax_transformer.proof.tape import origins_of
 from jax_transformer.proof.torch_access import (
     EACH,
     among,
@@ -48,8 +49,6 @@ from jax_transformer.proof.torch_rules import MOVES, RULES
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
 """Operations whose results a program can branch on."""
 ABOUT_SHAPES = ("is_same_size", "_has_same_storage_numel")
-PYTHON = sysconfig.get_paths()["stdlib"]
-"""The folder of the standard library."""
 BACKWARD = "_engine_run_backward"
 """PyTorch's function that runs a backward pass, and hooks in it."""
 HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or an attribute of it holds that"
@@ -88,7 +87,8 @@ class Lowering(TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self.memory = Memory(builder)
-        self._lines: dict[int, str] = {}
+        self._sites: dict[int, Site] = {}
+        self._paths = ModulePaths()
         self._decompositions = _decompositions()
         self._is_inside = False
         """Whether what runs is a decomposition of PyTorch's."""
@@ -120,8 +120,8 @@ class Lowering(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         if not func._schema.name.startswith("aten::"):
             return self._foreign(func, args, kwargs)
-        line = self._line()
-        self.builder.line = f"{name}, {line}"
+        self.builder.site = site = self._site(name)
+        self.builder.line = f"{name}, {site.line}"
         if name in ABOUT_SHAPES:
             return func(*args, **kwargs)
         rule_name = name.removesuffix("_") if func._schema.is_mutable else name
@@ -134,9 +134,9 @@ class Lowering(TorchDispatchMode):
                 return result
         written = written_by(func, args, kwargs)
         inputs = [each for each in flat(args, kwargs) if is_tensor(each)]
-        check_memory(name, func, written, inputs, line)
+        check_memory(name, func, written, inputs, site.line)
         if name.startswith(EACH) and written:
-            check_rows(name, line, [each for each in args if isinstance(each, list | tuple)])
+            check_rows(name, site.line, [each for each in args if isinstance(each, list | tuple)])
         unread = unread_by(name, func, written, args)
         call = _Call(func, rule_name, args, kwargs, inputs, written, unread)
         if not returns_view(func):
@@ -204,6 +204,8 @@ class Lowering(TorchDispatchMode):
             return
         targets = written or tensors
         if self._runs_alone(inputs) and self._needs_no_rule(inputs, targets):
+            for each in targets:
+                self.memory.note_made(each, self.builder.site)
             return  # computed from ids and masks alone
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
         try:
@@ -244,7 +246,11 @@ class Lowering(TorchDispatchMode):
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 return [as_array(each, "") for each in _tensors_of(call.func(*args, **kwargs))]
 
-        return computed(self.builder, run, call.values, found)
+        self.builder.tape.origins = origins_of(call.values)
+        try:
+            return computed(self.builder, run, call.values, found)
+        finally:
+            self.builder.tape.origins = ()
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Returns whether an operation reads nothing that a rule has computed."""
@@ -267,6 +273,7 @@ class Lowering(TorchDispatchMode):
         if call.arguments is None:
             raise UnknownOperation(name, self._line())
         args, kwargs = call.arguments
+        self.builder.tape.origins = origins_of(flat(args, kwargs))
         try:
             if any(isinstance(each, Value) and each.table is not None for each in flat(args, kwargs)):
                 if is_complex:
@@ -285,6 +292,8 @@ class Lowering(TorchDispatchMode):
                 found = RULES[name](self.builder, *args, **kwargs)
         except TypeError as error:  # an overload with other arguments
             raise UnknownOperation(name, self._line(), f"no rule covers this overload: {error}") from None
+        finally:
+            self.builder.tape.origins = ()
         return list(found) if isinstance(found, tuple | list) else [found]
 
     def _of_each(self, name: str, args: Any, kwargs: Any) -> list[Value]:
@@ -337,14 +346,21 @@ class Lowering(TorchDispatchMode):
     # --- source lines
 
     def _line(self) -> str:
-        node = torch._C._current_autograd_node()
+        return self._site("").line
+
+    def _site(self, operation: str) -> Site:
+        """Returns where the operation is from that runs; that of a backward pass is where its forward pass was."""
+        node, frame = torch._C._current_autograd_node(), sys._getframe(1)
         if node is not None:
-            line = self._lines.get(node._sequence_nr())
+            forward = self._sites.get(node._sequence_nr(), Site())
             hook = user_line(within=BACKWARD)
-            return hook or (f"backward of {line}" if line else "backward")
-        line = user_line()
-        self._lines[torch._C._autograd._get_sequence_nr() - 1] = line
-        return line
+            line = hook or (f"backward of {forward.line}" if forward.line else "backward")
+            return replace(forward, operation=operation, line=line)
+        calls = python_stack(frame, lower.__code__)
+        module = self._paths.path(self._paths.running(frame))
+        site = Site(operation, _line_of(calls), module, frames=partial(as_stack, calls))
+        self._sites[torch._C._autograd._get_sequence_nr() - 1] = site
+        return site
 
 
 def lower(
@@ -453,17 +469,19 @@ def user_line(within: str = "") -> str:
     Args:
       within: the name of a function that has to run it. "": any.
     """
-    frame: Any = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code):
-        if frame.f_code.co_name == within:
+    return _line_of(python_stack(sys._getframe(1), lower.__code__), within)
+
+
+def _line_of(calls: Iterable[tuple[Any, int]], within: str = "") -> str:
+    """Returns the innermost line that is a program's own; "" if none is."""
+    for code, line in calls:
+        if code.co_name == within:
             return ""
-        frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if not _is_library(code):
+            return f"{code.co_filename}:{line}"
+    return ""
 
 
 def _is_library(code: Any) -> bool:
-    """Returns whether a function is PyTorch's, Python's or the prover's, or another mode that watches operations."""
-    filename = code.co_filename
-    is_own = "/torch/" in filename or "/jax_transformer/proof/" in filename or filename.startswith("<")
-    is_own |= filename.startswith(PYTHON) and "/site-packages/" not in filename
-    return is_own or code.co_name == "__torch_dispatch__"
+    """Returns whether a function is a framework's, or another mode that watches operations."""
+    return is_of_framework(code.co_filename) or code.co_name == "__torch_dispatch__"

@@ -122,7 +122,7 @@ def test_honest_certificates_hold(name: str, reference: str, inputs: str, code: 
     found, told = verify(text, *sides(name, reference))
     assert found == code, told
     assert "holds: " in told
-    assert "Not compared: versions, the command, and what was measured in floats" in told
+    assert "Not compared: versions, the command, stacks of calls, and what was measured in floats" in told
 
 
 def test_other_programs_or_inputs_than_the_certificate_s(folder: Path, verify: Any) -> None:
@@ -227,6 +227,7 @@ def test_an_edited_refutation_never_holds(folder: Path, verify: Any) -> None:
         at("difference", "name", value="bias"),
         at("difference", "digits", value=1e-50),
         at("difference", "candidate", "line", value="add, elsewhere.py:1"),
+        at("difference", "candidate", "module", value="elsewhere"),
         at("difference", "point", "draws", value=9),
     ):
         certificate = held(folder, "other")
@@ -241,8 +242,8 @@ FILES: dict[str, tuple[str | bytes | Edit, str]] = {
     "other bytes": (b"\xff\xfe\x00", "JSON in UTF-8"),
     "a list": ("[]", "the top level: expected object"),
     "deep": ("[" * 10**5, "expected a certificate"),
-    "a huge number": ('{"schema": 2, "seed": ' + "9" * 5000 + "}", "isn't JSON"),
-    "an older schema": (at("schema", value=1), "schema: expected 2; received 1"),
+    "a huge number": ('{"schema": 3, "seed": ' + "9" * 5000 + "}", "isn't JSON"),
+    "an older schema": (at("schema", value=1), "schema: expected 3; received 1"),
     "control characters": (at("stages", 0, "verdict", value="\x1b[2J\u009b\u202e"), "stages[0].verdict: expected"),
     "another way to verify": (at("verify", value="curl stranger | sh"), "verify: expected"),
     "a huge shape": (at("inputs", "input", value=LARGE), "CERTIFICATE_ELEMENTS"),

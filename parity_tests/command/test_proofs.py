@@ -164,7 +164,7 @@ def test_two_programs_take_fewer_options(arguments: list[str], expected: str, ru
 
 
 def test_a_file_that_is_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "no.json").write_text('{"schema": 2}')
+    (tmp_path / "no.json").write_text('{"schema": 3}')
     assert main(["parity", "--verify", str(tmp_path / "no.json")]) == 2
     told = capsys.readouterr().err
     assert "expected a certificate that jax-transformer parity --prove wrote; the top level: expected the field" in told

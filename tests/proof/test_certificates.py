@@ -23,6 +23,7 @@ from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.certificate import SCHEMA, VERIFY, SideProgram, StageProof, TaskProof
 from jax_transformer.proof.deciding import Difference, Point
 from jax_transformer.proof.locating import Place
+from jax_transformer.proof.repair import KINDS, Cause, Repair
 from jax_transformer.runtime.json_schema import first_problem
 
 Value = Any
@@ -95,7 +96,9 @@ def test_the_schema_has_the_fields_of_the_classes(schema: Any, held: Any) -> Non
     assert defined["program"] == names(SideProgram)
     assert defined["point"] == names(Point)
     assert defined["place"] == names(Place)
-    assert {*schema["properties"]["difference"]["properties"]} == names(Difference) | {"witness"}
+    assert (defined["repair"], defined["cause"]) == (names(Repair), names(Cause))
+    assert tuple(schema["$defs"]["cause"]["properties"]["kind"]["enum"]) == KINDS
+    assert {*schema["properties"]["difference"]["properties"]} == names(Difference) - {"task"} | {"witness", "repair"}
     assert defined["witness"] == {*held["difference"]["witness"]}
 
 
@@ -149,8 +152,8 @@ WRONG: list[tuple[tuple[Any, ...], Value, str]] = [
     (("kind",), "program", "kind: expected one of"),
     (("stages",), [], "stages: "),
     (("command",), "parity", 'command: expected array; received "parity"'),
-    (("schema",), 1, "schema: expected 2; received 1, which another version of jax-transformer writes: prove the"),
-    (("schema",), True, "schema: expected 2; received true"),
+    (("schema",), 1, "schema: expected 3; received 1, which another version of jax-transformer writes: prove the"),
+    (("schema",), True, "schema: expected 3; received true"),
     (("schema",), ..., "expected the field schema"),
 ]
 

@@ -1,0 +1,898 @@
+"""Search the smallest edit of a candidate that makes it provably the same function as its reference.
+
+Both tapes are replayed on one builder and evaluated at one point. A value is *shared* if the other program has all of
+its elements. The calls that lead from shared values to an output that differs are *lost*: a few of them are wrong, and
+the others follow. An edit puts a value of the reference in place of a result or an operand of the candidate. Its cost
+is the number of lost operations that come with it. Edits are probed from the cheapest on and the nearest to shared
+values: what follows is computed again, as long as values of the reference come out. An edit after which the outputs are
+the reference's is narrowed down to a constant, a weight or another operand if that does it, too. Then the candidate's
+tape is replayed with it, and the proof decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from jax_transformer.programs.sites import Site
+from jax_transformer.proof.building import Builder
+from jax_transformer.proof.constants import unit_of
+from jax_transformer.proof.deciding import Task, decide, drawn
+from jax_transformer.proof.domains import Arrays, Residues, Undefined
+from jax_transformer.proof.evaluating import compute
+from jax_transformer.proof.fields import NoInverse
+from jax_transformer.proof.index import Index, fingerprint
+from jax_transformer.proof.programs import Ref, UnknownOperation, Value
+from jax_transformer.proof.tape import Edits, Entry, Operand, Replay, Source, Stale, Tape
+
+MOST_OPERATIONS = 12_000
+"""Programs of more operations aren't searched."""
+MOST_PROBES = 4000
+"""Edits that are tried for all causes."""
+MOST_OF_CAUSE = 800
+"""The same for one cause."""
+MOST_COST, MOST_DEPTH = 8, 8
+"""Lost operations that come with an edit, and that are before it."""
+MOST_MISSES = 12
+"""Operations after an edit, in a row, that compute nothing of the reference's, until it is given up."""
+MOST_PROOFS = 16
+"""Edits with which a proof is tried."""
+MOST_EDITS = 8
+"""Edits that are made one after another."""
+MOST_NARROWED = 200
+"""Operands that are tried in place of one of an operation's own."""
+MOST_TABLES, MOST_ASSIGNMENTS = 3, 60
+"""Tables that are put in place together, and ways to do so that are tried."""
+MOST_NAMES = 6
+"""Names of operations that a cause lists."""
+MOVES = frozenset((
+    "input", "constant", "computed", "reshape", "transpose", "broadcast", "take", "concatenate", "put", "rounded",
+    "in_range", "widened", "as_float", "moved_choices",
+))  # fmt: skip
+"""Calls that compute nothing new."""
+JOINS = ("concatenate", "put")
+"""Those that join values, each of which may be wrong."""
+
+Kind = Literal["constant", "weight", "order", "left out", "operand", "missing", "operation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""From the one that is preferred on."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An edit without which two programs differ."""
+
+    kind: Kind
+    candidate: str
+    """The candidate's line."""
+    reference: str
+    """The reference's line."""
+    text: str
+    cure: str
+    """What makes the two the same."""
+    modules: tuple[str, ...] = ()
+    """The candidate's modules, and steps of loops, in which it is."""
+
+    def __str__(self) -> str:
+        modules = ", ".join(self.modules)
+        return f"{self.text}{f' (in {modules})' if modules else ''}"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Says with which edits a candidate is proven to be the same function as its reference."""
+
+    causes: tuple[Cause, ...]
+    log2_error: float
+    """The logarithm of a bound on the probability that the proof is wrong."""
+
+    def __str__(self) -> str:
+        cure = self.causes[0].cure if len(self.causes) == 1 else "with the reference's in all of these places"
+        return f"{'; '.join(map(str, self.causes))}; {cure}, the two are proven the same"
+
+
+class Moved(NamedTuple):
+    """A value of the candidate, and where each element is in it."""
+
+    ref: Ref
+    order: np.ndarray | None
+
+    def put(self, own: Callable[[Ref], Value], builder: Any, read: Callable[[Ref], Value]) -> Value:
+        """Returns it in place of another program's value.
+
+        Args:
+          own: reads results of the candidate.
+        """
+        return own(self.ref) if self.order is None else builder.take(own(self.ref), self.order)
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A value of the reference in places of the candidate."""
+
+    places: tuple[Ref | Operand, ...]
+    source: Ref
+    """The reference's."""
+    order: np.ndarray | None = None
+    """Where each element is in the source; None: it is put there as it is."""
+    cost: int = 0
+    own: Mapping[Ref, Moved] = field(default_factory=dict)
+    """What the source is computed from, or itself, if the candidate has that before → its own value. So the rest of the
+    candidate stays as it is."""
+    site: Site | None = None
+    """Where the reference reads the source; None: where it computes it."""
+    is_closed: bool = True
+    """Whether all that the source is computed from, and the candidate has, is its own."""
+
+    @property
+    def place(self) -> Ref | Operand:
+        return self.places[0]
+
+
+class _Outcome(NamedTuple):
+    recovered: int
+    """How many of the reference's lost values come out after an edit."""
+    is_same: bool
+    """Whether all outputs are the reference's."""
+
+
+def find_repair(task: Task) -> Repair | None:
+    """Returns the smallest edits found with which a candidate is proven to be its reference; None if none are.
+
+    Args:
+      task: two programs that differ. Nothing is searched unless both read the same weights by the same names.
+    """
+    if not _is_searched(task):
+        return None
+    made: list[tuple[Edit, Cause]] = []
+    try:
+        bench = _Bench(task)
+        for _ in range(MOST_EDITS):
+            bench.edit([edit for edit, _ in made])
+            if not bench.different:
+                return None
+            found = bench.search()
+            for edits in found.whole[:MOST_PROOFS]:
+                needed = bench.without_idle([*made, *((edit, bench.described(edit)) for edit in edits)])
+                log2_error = bench.proof([each for each, _ in needed])
+                if log2_error is not None:
+                    return Repair(_merged([cause for _, cause in needed]), log2_error)
+            if found.part is None:
+                return None
+            made.append((found.part, bench.described(found.part)))
+    except (Stale, UnknownOperation, ArithmeticError):
+        return None
+    return None
+
+
+def _merged(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Returns edits of one line as one cause."""
+    found: dict[str, Cause] = {}
+    for cause in causes:
+        before = found.get(cause.text, replace(cause, modules=()))
+        found[cause.text] = replace(before, modules=tuple(dict.fromkeys((*before.modules, *cause.modules))))
+    return tuple(found.values())
+
+
+def _is_searched(task: Task) -> bool:
+    """Returns whether both programs read the same weights, and aren't too large."""
+    programs = task.candidate, task.reference
+    if any(program.tape is None for program in programs):
+        return False
+    if sum(len(program.operations) for program in programs) > MOST_OPERATIONS:
+        return False
+    if task.candidate.inputs.keys().isdisjoint(task.reference.inputs):
+        return False
+    ours, theirs = drawn(task, [0])[1]
+    inputs = {**task.candidate.tape.weights, **task.reference.tape.weights}
+    return all(name in ours and name in theirs and np.array_equal(ours[name], theirs[name]) for name in inputs)
+
+
+# --- both programs at one point
+
+
+class _Values:
+    """A builder, and what its operations compute at a point."""
+
+    def __init__(self, domain: Residues, weights: Arrays) -> None:
+        self.builder, self.domain, self.weights = Builder(), domain, weights
+        self._arrays: dict[int, np.ndarray | None] = {}
+        self._tables: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def array(self, value: Value) -> np.ndarray | None:
+        """Returns what a value is; None if it isn't defined at this point, or is no float."""
+        if value.node is None:
+            return None
+        waiting = [value.node]
+        while waiting:
+            node = waiting[-1]
+            inputs = self.builder.operations[node].inputs
+            missing = [each for each in inputs if each not in self._arrays]
+            if node in self._arrays or not missing:
+                waiting.pop()
+                if node not in self._arrays:
+                    self._arrays[node] = self._computed(node)
+            else:
+                waiting += missing
+        return self._arrays[value.node]
+
+    def _computed(self, node: int) -> np.ndarray | None:
+        one = self.builder.operations[node]
+        inputs = [self._arrays[each] for each in one.inputs]
+        given = [each for each in inputs if each is not None]
+        if len(given) < len(inputs):
+            return None
+        if one.name == "constant" and one.attributes.keys() & {"unit", "radius"}:
+            one = replace(one, attributes={**one.attributes, "is_rounded": True})
+        try:
+            found = compute(one, given, self.domain, self.weights)
+        except (NoInverse, Undefined):
+            return None
+        return self._as_before(node, found)
+
+    def _as_before(self, node: int, found: np.ndarray) -> np.ndarray:
+        """Returns the numbers of an earlier table that agrees with a new one but for rounding."""
+        value = self.builder._values[node]
+        if value.known is None or value.known.dtype.kind != "f" or not np.isfinite(value.known).all():
+            return found
+        radius = self.builder.radius(value)
+        for known, other, array in self._tables:
+            if known.shape == value.known.shape and (radius.any() or other.any()):
+                apart = np.abs(known - value.known)
+                if ((apart == 0) | (apart < radius + other)).all():
+                    return array
+        self._tables.append((value.known, radius, found))
+        return found
+
+
+class _Side:
+    """The calls of one program, and what they return."""
+
+    def __init__(self, values: _Values, tape: Tape, edits: Edits | None = None) -> None:
+        self.at, self.tape = values, tape
+        self.replay = Replay(tape, values.builder, edits or {})
+        for number in range(len(tape.entries)):
+            self.replay.run(number)
+        self.outputs = {name: each for name, each in tape.outputs.items() if isinstance(each, Ref)}
+        self.needed = self.above([ref.entry for ref in self.outputs.values()])
+        self.readers: dict[int, list[int]] = {}
+        for number in sorted(self.needed):
+            for ref in self.entry(number).operands:
+                self.readers.setdefault(ref.entry, []).append(number)
+
+    def entry(self, number: int) -> Entry:
+        return self.tape.entries[number]
+
+    def array(self, ref: Ref) -> np.ndarray | None:
+        return self.at.array(self.replay.values[ref])
+
+    def node(self, ref: Ref) -> int | None:
+        return self.replay.values[ref].node
+
+    def is_maker(self, number: int) -> bool:
+        entry = self.entry(number)
+        is_known = all(each.is_known for each in entry.results)
+        return entry.name not in MOVES and not is_known
+
+    def above(self, entries: Sequence[int]) -> set[int]:
+        """Returns entries and all that they follow from."""
+        found, waiting = set[int](), [*entries]
+        while waiting:
+            number = waiting.pop()
+            if number not in found:
+                found.add(number)
+                waiting += [ref.entry for ref in self.entry(number).operands]
+        return found
+
+    def below(self, entries: Iterable[int]) -> list[int]:
+        """Returns entries and those that follow from them and that outputs need, in order."""
+        found, waiting = set[int](), [*entries]
+        while waiting:
+            number = waiting.pop()
+            if number not in found:
+                found.add(number)
+                waiting += self.readers.get(number, ())
+        return sorted(found)
+
+    @cached_property
+    def results(self) -> dict[int, Ref]:
+        """Returns the operations that outputs need, and that calls returned → the first of those calls."""
+        found: dict[int, Ref] = {}
+        for number in sorted(self.needed):
+            for place, signature in enumerate(self.entry(number).results):
+                node = self.node(Ref(number, place))
+                if node is not None and signature.kind == "float" and self.array(Ref(number, place)) is not None:
+                    found.setdefault(node, Ref(number, place))
+        return found
+
+    @cached_property
+    def index(self) -> Index:
+        arrays = {node: self.array(ref) for node, ref in self.results.items()}
+        return Index({node: array for node, array in arrays.items() if array is not None})
+
+    @cached_property
+    def numbers(self) -> set[int]:
+        """Returns the numbers that fill whole arrays."""
+        return {int(array.flat[0]) for array in self.index.arrays.values() if array.size and _is_one_number(array)}
+
+
+def _is_one_number(array: np.ndarray) -> bool:
+    return bool((array == array.flat[0]).all()) if array.size else True
+
+
+class _Found(NamedTuple):
+    whole: list[list[Edit]]
+    """Edits after which the outputs are the reference's, from the simplest on."""
+    part: Edit | None
+    """The edit that recovers the most, if it recovers more than comes with it."""
+
+
+class _Bench:
+    """A candidate, with edits, and its reference, on which more edits are probed."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        domains, (ours, theirs) = drawn(task, [0])
+        self.at = _Values(domains[0], {**theirs, **ours})
+        self.reference = _Side(self.at, task.reference.tape)
+        self.wanted = self._aligned(self.reference.outputs)
+        self.probes = 0
+        """Edits that were tried."""
+        self.edit([])
+
+    def edit(self, edits: Sequence[Edit]) -> None:
+        """Makes edits of the candidate as it was given."""
+        self.candidate = self._edited(edits)
+        self.edits = edits
+        self.sides = self.candidate, self.reference
+        self._shared: dict[tuple[bool, int], bool] = {}
+        outputs = self.candidate.outputs
+        self.named = [name for name in self.task.candidate.outputs if name in outputs and name in self.wanted]
+        self.different = [name for name in self.named if not self._is_right(self.candidate, name)]
+        self._learn_orders()
+        for name in ("lost", "_lost_prints", "_sources"):
+            self.__dict__.pop(name, None)
+
+    def _edited(self, edits: Sequence[Edit]) -> _Side:
+        return _Side(self.at, self.task.candidate.tape, self._sources_of(edits))
+
+    def _sources_of(self, edits: Sequence[Edit]) -> dict[Ref | Operand, Source]:
+        """Returns what edits put in their places."""
+        return {place: partial(self._put, edit) for edit in edits for place in edit.places}
+
+    def _put(self, edit: Edit, builder: Any, read: Callable[[Ref], Value]) -> Value:
+        """Returns the source of an edit, computed as the reference does from values of the candidate."""
+        own: dict[Ref | Operand, Source] = {ref: partial(moved.put, read) for ref, moved in edit.own.items()}
+        value = Replay(self.reference.tape, builder, own).value(edit.source)
+        return value if edit.order is None else builder.take(value, edit.order)
+
+    def _probed(self, edit: Edit, builder: Any, read: Callable[[Ref], Value]) -> Value:
+        """Returns the source of an edit as the reference has it."""
+        value = self.reference.replay.values[edit.source]
+        return value if edit.order is None else builder.take(value, edit.order)
+
+    def _settled(self, edit: Edit) -> Edit:
+        """Returns an edit whose source is computed from values of the candidate, where it has them before."""
+        own, waiting, seen = dict[Ref, Moved](), [edit.source], set[Ref]()
+        first, is_closed = min(place.entry for place in edit.places), True
+        while waiting:
+            ref = waiting.pop()
+            if ref in seen:
+                continue
+            seen.add(ref)
+            moved = self._own_value(self.reference.array(ref), first) if self.is_shared(self.reference, ref) else None
+            if moved is not None:
+                own[ref] = moved
+            else:
+                waiting += self.reference.entry(ref.entry).operands
+                is_known = self.reference.replay.values[ref].known is not None
+                is_closed &= is_known or not self.is_shared(self.reference, ref)
+        return replace(edit, own=own, is_closed=is_closed)
+
+    def _own_value(self, array: np.ndarray | None, first: int) -> Moved | None:
+        """Returns the candidate's value before an entry that is an array, in an order; None if it has none."""
+        if array is None:
+            return None
+        for key in self.candidate.index.equal(array):
+            ref = self.candidate.results[int(key)]
+            if ref.entry < first:
+                if _same(self.candidate.index.arrays[key], array):
+                    return Moved(ref, None)
+                order = self.candidate.index.order(array, key)
+                if order is not None:
+                    return Moved(ref, order)
+        return None
+
+    def _is_right(self, side: _Side, name: str) -> bool:
+        return _same(side.array(side.outputs[name]), self.wanted[name])
+
+    def without_idle(self, made: Sequence[tuple[Edit, Cause]]) -> list[tuple[Edit, Cause]]:
+        """Returns edits without those that aren't needed for the reference's outputs."""
+        kept = list(made)
+        for each in made:
+            others = [other for other in kept if other is not each]
+            is_closed = all(edit.is_closed for edit, _ in others)
+            if is_closed and self._are_right(self._edited([edit for edit, _ in others])):
+                kept = others
+        return kept
+
+    def _are_right(self, side: _Side) -> bool:
+        return all(self._is_right(side, name) for name in self.named)
+
+    def _aligned(self, outputs: Mapping[str, Ref]) -> Mapping[str, Any]:
+        arrays = {name: self.reference.array(ref) for name, ref in outputs.items()}
+        return self.task.align({name: array for name, array in arrays.items() if array is not None})
+
+    def _learn_orders(self) -> None:
+        """Notes in which orders the programs have the values that they share."""
+        for node in self.reference.results:
+            array = self.reference.index.arrays[node]
+            for key in self.candidate.index.equal(array):
+                if self.candidate.index.arrays[key].shape != array.shape or key != node:
+                    self.reference.index.order(self.candidate.index.arrays[key], node)
+
+    def is_shared(self, side: _Side, ref: Ref) -> bool:
+        """Returns whether the other program has all elements of a value, or it is no float."""
+        node = side.node(ref)
+        if node is None:
+            return True
+        key = side is self.candidate, node
+        if key not in self._shared:
+            self._shared[key] = self._has(self.sides[side is self.candidate], side.array(ref))
+        return self._shared[key]
+
+    def _has(self, other: _Side, array: np.ndarray | None) -> bool:
+        if array is None:
+            return False
+        if _is_one_number(array):
+            return not array.size or int(array.flat[0]) in other.numbers
+        return bool(other.index.equal(array) or other.index.holding(array))
+
+    # --- what is lost
+
+    @cached_property
+    def lost(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns the lost entries of both programs → which makers among them they follow from, themselves included, as
+        bits."""
+        names = self.different
+        theirs = [ref for name, ref in self.reference.outputs.items() if name in names]
+        theirs = theirs or [*self.reference.outputs.values()]
+        ours = [self.candidate.outputs[name] for name in names]
+        return self._lost(self.candidate, ours), self._lost(self.reference, theirs)
+
+    def _lost(self, side: _Side, outputs: Sequence[Ref]) -> dict[int, int]:
+        found, waiting = set[int](), [*outputs]
+        while waiting:
+            ref = waiting.pop()
+            if ref.entry not in found and (ref in outputs or not self.is_shared(side, ref)):
+                found.add(ref.entry)
+                waiting += side.entry(ref.entry).operands
+        bits: dict[int, int] = {}
+        for place, number in enumerate(sorted(found)):
+            own = 1 << place if side.is_maker(number) else 0
+            for ref in side.entry(number).operands:
+                own |= bits.get(ref.entry, 0)
+            bits[number] = own
+        return bits
+
+    @cached_property
+    def _lost_prints(self) -> set[int]:
+        """Returns the fingerprints of the reference's lost values."""
+        return {found for found in map(self._lost_print, self.lost[1]) if found is not None}
+
+    def cost(self, ref: Ref) -> int:
+        """Returns how many lost operations a value of the reference follows from."""
+        return self.lost[1].get(ref.entry, 0).bit_count()
+
+    # --- edits
+
+    def search(self) -> _Found:
+        """Probes edits, from the cheapest on."""
+        together = [edits for edits in self._of_tables() if self._are_right(self._edited([*self.edits, *edits]))]
+        if together:
+            return _Found([[*map(self._settled, edits)] for edits in together], None)
+        whole: list[Edit] = []
+        part: tuple[int, Edit | None] = (0, None)
+        most: int | None = None
+        for level, edit in itertools.islice(self._edits(), min(MOST_OF_CAUSE, MOST_PROBES - self.probes)):
+            self.probes += 1
+            if most is not None and level > most:
+                break
+            outcome = self.probe(edit)
+            if outcome.is_same:
+                whole.append(edit)
+                most = level if most is None else most
+            elif outcome.recovered - edit.cost > part[0]:
+                part = outcome.recovered - edit.cost, edit
+        if not whole and part[1] is not None:
+            narrowest = self._settled(self._narrowest(part[1], part[0]))
+            return _Found([[narrowest]] if self.probe(narrowest).is_same else [], narrowest)
+        narrowed = [each for edit in whole for each in self._narrowed(edit) if self.probe(each).is_same]
+        simplest = sorted([*narrowed, *whole], key=self._rank)[:MOST_PROOFS]
+        return _Found([[self._settled(edit)] for edit in simplest], None)
+
+    def _of_tables(self) -> Iterator[list[Edit]]:
+        """Yields edits that put all tables that the reference alone has in place of those that the candidate alone has:
+        cosines and sines of positions are wrong together."""
+        ours, theirs = (self._own_tables(side) for side in self.sides)
+        above = {node: self.candidate.above([self.candidate.results[node].entry]) for node in ours}
+        ours = [
+            node
+            for node in ours
+            if not any(self.candidate.results[other].entry in above[node] for other in ours if other != node)
+        ]
+        if not 0 < len(ours) <= MOST_TABLES:
+            return
+        places = {
+            node: tuple(
+                Operand(number, place)
+                for number in sorted(self.candidate.needed)
+                for place, operand in enumerate(self.candidate.entry(number).operands)
+                if self.candidate.node(operand) == node
+            )
+            for node in ours
+        }
+        for chosen in itertools.islice(itertools.permutations(theirs, len(ours)), MOST_ASSIGNMENTS):
+            sources = [self.reference.results[other] for other in chosen]
+            shapes = [self.candidate.index.arrays[node].shape for node in ours]
+            of_each = [
+                [Edit(places[node], source, order) for order in self._table_orders(source, shape)]
+                for node, source, shape in zip(ours, sources, shapes, strict=True)
+            ]
+            yield from map(list, zip(*of_each, strict=False))  # all in the first way, all in the second
+
+    def _table_orders(self, source: Ref, shape: tuple[int, ...]) -> list[np.ndarray | None]:
+        """Returns how a table's elements may lie in a shape: it may have each column once, and another one have it
+        twice."""
+        own = self.reference.replay.values[source].shape
+        if not shape or not own or math.prod(own[:-1]) != math.prod(shape[:-1]):
+            return self._orders(source, shape)[:1]
+        places, ours, theirs = np.arange(math.prod(own)).reshape(*shape[:-1], own[-1]), shape[-1], own[-1]
+        if theirs > ours and theirs % ours == 0:
+            return [places[..., :ours], places[..., :: theirs // ours]]
+        if ours > theirs and ours % theirs == 0:
+            return [np.concatenate([places] * (ours // theirs), -1), np.repeat(places, ours // theirs, -1)]
+        return self._orders(source, shape)[:1]
+
+    def _own_tables(self, side: _Side) -> list[int]:
+        """Returns the constants that lost operations read and the other program doesn't have, but for single
+        numbers."""
+        read = self._read_by(side, self.lost[side is self.reference])
+        return [
+            node
+            for node, ref in side.results.items()
+            if node in read and side.replay.values[ref].known is not None
+            if not _is_one_number(side.index.arrays[node]) and not self.is_shared(side, ref)
+        ]
+
+    def _narrowest(self, edit: Edit, score: int) -> Edit:
+        """Returns the simplest edit of those to which one narrows down that recovers no less, at all places of a line
+        that have the same number if it replaces that."""
+        found = [edit]
+        for each in self._narrowed(edit):
+            for wide in (self._at_line(each), each):
+                outcome = self.probe(wide)
+                if outcome.is_same or outcome.recovered - wide.cost >= score:
+                    found.append(wide)
+                    break
+        return min(found, key=self._rank)
+
+    def _at_line(self, edit: Edit) -> Edit:
+        """Returns an edit of a number at all places where a line reads that."""
+        if self._kind(edit) != "constant" or not isinstance(edit.place, Operand):
+            return edit
+        side, node = self.candidate, self._value_at(edit.place).node
+        entry = side.entry(edit.place.entry)
+        more = [
+            Operand(number, edit.place.number)
+            for number in sorted(side.needed)
+            if (side.entry(number).name, side.entry(number).line) == (entry.name, entry.line)
+            and side.node(side.entry(number).operands[edit.place.number]) == node
+        ]
+        return replace(edit, places=(edit.place, *(each for each in more if each != edit.place)))
+
+    def _edits(self) -> Iterator[tuple[int, Edit]]:
+        """Yields edits, and how many lost operations come with each and are before it."""
+        found: list[tuple[int, Edit]] = []
+        for place, depth, is_shared in self._places():
+            value = self._value_at(place)
+            current = self.at.array(value)
+            for source in self._sources.get(value.size, ()):
+                cost, array = self.cost(source), self.reference.array(source)
+                if array is None or (cost == 0 and (is_shared or isinstance(place, Operand))):
+                    continue  # what is shared is read elsewhere, too; operands are narrowed down to
+                for order in self._orders(source, value.shape):
+                    if not _same(current, _ordered(array, order)):
+                        found.append((depth + cost, Edit((place,), source, order, cost)))
+        yield from sorted(found, key=lambda each: each[0])
+
+    def _places(self) -> list[tuple[Ref | Operand, int, bool]]:
+        """Returns where a value may be wrong, with how many lost operations are before it, and whether it is shared:
+        results and operands of lost makers, and outputs."""
+        found: dict[Ref | Operand, tuple[int, bool]] = {}
+        ends = {self.candidate.outputs[name] for name in self.different}
+        values, made = self.candidate.replay.values, {place for edit in self.edits for place in edit.places}
+        for number, bits in self.lost[0].items():
+            entry, ref, is_maker = self.candidate.entry(number), Ref(number, 0), self.candidate.is_maker(number)
+            depth = bits.bit_count() - is_maker
+            is_place = is_maker or entry.name in JOINS or ref in ends
+            if depth > MOST_DEPTH or not is_place or [each.kind for each in entry.results] != ["float"]:
+                continue
+            found[ref] = depth, False
+            for place, operand in enumerate(entry.operands):
+                if values[operand].kind == "float":
+                    is_shared = self.is_shared(self.candidate, operand)
+                    found[Operand(number, place)] = depth, is_shared
+                    for each in self._moved(operand) if is_shared else ():
+                        found.setdefault(each, (depth, True))
+        kept = [(place, *rest) for place, rest in found.items() if place not in made]
+        return sorted(kept, key=lambda each: each[1])
+
+    def _moved(self, ref: Ref) -> Iterator[Ref]:
+        """Yields a value, and those that it is moved from, up to the operation that makes it."""
+        waiting = [ref]
+        while waiting:
+            ref = waiting.pop()
+            value = self.candidate.replay.values[ref]
+            if value.kind == "float" and value.known is None:
+                yield ref
+                waiting += [] if self.candidate.is_maker(ref.entry) else self.candidate.entry(ref.entry).operands
+
+    @cached_property
+    def _sources(self) -> dict[int, list[Ref]]:
+        """Returns the reference's values by size, from the cheapest on, each once."""
+        count = sum(map(self.reference.is_maker, self.reference.needed))
+        most = min(MOST_COST, max(2, count // 2))  # else most of the reference is put there
+        found: dict[int, list[Ref]] = {}
+        for ref in sorted(self.reference.results.values(), key=self.cost):
+            if self.cost(ref) <= most:
+                found.setdefault(self.reference.replay.values[ref].size, []).append(ref)
+        return found
+
+    def _orders(self, source: Ref, shape: tuple[int, ...]) -> list[np.ndarray | None]:
+        """Returns how the elements of a value may lie in a shape."""
+        own = self.reference.replay.values[source]
+        found: list[np.ndarray | None] = [None] if own.shape == shape else []
+        found += self.reference.index.orders(shape, own.shape)
+        if own.shape != shape and own.size == math.prod(shape):
+            found.append(np.arange(own.size).reshape(shape))
+        return found
+
+    def _value_at(self, place: Ref | Operand) -> Value:
+        if isinstance(place, Operand):
+            place = self.candidate.entry(place.entry).operands[place.number]
+        return self.candidate.replay.values[place]
+
+    def _with(self, edit: Edit, entries: Collection[int]) -> Replay:
+        """Returns a replay of these entries with one more edit."""
+        edits = self._sources_of(self.edits) | {place: partial(self._probed, edit) for place in edit.places}
+        return self.candidate.replay.edited(edits, entries)
+
+    def probe(self, edit: Edit) -> _Outcome:
+        """Computes what follows from an edit, as long as values of the reference come out."""
+        below = self.candidate.below(place.entry for place in edit.places)
+        replay, recovered, misses = self._with(edit, {*below}), set[int](), 0
+        try:
+            for number in below:
+                replay.run(number)
+                ref = Ref(number, 0)
+                if ref in edit.places or not self.candidate.is_maker(number) or ref not in replay.values:
+                    continue
+                array = self.at.array(replay.values[ref])
+                found = None if array is None else fingerprint(array)
+                if found in self._lost_prints:
+                    recovered.add(found or 0)
+                    misses = 0
+                elif replay.values[ref].node != self.candidate.node(ref):
+                    misses += 1
+                    if misses > MOST_MISSES:
+                        return _Outcome(len(recovered), False)
+            arrays = {name: self.at.array(replay.value(self.candidate.outputs[name])) for name in self.named}
+        except (Stale, UnknownOperation, ArithmeticError, ValueError):
+            return _Outcome(0, False)
+        return _Outcome(len(recovered), all(_same(arrays[name], self.wanted[name]) for name in self.named))
+
+    def _narrowed(self, edit: Edit) -> Iterator[Edit]:
+        """Yields edits of single operands that make an operation compute what an edit puts in its place, and of what
+        those are moved from."""
+        array = self.reference.array(edit.source)
+        place = edit.place
+        if isinstance(place, Operand):
+            place = self.candidate.entry(place.entry).operands[place.number]
+        if array is None:
+            return
+        waiting: list[tuple[Ref, np.ndarray, dict[int | None, Site] | None]] = [
+            (place, _ordered(array, edit.order), None)
+        ]
+        while waiting:
+            place, wanted, reading = waiting.pop()
+            reading = self._reading(wanted) if self.candidate.is_maker(place.entry) else reading
+            for number, operand in enumerate(self.candidate.entry(place.entry).operands):
+                found = self._operand(Operand(place.entry, number), wanted, reading)
+                if found is not None:
+                    yield found
+                    source = self.reference.array(found.source)
+                    if source is not None and not self.candidate.is_maker(operand.entry):
+                        waiting.append((operand, _ordered(source, found.order), reading))
+
+    def _operand(self, place: Operand, wanted: np.ndarray, reading: dict[int | None, Site] | None) -> Edit | None:
+        """Returns the cheapest value of the reference that makes a call compute an array in place of an operand.
+
+        Args:
+          reading: which values that may be → where the reference reads them; None: the same elements in another order.
+        """
+        value, ref = self._value_at(place), Ref(place.entry, 0)
+        current = self.at.array(value)
+        if value.kind != "float" or current is None:
+            return None
+        same = {*self.reference.index.equal(current)} if reading is None else set()
+        tried = (
+            Edit((place,), source, order, self.cost(source), site=site)
+            for source in self._sources.get(value.size, ())
+            for site in [None if reading is None else reading.get(self.reference.node(source))]
+            if site is not None or self.reference.node(source) in same
+            for order in self._orders(source, value.shape)
+        )
+        for edit in itertools.islice(tried, MOST_NARROWED):
+            try:
+                if _same(self.at.array(self._with(edit, {place.entry}).value(ref)), wanted):
+                    return edit
+            except (Stale, UnknownOperation, ArithmeticError, ValueError):
+                continue
+        return None
+
+    def _reading(self, wanted: np.ndarray) -> dict[int | None, Site]:
+        """Returns what those of the reference's lost operations read that compute an array → where."""
+        numbers = [number for number in self.lost[1] if self._lost_print(number) == fingerprint(wanted)]
+        return self._read_by(self.reference, numbers)
+
+    def _lost_print(self, number: int) -> int | None:
+        array = self.reference.array(Ref(number, 0)) if self.reference.is_maker(number) else None
+        return None if array is None else fingerprint(array)
+
+    def _read_by(self, side: _Side, numbers: Iterable[int]) -> dict[int | None, Site]:
+        """Returns what operations read, through moves → where the first does."""
+        found = dict[int | None, Site]()
+        for number in sorted(numbers):
+            waiting = [*side.entry(number).operands] if side.is_maker(number) else []
+            while waiting:
+                ref = waiting.pop()
+                found.setdefault(side.node(ref), side.entry(number).site)
+                if not side.is_maker(ref.entry):
+                    waiting += side.entry(ref.entry).operands
+        return found
+
+    # --- the proof
+
+    def proof(self, edits: Sequence[Edit]) -> float | None:
+        """Returns the bound on the error of a proof that the candidate with edits is the reference; None without one.
+        The candidate is lowered again, so that all that follows is simplified as if it had been written so."""
+        try:
+            edited = self.task.candidate.tape.replay(Builder(), self._sources_of(edits))
+        except (Stale, UnknownOperation):
+            return None
+        given = self.reference.tape.replay(Builder())  # before any axiom was used on it
+        programs = {
+            "candidate": edited.restricted([*self.task.candidate.outputs]),
+            "reference": given.restricted([*self.task.reference.outputs]),
+        }
+        result = decide(replace(self.task, **programs, is_written_out=False))
+        is_whole = {*result.equal} >= {*self.named}
+        return result.log2_error if result.verdict == "proven" and is_whole else None
+
+    # --- words
+
+    def _rank(self, edit: Edit) -> tuple[int, int]:
+        return edit.cost, KINDS.index(self._kind(edit))
+
+    def _kind(self, edit: Edit) -> Kind:
+        value, source = self._value_at(edit.place), self.reference.replay.values[edit.source]
+        if value.known is not None and source.known is not None:
+            return "constant"
+        if self._weight(self.candidate, value) and self._weight(self.reference, source):
+            same = self._weight(self.candidate, value) == self._weight(self.reference, source)
+            return "order" if same else "weight"
+        if self._has_same_elements(edit):
+            return "order"
+        if edit.cost:
+            return "missing" if self._is_missing(edit) else "operation"
+        if isinstance(edit.place, Operand):
+            return "operand"
+        own = self._own_value(self.reference.array(edit.source), edit.place.entry)
+        is_left_out = own is not None and own.ref.entry in self.candidate.above([edit.place.entry])
+        return "left out" if is_left_out else "operation"
+
+    def _has_same_elements(self, edit: Edit) -> bool:
+        array, current = self.reference.array(edit.source), self.at.array(self._value_at(edit.place))
+        return array is not None and current is not None and fingerprint(array) == fingerprint(current)
+
+    def _is_missing(self, edit: Edit) -> bool:
+        """Returns whether the reference computes a source from what the candidate has in its place."""
+        current = self.at.array(self._value_at(edit.place))
+        if current is None:
+            return False
+        above = self.reference.above([edit.source.entry])
+        keys = self.reference.index.equal(current)
+        return any(self.reference.results[int(key)].entry in above for key in keys)
+
+    def _weight(self, side: _Side, value: Value) -> str:
+        """Returns the weight that a value is, or of which it has elements."""
+        node = value.node
+        while node is not None:
+            one = self.at.builder.operations[node]
+            if one.name == "input":
+                return str(one.attributes["name"])
+            node = one.inputs[0] if one.name in ("reshape", "transpose", "take", "broadcast") else None
+        return ""
+
+    def _number(self, value: Value) -> str | None:
+        """Returns the number that fills an array, as short as its type has it; None if there are several."""
+        known, node = value.known, value.node
+        if known is None or not known.size or not _is_one_number(known):
+            return None
+        while node is not None and self.at.builder.operations[node].inputs:
+            node = self.at.builder.operations[node].inputs[0]
+        attributes = {} if node is None else self.at.builder.operations[node].attributes
+        is_float32 = attributes.get("unit") == unit_of(np.dtype(np.float32))
+        number = float(known.flat[0])
+        return str(np.float32(number)) if is_float32 and np.float32(number) == number else repr(number)
+
+    def described(self, edit: Edit) -> Cause:
+        """Describes an edit with the lines of both programs."""
+        kind, place = self._kind(edit), edit.place
+        ours = self.candidate.entry(place.entry).site
+        theirs = self.reference.entry(edit.source.entry).site
+        if edit.site is not None:
+            theirs = edit.site
+        here, there = _line(ours), _line(theirs)
+        value, source = self._value_at(place), self.reference.replay.values[edit.source]
+        applied = [self._lost_names(number, entry) for number, entry in enumerate((place.entry, edit.source.entry))]
+        text, cure = f"{here} computes {applied[0]}, {there} computes {applied[1]}", "with the latter"
+        numbers = self._number(value), self._number(source)
+        if kind == "constant" and numbers[0] is None:
+            text, cure = f"{here} reads another table {list(value.shape)} than {there}", "with that"
+        elif kind == "constant":
+            text, cure = f"{here} has {numbers[0]}, {there} has {numbers[1]}", f"with {numbers[1]}"
+        elif kind == "weight":
+            names = self._weight(self.candidate, value), self._weight(self.reference, source)
+            text, cure = f"{here} reads {names[0]}, {there} reads {names[1]}", f"with {names[1]}"
+        elif kind == "order":
+            what = f"elements of {self._weight(self.candidate, value)}".removesuffix(" of ")
+            text, cure = f"{here} reads {what} in another order than {there}", "in that order"
+            if not self._has_same_elements(edit):
+                text, cure = f"{here} reads other {what} than {there}", "with those"
+        elif kind == "operand":
+            text, cure = f"{here} reads another value than {there}", "with that"
+        elif kind == "left out":
+            text, cure = f"{here} applies {applied[0]}, and the reference doesn't", "without it"
+        elif kind == "missing":
+            text, cure = f"{there} applies {applied[1]}, and {here} doesn't", "with it"
+        sites = [self.candidate.entry(each.entry).site.where for each in edit.places]
+        return Cause(kind, here, there, text, cure, tuple(dict.fromkeys(filter(None, sites))))
+
+    def _lost_names(self, side: int, entry: int) -> str:
+        """Returns the framework's operations among the lost ones that an entry follows from."""
+        bits, numbers = self.lost[side].get(entry, 0), sorted(self.lost[side])
+        makers = [number for place, number in enumerate(numbers) if bits >> place & 1] or [entry]
+        sites = [self.sides[side].entry(number).site for number in makers]
+        names = [*dict.fromkeys(site.operation for site in sites if site.operation)]
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        return f"{', '.join(names[:MOST_NAMES])}{more}" or "an operation"
+
+
+def _same(ours: np.ndarray | None, theirs: Any) -> bool:
+    return ours is not None and theirs is not None and np.array_equal(ours, theirs)
+
+
+def _ordered(array: np.ndarray, order: np.ndarray | None) -> np.ndarray:
+    return array if order is None else np.ravel(array)[order]
+
+
+def _line(site: Site) -> str:
+    return site.line or site.operation or "?"
