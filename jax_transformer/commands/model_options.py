@@ -14,6 +14,7 @@ from jax_transformer.config.files import set_in
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.short_names import ShortNames, is_of_decoder, option_at, short_names
+from jax_transformer.config.specs import ModelParts
 from jax_transformer.config.validation import ConfigError
 
 MODEL = "--model."
@@ -83,7 +84,7 @@ def _model_class() -> type:
 
 
 def _help(name: str) -> str:
-    own = field_docs(ShortNames).get(name) or field_docs(TransformerConfig).get(name)
+    own = field_docs(ShortNames).get(name) or field_docs(ModelParts).get(name)
     if own is not None:
         return own
     if is_of_decoder(name):
