@@ -1,1 +1,1 @@
-"""Compare any two programs by numbers, and lower them for a proof. Nothing here knows what a Transformer is."""
+"""Compares any two programs by numbers, and lowers them for a proof. Nothing here knows what a Transformer is."""

@@ -1,4 +1,4 @@
-"""Compare any JAX function with any PyTorch module, without a model of this project.
+"""Compares any JAX function with any PyTorch module, without a model of this project.
 
 The function receives the module's own parameters, by the names of its state_dict, and the same inputs. Its outputs and
 trace are compared with the module's output and its submodules' activations, and its gradients with the module's.
@@ -61,7 +61,7 @@ class AnyPair:
 
 
 def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32")) -> Report:
-    """Compares the two and reports the first difference, unnamed: nothing says what should be computed.
+    """Compares the two and reports the first difference, without a cause: the intended function is unknown.
 
     Args:
       stages: a selection of STAGES.
@@ -110,11 +110,11 @@ class _Runs:
     candidate: Arrays
     reference: Arrays
     doubts: list[str]
-    """Signs that a side computes something else when it is watched."""
+    """Signs that watching a side changes its result."""
 
 
 def _attempt(pair: AnyPair, dtype: Dtype) -> _Runs | CannotRun:
-    """Runs both sides in a dtype. Raises ParityError if they can't be run in float64; returns why not in others."""
+    """Runs both sides in a dtype. If they can't run, raises ParityError in float64, and else returns the error."""
     try:
         candidate, of_candidate = _candidate(pair, dtype)
         reference, of_reference = _reference(pair, dtype)
@@ -126,7 +126,7 @@ def _attempt(pair: AnyPair, dtype: Dtype) -> _Runs | CannotRun:
 
 
 def _repeats(pair: AnyPair, first: _Runs) -> list[str]:
-    """Returns doubts for sides that differ from themselves when they are run again."""
+    """Returns doubts about sides that differ from themselves in a second run."""
     again = {"candidate": _candidate(pair, "float64")[0], "reference": _reference(pair, "float64")[0]}
     return [
         f"the {side} differs from itself when it is run again: does it draw random numbers?"
@@ -151,18 +151,18 @@ def _compare_forward(pair: AnyPair, dtype: Dtype, found: _Runs | CannotRun) -> S
 
 
 def _excused(pair: AnyPair, dtype: Dtype, found: _Runs, stage: Stage) -> Stage:
-    """Returns a stage in lower precision with diverged rows inconclusive if rounding alone explains them."""
+    """Marks the diverged rows of a stage in lower precision as inconclusive if rounding alone explains them."""
     theirs = _renamed(pair, found.candidate, found.reference)
 
-    def of_candidate(draw: int) -> Stage:
+    def candidate_stage(draw: int) -> Stage:
         again = _candidate(_nudged(pair, dtype, draw), dtype)[0]
         return compare_stage(stage.name, again, found.candidate, tolerance=tolerances.MOST_FOR_ROUNDING)
 
-    def of_reference(draw: int) -> Stage:
+    def reference_stage(draw: int) -> Stage:
         again = _renamed(pair, found.candidate, _reference(_nudged(pair, dtype, draw), dtype)[0])
         return compare_stage(stage.name, again, theirs, tolerance=tolerances.MOST_FOR_ROUNDING)
 
-    return excuse_rounding(stage, dtype, {"candidate": of_candidate, "reference": of_reference})
+    return excuse_rounding(stage, dtype, {"candidate": candidate_stage, "reference": reference_stage})
 
 
 def _diverged(stages: Sequence[Stage]) -> Stage | None:
@@ -182,7 +182,7 @@ def _same(first: Arrays, second: Arrays) -> bool:
 
 
 def _candidate(pair: AnyPair, dtype: Dtype) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Returns what the function computes, and a doubt if its trace shows another output."""
+    """Computes the function's arrays, and a doubt if its trace shows another output."""
     with in_precision(dtype):
         outputs, trace = _call(pair, _parameters(pair, dtype), dtype)
         found = {name: _as_array(pair, name, value) for name, value in {**trace, OWN: outputs}.items()}
@@ -192,7 +192,7 @@ def _candidate(pair: AnyPair, dtype: Dtype) -> tuple[dict[str, np.ndarray], list
 
 
 def _as_array(pair: AnyPair, name: str, value: Any) -> np.ndarray:
-    """Returns a value that the function returns as an array. Raises ParityError for anything else."""
+    """Converts a value that the function returns to an array. Raises ParityError for anything else."""
     try:
         return wide(jnp.asarray(value))
     except (TypeError, ValueError) as error:
@@ -220,8 +220,8 @@ def _parameters(pair: AnyPair, dtype: Dtype) -> dict[str, Any]:
 
 
 def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Returns what the module computes, after rounding its parameters to a lower precision if one is given, and a doubt
-    if it computes something else when nothing watches it."""
+    """Computes the module's arrays, after rounding its parameters to a lower precision if one is given, and a doubt if
+    watching changes its result."""
     import torch
 
     module = _copy(pair, dtype, rounded)
@@ -239,7 +239,7 @@ def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> tup
 
 
 def _apart(watched: Any, plain: Any) -> dict[str, float]:
-    """Returns how far the tensors of two outputs are apart, by name."""
+    """Measures the distance between the tensors of two outputs, by name."""
     both = [{".".join(map(str, (OWN, *path))): tensor for path, tensor in tensors_in(one)} for one in (watched, plain)]
     return {
         name: distance(both[0][name], both[1][name], 0.0) if name in both[0] and name in both[1] else np.inf
@@ -248,7 +248,7 @@ def _apart(watched: Any, plain: Any) -> dict[str, float]:
 
 
 def _copy(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> nn.Module:
-    """Returns the module in a dtype. Raises CannotRun if it can't be copied."""
+    """Copies the module in a dtype. Raises CannotRun if it can't be copied."""
     import torch
 
     with cannot_run(f"reference {pair.reference_name}:", f"a copy of it in {dtype}"):
@@ -272,7 +272,7 @@ def _inputs(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[s
 
 
 def _running(pair: AnyPair, module: nn.Module, dtype: Dtype) -> AbstractContextManager[None]:
-    """Returns a context that turns what the module raises into CannotRun."""
+    """Returns a context that turns the module's errors into CannotRun."""
     what = f"{shapes_of(pair.inputs)} in {dtype}"
     return cannot_run(f"reference {pair.reference_name}:", what, module, lambda: module(**_inputs(pair, dtype)))
 
@@ -289,7 +289,7 @@ def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, n
 
 
 def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tuple[Stage, list[str]]:
-    """Compares gradients; returns doubts, too, if a side's output is another while gradients are computed.
+    """Compares gradients; returns doubts, too, if computing gradients changes a side's output.
 
     Raises:
       CannotRun: a side has none.
@@ -320,7 +320,7 @@ def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tupl
 
 
 def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:
-    """Returns the pair with parameters changed in the last bit of a dtype, the module itself in float64."""
+    """Copies the pair with parameters changed in the last bit of a dtype, and the module in float64."""
     import torch
 
     module = _copy(pair, "float64", None if dtype == "float64" else dtype)
@@ -333,14 +333,14 @@ def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:
 
 
 class _Gradients(NamedTuple):
-    """Holds one side's gradients by parameter, and the output that they are of."""
+    """Holds one side's gradients by parameter, and the output that was differentiated."""
 
     parameters: Arrays
     output: np.ndarray
 
 
 def _gradients(pair: AnyPair, factor: float = 1.0) -> tuple[_Gradients, _Gradients]:
-    """Returns both sides' gradients of the sum of the output times fixed random numbers.
+    """Computes both sides' gradients of the sum of the output times fixed random numbers.
 
     Args:
       factor: of that sum; the gradients are divided by it. Another number changes their rounding alone.

@@ -1,4 +1,4 @@
-"""Capture what a PyTorch module and its submodules compute, as named arrays."""
+"""Captures the tensors that a PyTorch module and its submodules compute, as named arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def capture(
 ) -> dict[str, np.ndarray]:
     """Runs a module and returns the output and input of every submodule, and the arrays around every softmax.
 
-    The names are those of `observe`. The module runs twice, to check that it repeats itself.
+    `observe` defines the names. The module runs twice, to check that it repeats itself.
 
     Args:
       module: a PyTorch module in evaluation mode.
@@ -39,7 +39,7 @@ def capture(
       Arrays by name, in execution order, bfloat16 as float32. Names of one tensor share one array.
 
     Raises:
-      ParityError: the module is in training mode, or returns other values the second time.
+      ParityError: the module is in training mode, or returns different values the second time.
 
     Example:
       >>> import torch
@@ -73,18 +73,18 @@ def part_in_training(module: torch.nn.Module) -> str | None:
     return next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
 
 
-class Watched(NamedTuple):
-    """Holds what a module computed in one call."""
+class ModuleCall(NamedTuple):
+    """Holds the tensors that a module computed in one call."""
 
     output: Any
-    """What its forward returned."""
+    """The result of its forward."""
     tensors: dict[str, torch.Tensor]
     """Copies of the tensors inside it, by the names of `observe`; none with keep_gradients."""
     gradients: dict[str, torch.Tensor]
     """With keep_gradients, the gradient of each floating-point tensor that depends on a parameter, after `backward()`.
-    It is that of the tensor's value when it was computed, even if the module changed it in place later. A submodule
-    that is called twice with one tensor, such as a norm for the queries and again for the keys, computes one value in
-    two tensors: the first has the sum of their gradients, unless the second was to stand apart."""
+    The gradient belongs to the value that the tensor had when it was computed, even if the module changed it in place
+    later. A submodule that is called twice with one tensor, such as a norm for the queries and again for the keys,
+    computes one value in two tensors: the first has the sum of their gradients, unless `apart` names the second."""
     last_softmax: tuple[torch.Tensor, torch.Tensor] | None
     """The input and output of the last softmax or log-softmax, themselves."""
 
@@ -113,11 +113,11 @@ def watch(
     keep_gradients: bool = False,
     enable_gradients: bool = False,
     apart: Container[str] = (),
-) -> Watched:
-    """Runs a module once and watches all that `observe` names.
+) -> ModuleCall:
+    """Runs a module once and watches every tensor that `observe` names.
 
     Args:
-      keep_gradients: run with gradients, and collect those of the tensors instead of copies.
+      keep_gradients: run with gradients, and collect the tensors' gradients instead of copies.
       enable_gradients: run with gradients, and collect copies.
       apart: names of tensors that are values of their own though they repeat another, such as the keys that a layer
         used for several layers computes from one encoder output each time; their gradients aren't added to its.
@@ -139,7 +139,7 @@ def watch(
         stack.enter_context(_softmaxes_to(notes.softmax))
         output = module(*positional, **named)
     notes.settle()
-    return Watched(output, notes.found, notes.gradients, notes.last_softmax)
+    return ModuleCall(output, notes.found, notes.gradients, notes.last_softmax)
 
 
 def call_unwatched(
@@ -154,7 +154,7 @@ def call_unwatched(
 
 @contextlib.contextmanager
 def unfused_attention() -> Iterator[None]:
-    """Computes attention as watched modules do, step by step: another algorithm would round otherwise."""
+    """Computes attention step by step, as watched modules do, because another algorithm would round differently."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with _plain_attention(), sdpa_kernel(SDPBackend.MATH):
@@ -162,7 +162,7 @@ def unfused_attention() -> Iterator[None]:
 
 
 class _Notes:
-    """Collects the tensors of a running module, and knows which of its parts are running."""
+    """Collects the tensors of a running module, and keeps track of its running parts."""
 
     def __init__(self, keep_gradients: bool, apart: Container[str] = ()) -> None:
         self.keep_gradients = keep_gradients
@@ -179,7 +179,7 @@ class _Notes:
         self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
 
     def enter(self, label: str, part: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Notes the call of a submodule."""
+        """Records the call of a submodule."""
         self.settle()
         self._running.append(self._numbered(label))
         given = [tensor for _, tensor in _tensors("", [*arguments, *named.values()])]
@@ -191,7 +191,7 @@ class _Notes:
                 self._again[self._running[-1]] = label
 
     def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
-        """Notes the end of the call; without an output if it failed."""
+        """Records the end of the call, without an output if it failed."""
         import torch
 
         self.settle()
@@ -205,7 +205,7 @@ class _Notes:
                     self._keep(first, tensor)
 
     def softmax(self, logits: torch.Tensor, weights: torch.Tensor, *, is_log: bool) -> None:
-        """Notes the input and output of a softmax, or of a log-softmax, which isn't named."""
+        """Records the input and output of a softmax, or of a log-softmax, which gets no name."""
         self.settle()
         self.last_softmax = logits, weights
         if self._running and not is_log:
@@ -218,7 +218,7 @@ class _Notes:
                     self._keep(name, tensor)
 
     def settle(self) -> None:
-        """Begins to collect the gradients of softmaxes that have run."""
+        """Starts to collect the gradients of softmaxes that have run."""
         for name, tensor, version in self._unsettled:
             if _version(tensor) == version:
                 self._keep(name, tensor)
@@ -241,15 +241,15 @@ class _Notes:
                 whole.register_hook(partial(self._keep_viewed, name, tensor.size(), tensor.stride()))
 
     def _collect(self, name: str, gradient: torch.Tensor) -> None:
-        """Collects the gradient of a tensor; of those that hold the value of one name, the sum."""
+        """Collects the gradient of a tensor; sums the gradients of tensors that hold the value of one name."""
         self.gradients[name] = self.gradients[name] + gradient if name in self.gradients else gradient
 
     def _keep_viewed(self, name: str, size: Sequence[int], stride: Sequence[int], gradient: torch.Tensor) -> None:
-        """Collects the gradient of a tensor as its view had its values."""
+        """Collects the gradient of a tensor in the shape and strides of its view."""
         self._collect(name, gradient.contiguous().as_strided(size, stride))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a copy on the CPU; the earlier copy if the tensor hasn't changed since."""
+        """Copies a tensor to the CPU, or returns the earlier copy if the tensor hasn't changed since."""
         version = _version(tensor)
         known = self._copies.get(id(tensor))
         if known and known[0]() is tensor and known[1] == version >= 0:
@@ -260,12 +260,12 @@ class _Notes:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """Returns how often the tensor was changed in place; -1 if PyTorch doesn't say."""
+    """Returns the number of in-place changes of the tensor; -1 if PyTorch doesn't count them."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors in a module's output or arguments, by name, and leaves out everything else."""
+    """Yields the tensors in a module's output or arguments, by name, and skips everything else."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -277,7 +277,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _softmaxes_to(record: Callable[..., None]) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which `record` receives the input and output of every softmax and log-softmax, called from
-    Python or C++, and which of them it is (`is_log`)."""
+    Python or C++, and its kind (`is_log`)."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,4 @@
-"""SHA-256 checksums of what a report compares: files, directories and arrays."""
+"""Computes SHA-256 checksums of the files, directories and arrays that a report compares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hash_files(*sides: Any) -> dict[str, str]:
     """Returns the SHA-256 of files and of the files in directories, by path.
 
     Args:
-      *sides: paths; anything else is left out.
+      *sides: paths; anything else is ignored.
     """
     return {str(file): sha256(file) for side in sides for file in _files(side)}
 

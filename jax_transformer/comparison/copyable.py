@@ -1,4 +1,4 @@
-"""Whether copies of a PyTorch module are the same function of its weights as the module is."""
+"""Checks that copies of a PyTorch module are the same function of their weights as the module."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 MOST_OBJECTS = 100_000
-"""The most objects of a module that are looked at."""
+"""The most objects of a module to search."""
 LIBRARIES = frozenset(("torch", "numpy", "jax", "jaxlib", "builtins", "transformers"))
 """Packages whose objects hold no arrays of the user's."""
 
 
 def check_apart(module: nn.Module) -> None:
-    """Raises UnknownOperation if several parameters or buffers of a module share memory, which their copies don't."""
+    """Raises UnknownOperation if several parameters or buffers of a module share memory, since their copies don't."""
     from jax_transformer.proof.torch_access import overlap
     from jax_transformer.proof.torch_memory import storage_of
 
@@ -55,7 +55,7 @@ def check_copyable(module: nn.Module) -> None:
 
 
 def _check_numpy(module: nn.Module, own: Mapping[str, Any]) -> None:
-    """Raises UnknownOperation for an array of NumPy's that shares a weight's memory, which a copy's weights don't."""
+    """Raises UnknownOperation for a NumPy array that shares a weight's memory, since it doesn't share a copy's."""
     arrays = {name: _as_numpy(tensor) for name, tensor in own.items()}
     kinds = {type(part) for part in module.modules()}
     for each in _held([*map(vars, module.modules()), *(getattr(kind, "forward", None) for kind in kinds)]):
@@ -67,7 +67,7 @@ def _check_numpy(module: nn.Module, own: Mapping[str, Any]) -> None:
 
 
 def _as_numpy(tensor: Any) -> np.ndarray:
-    """Returns an array of the bytes that a tensor's elements lie in."""
+    """Returns the bytes of a tensor's memory as an array."""
     import torch
 
     detached = tensor.detach().cpu()
@@ -127,7 +127,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _globals_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the globals that a function reads, and functions in it."""
+    """Yields the globals that a function and the functions inside it read."""
     yield from (names[name] for name in code.co_names if name in names)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -135,8 +135,8 @@ def _globals_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def check_hooks(module: nn.Module) -> None:
-    """Raises UnknownOperation if a gradient has hooks that a copy of the module lacks: those of the nodes that add
-    gradients to parameters, such as `torch.autograd.graph.register_multi_grad_hook` makes."""
+    """Raises UnknownOperation if a gradient has hooks that a copy of the module lacks. These hang on the nodes that add
+    gradients to parameters; `torch.autograd.graph.register_multi_grad_hook` adds such hooks."""
     import torch
 
     nodes: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The results of a diagnosis: the node of a side that computes something else than it should, and its causes."""
+"""Holds the results of a diagnosis: a side's faulty node, and its causes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SideName = Literal["candidate", "reference"]
 Blamed = Literal["candidate", "reference", "unknown"]
 """The side at fault; "unknown" if the two differ and nothing shows which of them is right."""
 Effect = Literal["function", "fully masked rows", "none"]
-"""What a difference changes: the model's function; only rows in which a query sees no key; or nothing but the value of
+"""Effects of a difference: on the model's function; only on fully masked rows, where a query sees no key; or only on
 masked logits, which softmax ignores."""
 
 
@@ -21,29 +21,29 @@ class Match(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Describes a node that computes something else from its own inputs than it should."""
+    """Describes a node that computes a wrong value from its own inputs."""
 
     node: str
     kind: str
     local_error: float
-    """The relative RMS between the received value and the right one for these inputs; NaN if that isn't known."""
+    """The relative RMS between the received value and the right one for these inputs; NaN if that is unknown."""
     matches: tuple[Match, ...]
-    """Variants within the gate, those of one change first; none if the catalogue lacks the fault."""
+    """Variants within the gate, single changes first; empty if the catalogue lacks the fault."""
     runner_up: Match | None
     """The nearest variant outside the gate."""
     told_apart_by: str = ""
-    """Inputs on which several matches would differ."""
+    """Inputs that would distinguish several matches."""
     effect: Effect = "function"
-    """What the difference changes; "none" is a note, and no fault."""
+    """The effect of the difference; "none" makes it a note, not a fault."""
     precision: str = ""
-    """The dtype that the node was computed in, if it has another fault beside that one that no variant explains."""
+    """The dtype in which the node was computed, if it has a second fault that no variant explains."""
 
     heads: tuple[int, ...] = ()
-    """The order of an attention's heads, where that is all that differs: the right number of each."""
+    """The order of an attention's heads, if only that differs: the right number of each head."""
 
     @property
     def is_fault(self) -> bool:
-        """Whether it changes what the model computes."""
+        """Returns whether the difference changes the model's results."""
         return self.effect != "none"
 
     @property

@@ -1,4 +1,4 @@
-"""Lower any two programs to be compared for all weights: JAX functions and PyTorch modules, with the same weights."""
+"""Lowers any two programs, JAX functions or PyTorch modules with the same weights, to compare them for all weights."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.comparison.capture import OWN, Watched, watch
+from jax_transformer.comparison.capture import OWN, ModuleCall, watch
 from jax_transformer.comparison.copyable import check_copyable, check_hooks
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.precision import in_bits
 from jax_transformer.comparison.sides import Arrays, CannotRun
-from jax_transformer.comparison.ties import Leaf, Lies, Ties, find_ties, shared_memory
+from jax_transformer.comparison.ties import Leaf, MemoryPlace, Ties, find_ties, shared_memory
 from jax_transformer.comparison.user_errors import RAISED, cannot_run, shapes_of
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.torch_precision import deterministic
@@ -43,11 +43,11 @@ COTANGENT = "cotangent"
 """The input that the output is multiplied by before it is differentiated."""
 
 OF_SOFTMAX = re.compile(r"@(logits|weights)(#\d+)?$")
-"""Ends the names of what a softmax inside a module reads and returns."""
+"""Suffixes of the names of a softmax's input and output inside a module."""
 
 
-class Wanted(NamedTuple):
-    """Says what to lower beside the output."""
+class Selection(NamedTuple):
+    """Selects the values to lower in addition to the output."""
 
     gradients: frozenset[str] | None
     """The variables to differentiate by, in place of activations; None: activations."""
@@ -71,7 +71,7 @@ class AnyProgram:
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Returns the weights that a module calls its parameters; all of a function's."""
+        """Returns a module's parameters; for a function, all weights."""
         if not self.is_module:
             return frozenset(self.weights)
         module: Any = self.program
@@ -79,22 +79,22 @@ class AnyProgram:
         own |= {name for name, tensor in module.named_buffers(remove_duplicate=False) if tensor.requires_grad}
         return frozenset(own & {*self.weights})
 
-    def shared_memory(self) -> dict[str, Lies]:
-        """Returns where those weights lie that share numbers. Raises UnknownOperation for two dtypes in one memory."""
+    def shared_memory(self) -> dict[str, MemoryPlace]:
+        """Locates weights that share numbers. Raises UnknownOperation if weights of two dtypes share memory."""
         program: Any = self.program
         return shared_memory(program, list(self.weights)) if self.is_module else {}
 
-    def lower(self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted) -> Program:
-        """Lowers it on its inputs.
+    def lower(self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Selection) -> Program:
+        """Lowers the program on its inputs.
 
         Args:
-          leaves: which parts of variables its weights are.
+          leaves: the part of a variable that each weight is.
           shapes: the variables by name.
 
         Raises:
           UnknownOperation: an operation has no rule, or control flow depends on weights.
-          CannotRun: it raises.
-          ParityError: it returns something else than arrays.
+          CannotRun: the program raises.
+          ParityError: it returns anything but arrays.
         """
         given = {leaf.variable: shapes[leaf.variable] for leaf in leaves.values()}
         found = (self._lower_module if self.is_module else self._lower_function)(leaves, given, wanted)
@@ -104,8 +104,8 @@ class AnyProgram:
         return found
 
     def reads(self, names: Collection[str]) -> set[str]:
-        """Returns which of these weights it may read; of a function, those that its output depends on in any of the
-        types in which it may be read."""
+        """Returns the weights among these that the program may read. For a function, the output depends on them in at
+        least one of the types in which the function may be read."""
         if self.is_module:
             return {*names}
         found = set[str]()
@@ -123,8 +123,8 @@ class AnyProgram:
 
     @cached_property
     def read_inputs(self) -> dict[str, np.ndarray]:
-        """Returns the inputs in the types in which the program reads them. NumPy's own floats have 64 bits: they are
-        given to programs with weights of 32 bits as such, and floats of 32 bits to programs of 64."""
+        """Returns the inputs in the types in which the program reads them. NumPy's own floats have 64 bits, so programs
+        with narrower weights receive them in the weights' type; 64-bit programs receive 32-bit floats in 64 bits."""
         widest = self._widest
         if widest is None:
             return dict(self.inputs)
@@ -145,9 +145,8 @@ class AnyProgram:
 
     @property
     def _tried_bits(self) -> list[tuple[int, int]]:
-        """Returns how many bits numbers and integers may have in a function, the likeliest first: as JAX is set. With
-        weights of 64 bits, its floats have 64, too, as long as its integers fit into 32: those that don't are others
-        there."""
+        """Lists the bits that floats and integers may have in a function, the likeliest first: JAX's current setting.
+        With 64-bit weights, floats have 64 bits too if all integers fit into 32, since larger ones would change."""
         if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             return [(64, 64), (32, 32)]
         given = {array.dtype for array in (*self.weights.values(), *self.read_inputs.values())}
@@ -156,9 +155,9 @@ class AnyProgram:
         return [*([(64, 32)] if np.dtype(np.float64) in given and fits else []), (32, 32), (64, 64)]
 
     def _lower_function(
-        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Selection
     ) -> Program:
-        """Lowers a function in 32 or 64 bits. What can't run in one way is tried in others."""
+        """Lowers a function in 32 or 64 bits, and tries the next width if one can't run."""
         reasons = []  # not the errors: JAX would find arrays of a trace whose frames they keep, in other types
         for bits, whole_bits in self._tried_bits:
             try:
@@ -171,7 +170,7 @@ class AnyProgram:
         raise CannotRun(reasons[0])
 
     def _lower_traced(
-        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted, whole_bits: int
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Selection, whole_bits: int
     ) -> Program:
         from jax_transformer.proof.jax_programs import lower
 
@@ -185,7 +184,9 @@ class AnyProgram:
             def called(variables: Mapping[str, Any]) -> dict[str, Any]:
                 held = {**given, **variables}
                 weights = {
-                    name: leaf.of(held[leaf.variable]).astype(jax.dtypes.canonicalize_dtype(self.weights[name].dtype))
+                    name: leaf.select(held[leaf.variable]).astype(
+                        jax.dtypes.canonicalize_dtype(self.weights[name].dtype)
+                    )
                     for name, leaf in leaves.items()
                 }
                 return self._called(weights, inputs)
@@ -210,7 +211,7 @@ class AnyProgram:
         return lower(outputs, {**own, **self.floats, **more}, whole_bits=whole_bits)
 
     def _dtype_of(self, variable: str, leaves: Mapping[str, Leaf]) -> Any:
-        """Returns a type that holds the weights that a variable is."""
+        """Returns a type that holds all weights of a variable."""
         return reduce(
             jnp.promote_types, [self.weights[name].dtype for name, leaf in leaves.items() if leaf.variable == variable]
         )
@@ -228,10 +229,10 @@ class AnyProgram:
         return {**trace, OWN: output}
 
     def _lower_module(
-        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Selection
     ) -> Program:
-        """Lowers a module in its own types, and checks that it computes what was read when it runs again: in float64,
-        too, where less gets lost in rounding, if it runs there and rounds to nothing narrower."""
+        """Lowers a module in its own types, and checks the program against a second run. Checks it in float64, too,
+        where rounding hides less, if the module runs there and rounds to nothing narrower."""
         from jax_transformer.proof.torch_reruns import check_again
 
         with self._running(str(self._widest or "its types")):
@@ -247,10 +248,10 @@ class AnyProgram:
         return program
 
     def _lower_copy(
-        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Wanted, *, is_wide: bool
+        self, leaves: Mapping[str, Leaf], shapes: Mapping[str, tuple[int, ...]], wanted: Selection, *, is_wide: bool
     ) -> tuple[Program, Callable[[], Mapping[str, torch.Tensor]], dict[str, torch.Tensor | Variable]]:
-        """Returns the program of a copy of the module, the copy, as a function of nothing, and the tensors that it
-        reads.
+        """Lowers a copy of the module. Returns the program, the copy as a function without arguments, and the tensors
+        that it reads.
 
         Args:
           is_wide: whether the copy computes in float64.
@@ -304,7 +305,7 @@ class AnyProgram:
         return lower(outputs, read, hidden=hidden, fixed=dict(module.named_parameters())), outputs, read
 
     def _cotangent(self, tensors: Mapping[str, torch.Tensor], is_wide: bool) -> torch.Tensor:
-        """Returns zeros of the output's shape. A copy of its own computes that: a module may keep what it computed."""
+        """Returns zeros of the output's shape. Runs a separate copy, since a module may keep computed tensors."""
         import torch
 
         module: Any = copied(self.program)
@@ -319,7 +320,7 @@ class AnyProgram:
 
 
 def _parts(held: Mapping[str, Any], leaves: Mapping[str, Leaf], variable: str) -> Iterator[tuple[Any, Any]]:
-    """Yields the tensors that are parts of a variable, each once, and which."""
+    """Yields the tensors that are parts of a variable, each once, with the part."""
     seen = set[int]()
     for name, leaf in leaves.items():
         if leaf.variable == variable and id(held[name]) not in seen:
@@ -342,7 +343,7 @@ def _gradient(shape: tuple[int, ...], trained: Iterable[tuple[torch.Tensor, Any]
     return total
 
 
-def _named(module: nn.Module, watched: Watched) -> dict[str, Any]:
+def _named(module: nn.Module, watched: ModuleCall) -> dict[str, Any]:
     """Returns the tensors inside a module by name. Its own output is OWN, though a submodule has that path."""
     named = dict(watched.tensors)
     if OWN in dict(module.named_modules()):
@@ -358,7 +359,7 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns rows of a softmax in another shape of as many rows: [B · H, T, S] is [B, H, T, S]."""
+    """Reshapes the rows of a softmax to another shape with as many rows: [B · H, T, S] to [B, H, T, S]."""
     alike = array.size == math.prod(shape) and array.shape[-1:] == shape[-1:]
     return array.reshape(shape) if alike else array
 
@@ -369,14 +370,14 @@ def is_masked(name: str) -> bool:
 
 
 def _is_masked(name: str) -> bool:
-    """Returns whether a softmax of the program reads an activation, or one that is named as if."""
+    """Returns whether an activation is the input of a softmax of the program, or has the name of one."""
     of_softmax = OF_SOFTMAX.search(name)
     return is_masked(name) or (of_softmax is not None and of_softmax[1] == "logits")
 
 
 @dataclass(frozen=True)
 class AnyTwo:
-    """Two programs on the same inputs, and which weights of the reference are which of the candidate's."""
+    """Holds two programs on the same inputs, and the correspondence of their weights."""
 
     candidate: AnyProgram
     reference: AnyProgram
@@ -385,7 +386,7 @@ class AnyTwo:
 
     @cached_property
     def ties(self) -> Ties:
-        """Returns which weights are one. Raises UnknownOperation for weights that share memory in two dtypes."""
+        """Finds the weights that are one. Raises UnknownOperation for weights that share memory in two dtypes."""
         both = self.candidate, self.reference
         weights = tuple({name: np.shape(array) for name, array in one.weights.items()} for one in both)
         names = {name: self.names.get(name, name) for name in self.reference.weights}
@@ -393,7 +394,7 @@ class AnyTwo:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """Returns for which weights alone the programs are compared, one text for each condition."""
+        """Lists the conditions on the weights under which the programs are compared, one text each."""
         found = []
         for apart in self.ties.apart:
             side, other = ("candidate", "reference")[:: -1 if apart.side else 1]
@@ -407,7 +408,7 @@ class AnyTwo:
 
     def task(self, *, gradients: bool) -> Task:
         """Lowers both. Raises as `AnyProgram.lower` does."""
-        wanted = Wanted(self._trained if gradients else None, self.candidate.is_module and self.reference.is_module)
+        wanted = Selection(self._trained if gradients else None, self.candidate.is_module and self.reference.is_module)
         both = zip((self.candidate, self.reference), self.ties.leaves, strict=True)
         ours, theirs = _without_zeros(*(one.lower(leaves, self.ties.shapes, wanted) for one, leaves in both))
         shapes = {**theirs.inputs, **ours.inputs}
@@ -430,8 +431,8 @@ class AnyTwo:
 
     @cached_property
     def _trained(self) -> frozenset[str]:
-        """Returns the variables that programs differentiate: the parameters of modules, or all weights of functions.
-        Whether a module's buffer is trained isn't a question to a function."""
+        """Returns the variables that programs differentiate: the parameters of modules, or all weights of functions. A
+        function doesn't distinguish parameters from buffers."""
         both = tuple(zip((self.candidate, self.reference), self.ties.leaves, strict=True))
         chosen = [pair for pair in both if pair[0].is_module] or both
         return frozenset(leaves[name].variable for one, leaves in chosen for name in one.parameters)
@@ -454,14 +455,14 @@ class AnyTwo:
     def written(self, drawn: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         """Returns variables as users load them: the weights of both programs, and the inputs."""
         ours, theirs = (
-            {name: leaf.of(drawn[leaf.variable]) for name, leaf in leaves.items()} for leaves in self.ties.leaves
+            {name: leaf.select(drawn[leaf.variable]) for name, leaf in leaves.items()} for leaves in self.ties.leaves
         )
         return ours, theirs, {name: drawn.get(INPUT + name, array) for name, array in self.candidate.inputs.items()}
 
 
 def _without_zeros(ours: Program, theirs: Program) -> tuple[Program, Program]:
-    """Leaves out gradients that one program alone has, and that are zero whatever the weights: such as one that is
-    stopped, of a weight that the other program doesn't train."""
+    """Drops gradients that only one program has and that are zero for all weights, such as a stopped gradient of a
+    weight that the other program doesn't train."""
 
     def kept(program: Program, other: Program) -> Program:
         left_out = [

@@ -1,4 +1,4 @@
-"""Comparisons without a model: named arrays with named arrays, and a JAX function with any PyTorch module on inputs."""
+"""Compares named arrays with named arrays, and a JAX function with any PyTorch module on inputs, without a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.comparison.checksums import hash_files
-from jax_transformer.comparison.gates.arrays import Kept, ParityError, read_arrays
+from jax_transformer.comparison.gates.arrays import ArrayFile, ParityError, read_arrays
 from jax_transformer.comparison.gates.stages import compare_stage
 from jax_transformer.comparison.report.report import Report, depth_of
 from jax_transformer.comparison.sides import Path, selected
@@ -27,7 +27,7 @@ def compare_arrays(
     candidate_name: str | None,
     reference_name: str | None,
 ) -> Report:
-    """Compares named arrays, or `.npz` files of them. Raises ParityError for a side that is something else."""
+    """Compares named arrays, or `.npz` files of them. Raises ParityError for a side of another kind."""
     if reference is None:
         raise ParityError("expected a reference: a mapping of arrays, or an .npz, to compare the candidate's with")
     for name, side in (("candidate", candidate), ("reference", reference)):
@@ -68,8 +68,8 @@ def compare_on_inputs(
     candidate_name: str | None,
     reference_name: str | None,
 ) -> Report:
-    """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for inputs, stages or dtypes
-    that there are not."""
+    """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for unknown inputs, stages
+    or dtypes."""
     from jax_transformer.comparison import any_two
     from jax_transformer.comparison.capture import check_module
     from jax_transformer.comparison.sides import DTYPES, name_of
@@ -91,12 +91,12 @@ def compare_on_inputs(
 
 
 def read_inputs(inputs: Mapping[str, Any] | Path) -> dict[str, np.ndarray]:
-    """Returns inputs, or weights, by name as NumPy's arrays. Raises ParityError for values that are no arrays."""
+    """Reads inputs, or weights, by name as NumPy arrays. Raises ParityError for values that aren't arrays."""
     return dict(_read(inputs, "inputs").arrays)
 
 
-def _read(side: Mapping[str, Any] | Path, what: str) -> Kept:
-    """Returns named arrays as NumPy's. Raises ParityError for values that are no arrays of numbers."""
+def _read(side: Mapping[str, Any] | Path, what: str) -> ArrayFile:
+    """Reads named arrays as NumPy arrays. Raises ParityError for values that aren't arrays of numbers."""
     if isinstance(side, str | os.PathLike):
         return read_arrays(side)
     arrays, widened = {}, {}
@@ -107,11 +107,11 @@ def _read(side: Mapping[str, Any] | Path, what: str) -> Kept:
         arrays[name] = array
         if dtype != array.dtype.name:
             widened[name] = dtype
-    return Kept(arrays, {"widened": widened})
+    return ArrayFile(arrays, {"widened": widened})
 
 
 def _as_numpy(value: Any) -> tuple[np.ndarray, str]:
-    """Returns an array of NumPy, JAX or PyTorch, those in bfloat16 as float32, and the name of its dtype."""
+    """Converts an array of JAX or PyTorch to NumPy, bfloat16 to float32, and returns the name of its dtype too."""
     if hasattr(value, "detach"):
         value, dtype = value.detach().cpu(), str(value.dtype).removeprefix("torch.")
         return (value if hasattr(np, dtype) else value.float()).numpy(), dtype

@@ -1,4 +1,4 @@
-"""The precision in which JAX computes, and arrays in that precision."""
+"""Sets the precision in which JAX computes, and moves arrays to the device in that precision."""
 
 from __future__ import annotations
 

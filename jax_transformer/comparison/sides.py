@@ -1,4 +1,4 @@
-"""What both sides of a comparison are called, return and raise, and how a selection of names is read."""
+"""Defines the names, results and errors of a comparison's sides, and reads selections of names."""
 
 from __future__ import annotations
 

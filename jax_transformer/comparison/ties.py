@@ -1,5 +1,5 @@
-"""Find which weights of two programs are one: tensors that share memory, and weights that stand for one of the other
-program."""
+"""Finds which weights of two programs are one: tensors that share memory, and weights that correspond to one weight of
+the other program."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Lies(NamedTuple):
-    """Where a weight lies that shares numbers with others, or with itself, as an expanded one does."""
+class MemoryPlace(NamedTuple):
+    """Locates a weight that shares numbers with other weights, or with itself, as an expanded tensor does."""
 
     block: int
     """Weights of different blocks share no number."""
@@ -27,19 +27,19 @@ class Lies(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """Which part of a variable a weight is."""
+    """Holds the part of a variable that a weight is."""
 
     variable: str
     places: np.ndarray | None = None
     """The variable's element that each element is; None: the weight is the variable."""
 
-    def of(self, array: Any) -> Any:
-        """Returns the weight, given the variable, as an array of NumPy, JAX or PyTorch."""
+    def select(self, array: Any) -> Any:
+        """Selects the weight from the variable, an array of NumPy, JAX or PyTorch."""
         return array if self.places is None else array[self.places]
 
 
-class Apart(NamedTuple):
-    """Says that a program has weights apart which are one in the other."""
+class SeparateWeights(NamedTuple):
+    """Holds weights that are separate in one program and one weight in the other."""
 
     side: int
     """0: the candidate. 1: the reference."""
@@ -48,17 +48,17 @@ class Apart(NamedTuple):
 
 @dataclass(frozen=True)
 class Ties:
-    """Weights of two programs as parts of variables, of which each is drawn once."""
+    """Holds the weights of two programs as parts of variables; each variable is drawn once."""
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Variables by name, the first of the candidate's → shapes."""
     leaves: tuple[dict[str, Leaf], dict[str, Leaf]] = field(default_factory=lambda: ({}, {}))
-    """Names of weights, of the candidate and of the reference → which parts of variables they are."""
-    apart: list[Apart] = field(default_factory=list)
+    """Names of weights, of the candidate and of the reference → their parts of variables."""
+    apart: list[SeparateWeights] = field(default_factory=list)
 
 
-def shared_memory(module: nn.Module, names: Sequence[str]) -> dict[str, Lies]:
-    """Returns where those weights of a module lie that share numbers.
+def shared_memory(module: nn.Module, names: Sequence[str]) -> dict[str, MemoryPlace]:
+    """Locates the weights of a module that share numbers.
 
     Raises:
       UnknownOperation: some share memory in two dtypes.
@@ -72,30 +72,32 @@ def shared_memory(module: nn.Module, names: Sequence[str]) -> dict[str, Lies]:
     for name in names:
         if held[name].layout is torch.strided and held[name].numel():
             by_storage.setdefault(storage_of(held[name]), []).append(name)
-    found: dict[str, Lies] = {}
+    found: dict[str, MemoryPlace] = {}
     for block, several in enumerate(by_storage.values()):
         layouts = {name: layout_of(held[name]) for name in several}
         if len({*layouts.values()}) == 1 and layouts[several[0]].dense_order() is not None:
-            found |= {name: Lies(block, None) for name in several if len(several) > 1}
+            found |= {name: MemoryPlace(block, None) for name in several if len(several) > 1}
             continue
         if len({held[name].dtype for name in several}) > 1:
             raise UnknownOperation("tie", "", f"{' and '.join(several)} share memory in two dtypes")
         places = {name: layout.places() for name, layout in layouts.items()}
         numbers, counts = np.unique(np.concatenate([each.ravel() for each in places.values()]), return_counts=True)
         shared = numbers[counts > 1]
-        found |= {name: Lies(block, each) for name, each in places.items() if np.isin(each, shared).any()}
+        found |= {name: MemoryPlace(block, each) for name, each in places.items() if np.isin(each, shared).any()}
     return found
 
 
 def find_ties(
-    weights: tuple[Shapes, Shapes], names: Mapping[str, str], lies: tuple[Mapping[str, Lies], Mapping[str, Lies]]
+    weights: tuple[Shapes, Shapes],
+    names: Mapping[str, str],
+    lies: tuple[Mapping[str, MemoryPlace], Mapping[str, MemoryPlace]],
 ) -> Ties:
-    """Returns which weights of two programs are one.
+    """Finds which weights of two programs are one.
 
     Args:
       weights: the shapes of weights of the candidate and of the reference.
-      names: all names of the reference → those of the candidate.
-      lies: which weights of either share numbers.
+      names: all names of the reference → the candidate's names.
+      lies: the weights of either program that share numbers.
     """
     groups = {(side, name): [(side, name)] for side in (0, 1) for name in weights[side]}
     pairs = [((0, ours), (1, theirs)) for theirs, ours in names.items()]
@@ -121,7 +123,7 @@ class _Group(NamedTuple):
     """Sides and names."""
     weights: tuple[Shapes, Shapes]
     names: Mapping[str, str]
-    lies: tuple[Mapping[str, Lies], Mapping[str, Lies]]
+    lies: tuple[Mapping[str, MemoryPlace], Mapping[str, MemoryPlace]]
 
     def whole(self) -> tuple[dict[Any, str], dict[Any, str]] | None:
         """Returns the blocks of both sides, each with a weight of it; None if some weights are only parts."""
@@ -134,7 +136,7 @@ class _Group(NamedTuple):
         return blocks
 
     def numbers(self) -> list[np.ndarray]:
-        """Numbers the elements of each weight; those that a program holds once have one number."""
+        """Numbers the elements of each weight; an element that a program holds once has one number."""
         begins: dict[Any, int] = {}
         sizes: dict[Any, int] = {}
         found: list[tuple[int, Any, np.ndarray]] = []
@@ -161,7 +163,7 @@ def _add(ties: Ties, group: _Group) -> None:
         for side, name in group.nodes:
             ties.leaves[side][name] = Leaf(variable)
         ties.apart.extend(
-            Apart(side, tuple(of_side.values())) for side, of_side in enumerate(blocks) if len(of_side) > 1
+            SeparateWeights(side, tuple(of_side.values())) for side, of_side in enumerate(blocks) if len(of_side) > 1
         )
         return
     numbers = dict(zip(group.nodes, group.numbers(), strict=True))
@@ -173,13 +175,13 @@ def _add(ties: Ties, group: _Group) -> None:
     for side in (0, 1):
         own = {name: numbers[of, name] for of, name in group.nodes if of == side}
         if np.unique(np.concatenate([each.ravel() for each in own.values()])).size > size:
-            ties.apart.append(Apart(side, tuple(own)))
+            ties.apart.append(SeparateWeights(side, tuple(own)))
 
 
 def _joined(
     numbers: Mapping[tuple[int, str], np.ndarray], pairs: Sequence[tuple[tuple[int, str], tuple[int, str]]]
 ) -> dict[tuple[int, str], np.ndarray]:
-    """Returns the numbers of elements, from 0 on, where those of each pair of weights are one."""
+    """Numbers elements from 0 on; the elements of each pair of weights get equal numbers."""
     label = np.arange(1 + max(int(each.max(initial=-1)) for each in numbers.values()))
     before = None
     while before is None or not np.array_equal(before, label):

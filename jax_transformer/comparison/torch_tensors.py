@@ -1,4 +1,4 @@
-"""Compare tensors with one another: outputs of one module, called in two ways, and tensors of one state_dict."""
+"""Compares tensors: outputs of one module, called in two ways, and tensors of one state_dict."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 SELF_TRACED_WITHIN = {"float64": tolerances.FLOAT64_RELATIVE_RMS, **tolerances.COMPUTED_IN}
-"""How far the logits of a module that fills a trace itself may be from those without one, relative to their RMS: it may
-sum in another order then. Under hooks nothing may differ."""
+"""The largest distance, relative to the RMS, between a module's logits with a trace that it fills itself and without
+one: it may sum in another order then. Under hooks nothing may differ."""
 
 
 def distance(values: torch.Tensor, others: torch.Tensor, allowed: float) -> float:
-    """Returns how far tensors are apart, relative to the RMS of the second; 0 if they are equal bit for bit, NaN where
-    NaN is, or not farther apart than is allowed."""
+    """Measures the distance between tensors, relative to the RMS of the second; 0 if they are equal bit for bit, have
+    NaN at the same places, or are no farther apart than allowed."""
     import torch
 
     if values.shape != others.shape:
@@ -35,7 +35,7 @@ def distance(values: torch.Tensor, others: torch.Tensor, allowed: float) -> floa
 
 
 def may_differ(logits: torch.Tensor) -> float:
-    """Returns how far the logits of a module that fills a trace itself may be from these, without one."""
+    """Returns the allowed distance between these logits and the logits with a trace that the module fills itself."""
     return SELF_TRACED_WITHIN.get(str(logits.dtype).removeprefix("torch."), SELF_TRACED_WITHIN["float32"])
 
 
@@ -47,7 +47,7 @@ def equal_tensor(held: Mapping[str, torch.Tensor], name: str, others: Collection
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
-    """Returns a tensor of an array's values; those of dtypes that NumPy lacks, such as bfloat16, in float32."""
+    """Converts an array to a tensor; dtypes that NumPy lacks, such as bfloat16, become float32."""
     import torch
 
     wide = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # ml_dtypes register theirs
@@ -55,7 +55,7 @@ def to_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
+    """Converts a tensor to a NumPy array of its dtype; float32 for bfloat16."""
     import torch
 
     tensor = tensor.detach()

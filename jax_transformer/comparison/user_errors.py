@@ -1,4 +1,4 @@
-"""What a user's own PyTorch module or JAX function raises, as one line that says where and what to do."""
+"""Reports errors of a user's PyTorch module or JAX function in one line, with the place and a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 RAISED = (Exception, SystemExit)
-"""All that a user's code may raise. (A SystemExit would end the command with an exit code of its own.)"""
+"""Errors that a user's code may raise. (A SystemExit would end the command with an exit code of its own.)"""
 ADAPTER = (
     "write an adapter, a subclass of it (or a module that holds it) whose forward(source_ids, decoder_input_ids), on "
     "ids [B, S] and [B, T], calls its forward as that wants and returns logits [B, T, V]"
@@ -25,11 +25,11 @@ MOST = 240
 """The most characters of an exception's text that a message shows."""
 
 
-def told(module: nn.Module, error: BaseException, again: Callable[[], Any] | None = None) -> str:
-    """Returns what a module raised, in one line, and which of its parts did.
+def describe_failure(module: nn.Module, error: BaseException, again: Callable[[], Any] | None = None) -> str:
+    """Describes a module's error in one line, with the part that raised it.
 
     Args:
-      again: does what raised once more, to see which part is running then.
+      again: repeats the failing call, to see which part is running.
     """
     place = None if again is None else _place(module, again)
     return f"its forward raised {in_short(error)}" + (f", in {place}" if place else "")
@@ -70,22 +70,22 @@ def _place(module: nn.Module, again: Callable[[], Any]) -> str:
 def cannot_run(
     side: str, what: str, module: nn.Module | None = None, again: Callable[[], Any] | None = None
 ) -> Iterator[None]:
-    """Turns whatever a user's program raises into CannotRun, so that its stage is inconclusive and others still run.
+    """Turns errors of a user's program into CannotRun: its stage becomes inconclusive, and the other stages still run.
 
     Args:
       side: the side's name in messages.
-      what: what it was run on, such as "source_ids [7, 11] and decoder_input_ids [7, 9] in bfloat16".
-      module, again: as of `told`.
+      what: the program's inputs in messages, such as "source_ids [7, 11] and decoder_input_ids [7, 9] in bfloat16".
+      module, again: see `describe_failure`.
     """
     try:
         yield
     except (CannotRun, ParityError, PortingError, UnknownOperation, WideIntegers):
         raise
     except RAISED as error:
-        raised = f"raised {in_short(error)}" if module is None else told(module, error, again)
+        raised = f"raised {in_short(error)}" if module is None else describe_failure(module, error, again)
         raise CannotRun(f"{side} can't be run on {what}: {raised}") from error
 
 
 def shapes_of(arrays: Mapping[str, Any]) -> str:
-    """Returns names and shapes, such as "source_ids [7, 11] and decoder_input_ids [7, 9]"."""
+    """Lists names and shapes, such as "source_ids [7, 11] and decoder_input_ids [7, 9]"."""
     return " and ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())

@@ -1,4 +1,4 @@
-"""Maps between the names and shapes of two programs' tensors: rules, how axes correspond, and maps in files."""
+"""Maps the names and shapes of two programs' tensors: rules, correspondences of axes, and maps in files."""
 
 from __future__ import annotations
 

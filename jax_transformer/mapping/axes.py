@@ -1,4 +1,4 @@
-"""How a tensor's axes correspond to a leaf's: an equation such as "(N H) D -> D N H"."""
+"""Maps a tensor's axes to a leaf's by an equation such as "(N H) D -> D N H"."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ leaf's axis that counts them."""
 class Axes:
     """Maps a tensor's axes to a leaf's, such as "(N H) D -> D N H".
 
-    Left of the arrow stand the tensor's axes, parentheses around those that are merged into one; right of it the
-    leaf's. The number 1 is an axis of the tensor that the leaf doesn't have; a larger number is an axis along which
-    that many leaves are fused in one tensor. {n}, first on the left, is an axis of the leaf alone: it counts the
-    tensors that are numbered {n} in their names and make the leaf together, as in "{n} H D -> D {n} H" for a matrix
-    [H, D] per head.
+    The tensor's axes are left of the arrow, with parentheses around merged ones; the leaf's axes are right of it. The
+    number 1 is an axis of the tensor that the leaf doesn't have; a larger number is an axis along which that many
+    leaves are fused in one tensor. {n}, first on the left, is an axis of the leaf alone: it counts the tensors that
+    are numbered {n} in their names and make the leaf together, as in "{n} H D -> D {n} H" for a matrix [H, D] per
+    head.
     """
 
     torch: tuple[tuple[str, ...], ...]
@@ -30,7 +30,7 @@ class Axes:
 
     @classmethod
     def parse(cls, text: str) -> Axes:
-        """Raises ValueError for what is no such equation."""
+        """Parses an equation. Raises ValueError for a malformed one."""
         left, arrow, right = text.partition("->")
         groups = [tuple(group.strip("()").split()) for group in re.findall(r"\([^()]*\)|[^\s()]+", left)]
         axes = cls(tuple(groups), tuple(right.split()))
@@ -51,7 +51,7 @@ class Axes:
 
     @property
     def flat(self) -> tuple[str, ...]:
-        """Returns the tensor's axes, split, without those of size 1."""
+        """Returns the tensor's axes, split, without axes of size 1."""
         return tuple(axis for group in self.torch for axis in group if axis != "1")
 
     @property
@@ -65,7 +65,7 @@ class Axes:
         return EACH in self.jax
 
     def count(self, leaf_shape: tuple[int, ...]) -> int:
-        """Returns how many tensors make one leaf."""
+        """Returns the number of tensors that make one leaf."""
         return self.sizes(leaf_shape)[EACH] if self.counts else 1
 
     def sizes(self, leaf_shape: tuple[int, ...]) -> dict[str, int]:
@@ -78,7 +78,7 @@ class Axes:
         return tuple(int(np.prod([sizes[axis] for axis in group])) for group in self.torch if group != (EACH,))
 
     def split(self, tensors: list[np.ndarray], leaf_shape: tuple[int, ...]) -> np.ndarray:
-        """Splits a tensor, or all those that make a leaf, into leaves [P, *leaf_shape], as a view if possible; P is 1
+        """Splits a tensor, or all tensors that make a leaf, into leaves [P, *leaf_shape], as a view if possible; P is 1
         unless the tensor is fused."""
         sizes = self.sizes(leaf_shape)
         order = [self.flat.index(axis) for axis in self._leaf_order]

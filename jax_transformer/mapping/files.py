@@ -1,4 +1,4 @@
-"""Read and write maps of names as YAML; errors name the line."""
+"""Reads and writes maps of names as YAML; errors name the line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
 OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|(scaled_|normed_)?context)$")
-"""Our activations with an axis of heads, which modules of single heads, numbered {n}, make together."""
+"""Our activations with an axis of heads: modules of single heads, numbered {n}, make one together."""
 PARTS = ("activations", "parameters", "ignore")
 
 
@@ -24,7 +24,7 @@ class ParameterName:
     """Holds our name of a parameter, and how the axes of the reference's tensor become ours.
 
     Raises:
-      PortingError: the axes fuse another number of parameters than there are names.
+      PortingError: the axes fuse a different number of parameters than there are names.
     """
 
     name: str
@@ -130,7 +130,7 @@ class _Reader:
             for ours in found[name]:
                 once.check(value, ours, (name,))
                 if EACH in name and not OF_HEADS.search(ours):
-                    raise self.error(value, f"expected an activation of single heads beside {EACH}; received {ours}")
+                    raise self.error(value, f"expected an activation of single heads with {EACH}; received {ours}")
         return found
 
     def parameters(self, node: yaml.Node | None) -> Parameters:
@@ -165,7 +165,7 @@ class _Reader:
             raise self.error(node, str(error)) from None
 
     def ignored(self, node: yaml.Node | None) -> tuple[str, ...]:
-        """Reads one name or several; * may stand at their ends."""
+        """Reads one name or several, which may end with *."""
         node = _given(node)
         if node is None:
             return ()

@@ -1,4 +1,4 @@
-"""Maps from another model's names of activations and parameters to ours, written by a porting table or by hand.
+"""Maps another model's names of activations and parameters to ours; a porting table or a person writes the map.
 
 ```yaml
 activations:
@@ -9,11 +9,11 @@ parameters:            # gradients have the same names
   enc.{i}.norm1.gamma: encoder/layers/self_attention_norm/scale[{i}]
 ```
 
-{i} stands for a number. Axes are those of `porting.axes.Axes`: the other model's left of the arrow, ours right of it,
+{i} matches a number. Axes are those of `mapping.axes.Axes`: the other model's left of the arrow, ours right of it,
 without the layer axis. A tensor that fuses several of our parameters names them in braces:
 `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`; without such axes, the braces name equal copies of it.
 Several tensors that make one parameter are numbered {n}, in their names and in the axes; so are modules that each
-compute one head. Tied tensors stand in one list. Tensors that the other model doesn't read stand under `ignore`, with
+compute one head. Tied tensors form one list. `ignore` lists tensors that the other model doesn't read, with
 {i} and {n} for numbers and * at the end for anything:
 
 ```yaml
@@ -46,7 +46,7 @@ from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
-class Renamed(NamedTuple):
+class RenamedArrays(NamedTuple):
     """Holds arrays under our names, in our order."""
 
     arrays: dict[str, np.ndarray]
@@ -56,7 +56,7 @@ class Renamed(NamedTuple):
 
 @dataclass(frozen=True)
 class NameMap:
-    """Maps a reference's names to ours; on both sides {i} may stand for a number. Names that aren't in it are ignored.
+    """Maps a reference's names to ours; {i} matches a number on both sides. Ignores names that it lacks.
 
     Example:
       >>> import numpy as np
@@ -69,11 +69,11 @@ class NameMap:
     """
 
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names as of `capture` (`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`) → names in our trace. {n} stands for
-    the numbers of modules that each compute one head."""
+    """Names in the form of `capture` (`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`) → names in our trace. {n}
+    matches the numbers of modules that each compute one head."""
     parameters: Mapping[str, ParameterName] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    """Tensors that the reference doesn't read; * at the end stands for anything."""
+    """Tensors that the reference doesn't read; * at the end matches anything."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> NameMap:
@@ -90,7 +90,7 @@ class NameMap:
 
     @classmethod
     def parse(cls, text: str, what: str) -> NameMap:
-        """Returns the map of a YAML text, which messages call `what`. Raises as `read` does."""
+        """Parses the map in a YAML text, which messages call `what`. Raises as `read` does."""
         return cls(*name_files.parse(text, what))
 
     def text(self) -> str:
@@ -102,8 +102,8 @@ class NameMap:
         Path(path).write_text(self.text(), encoding="utf-8")
 
     def prefix_in(self, tensors: Collection[str]) -> str:
-        """Returns the prefix, such as "module.", without which most of the map's parameters are among the tensors; ""
-        if there is none."""
+        """Finds the prefix, such as "module.", without which most of the map's parameters are among the tensors; "" if
+        there is none."""
         return _best_prefix(self.parameters, tensors)[0]
 
     def knows(self, tensors: Collection[str]) -> bool:
@@ -114,7 +114,7 @@ class NameMap:
         """Returns the map with a prefix before all names of the reference.
 
         Args:
-          prefix: such as "module."; patterns to ignore may stand beside it, too.
+          prefix: such as "module."; patterns to ignore also keep their form without it.
           modules: the paths of the reference's submodules. `output` is the reference's own output unless one of them
             has this name.
         """
@@ -135,7 +135,7 @@ class NameMap:
         )
 
     def ignores(self, tensors: Iterable[str]) -> list[str]:
-        """Returns those of the tensors that the map ignores."""
+        """Lists the tensors that the map ignores."""
         known = matcher(self.ignored)
         return [name for name in tensors if known.fullmatch(name)]
 
@@ -157,13 +157,13 @@ class NameMap:
             for names in whole or [()]
         ]
 
-    def rename(self, captured: Tensors, like: Shapes) -> Renamed:
+    def rename(self, captured: Tensors, like: Shapes) -> RenamedArrays:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
         Or axes are in another order: [T, B, D] and [B, D, T] become [B, T, D], [Q, K, B, N] becomes [B, N, Q, K].
         Programs that pad every sentence to one length have more tokens; the first are taken.
-        If a module has no attention logits or weights itself, the only ones inside it are taken.
+        If a module has no attention logits or weights of its own, the only ones inside it are taken.
 
         Args:
           captured: the reference's arrays by its names.
@@ -190,7 +190,7 @@ class NameMap:
                     arrays[name] = array
         return _renamed(arrays, missing, like, problems)
 
-    def rename_parameters(self, tensors: Tensors, like: Shapes) -> Renamed:
+    def rename_parameters(self, tensors: Tensors, like: Shapes) -> RenamedArrays:
         """Returns the reference's parameters (or their gradients) under our names and in our axes.
 
         Args:
@@ -255,10 +255,10 @@ class _Pair(NamedTuple):
 
 
 def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours: Collection[str]) -> list[_Pair]:
-    """Returns every entry with each number that {i} stands for on either side.
+    """Expands every entry with each number that {i} matches on either side.
 
     Raises:
-      PortingError: ours lacks a name; {i} stands for no number; one of our names has two entries.
+      PortingError: ours lacks a name; {i} matches no number; one of our names has two entries.
     """
     pairs, problems = [], []
     first: dict[str, str] = {}
@@ -284,7 +284,7 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
 
 
 def _numbers(pattern: str, names: Collection[str]) -> set[int]:
-    """Returns the numbers that {i} stands for in the names that match the pattern."""
+    """Returns the numbers that {i} matches in the names that fit the pattern."""
     before, *after = (re.escape(part).replace(r"\{n\}", "[0-9]+") for part in pattern.split(NUMBER))
     expression = re.compile(
         before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after))
@@ -293,8 +293,8 @@ def _numbers(pattern: str, names: Collection[str]) -> set[int]:
 
 
 def _seen(theirs: str, captured: Tensors, ours: str, shape: tuple[int, ...]) -> tuple[str, np.ndarray | None]:
-    """Returns the name under which an activation was captured, and the array; None if it is missing. Those of single
-    heads, numbered {n}, are stacked along our axis of heads."""
+    """Returns the name under which an activation was captured, and the array; None if it is missing. Stacks activations
+    of single heads, numbered {n}, along our axis of heads."""
     if EACH not in theirs:
         found = _captured_name(theirs, captured)
         return (theirs, None) if found is None else (found, captured[found])
@@ -325,7 +325,7 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...], sizes: set[int]) -> np.nd
     """Returns the array in this shape, of more tokens the first ones; None if it doesn't fit.
 
     Args:
-      sizes: those of our activations, none of which is the length that a program pads to.
+      sizes: the sizes of our activations, none of which is the length that a program pads to.
     """
     whole = regrouped(array, shape)
     for axes in ((1,), (2,), (3,), (2, 3)) if whole is None else ():
@@ -356,10 +356,12 @@ def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     return int(np.prod(first)) == int(np.prod(second)) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
 
-def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]) -> Renamed:
+def _renamed(
+    arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]
+) -> RenamedArrays:
     """Returns everything in our order. Raises PortingError if there are problems."""
     _raise(problems)
-    return Renamed(
+    return RenamedArrays(
         {name: arrays[name] for name in like if name in arrays},
         {name: missing[name] for name in like if name in missing},
     )

@@ -1,4 +1,4 @@
-"""One table, two directions: rules `torch names ↔ JAX paths, axes`, run over NumPy arrays.
+"""Runs one table of rules in both directions, `torch names ↔ JAX paths, axes`, over NumPy arrays.
 
 Both directions are strict. Every tensor and every leaf is consumed exactly once, values and dtypes are moved and never
 computed with, and whatever does not fit is collected and refused together.
@@ -32,8 +32,8 @@ class Rule:
 
     Args:
       torch: a tensor's name, or several names of equal (tied) tensors. A copy that checkpoints may leave out ends in
-        "?"; if all do, one of them must be present, and the first is written unless another one was read. {i} stands
-        for a layer's number: the leaf then has a leading layer axis. {n} stands for the number of a tensor among those
+        "?"; if all do, one of them must be present, and the first is written unless another one was read. {i} matches
+        a layer's number: the leaf then has a leading layer axis. {n} matches the number of a tensor among the tensors
         that make one leaf, along the axis {n} of `axes`.
       jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor if
         `axes` says so, and otherwise equal copies of it.
@@ -43,8 +43,8 @@ class Rule:
         empty.)
 
     Raises:
-      ValueError: a malformed equation, or one that fuses another number of leaves than there are paths; {n} on one side
-        only. (A mistake in the table.)
+      ValueError: a malformed equation, or one that fuses a different number of leaves than there are paths; {n} on one
+        side only. (A mistake in the table.)
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Rule:
 
 class Place(NamedTuple):
     """Holds a tensor's names, the index of its layer in the stacked leaf (`...`: the whole leaf), and its number among
-    those that make this layer."""
+    the tensors that make this layer."""
 
     names: tuple[str, ...]
     optional: tuple[bool, ...]
@@ -125,7 +125,7 @@ class Place(NamedTuple):
     number: int
 
     def required(self, others: Collection[str]) -> list[str]:
-        """Returns the names that must be present beside `others`."""
+        """Returns the names that must be present, given `others`."""
         required = [name for name, optional in zip(self.names, self.optional, strict=True) if not optional]
         return required or ([] if any(name in others for name in self.names) else [self.names[0]])
 
@@ -208,7 +208,7 @@ def alternatives(path: str) -> tuple[str, ...]:
 
 
 def tensor_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> list[str]:
-    """Returns what keeps tensors from becoming leaves of these shapes."""
+    """Lists the problems that keep tensors from becoming leaves of these shapes."""
     problems, usable = _table_problems(rules, shapes)
     others = matcher(name for rule in rules if rule not in usable for name in rule.all_names)
     problems += _name_problems(usable, tensors, shapes, others)
@@ -218,7 +218,7 @@ def tensor_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> list
 
 
 def leaf_problems(rules: list[Rule], leaves: Leaves, shapes: Shapes) -> list[str]:
-    """Returns what keeps leaves from becoming tensors."""
+    """Lists the problems that keep leaves from becoming tensors."""
     problems, usable = _table_problems(rules, shapes)
     problems += _difference(shapes, leaves, "leaf", lambda path: f"expected shape {shapes[path]}")
     for rule in usable:
@@ -231,8 +231,8 @@ def count(problems: list[str]) -> str:
 
 
 def matcher(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns an expression that matches these names in full, with any number in place of {i} and of {n}, and anything
-    in place of * at the end."""
+    """Compiles an expression that matches these names in full, with any number in place of {i} and of {n}, and
+    anything in place of * at the end."""
     patterns = [re.escape(name).replace(r"\{i\}", "[0-9]+").replace(r"\{n\}", "[0-9]+") for name in names]
     patterns = [re.sub(r"\\\*$", ".*", pattern) for pattern in patterns]
     return re.compile("|".join(patterns) or "(?!)")
@@ -261,7 +261,7 @@ def _table_problems(rules: list[Rule], shapes: Shapes) -> tuple[list[str], list[
 
 
 def _layer_problems(rule: Rule, shapes: Shapes) -> Iterator[str]:
-    """Yields layers that no name is known of, and those that the model doesn't have."""
+    """Yields layers without a known name, and layers that the model doesn't have."""
     path, layers = rule.paths[0], range(shapes[rule.paths[0]][0] if rule.stacked else 0)
     yield from (f"leaf {path}[{i}]: no rule leads to it" for i in layers if not rule.names_of(i))
     yield from (
@@ -282,7 +282,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def _name_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes, others: re.Pattern[str]) -> Iterator[str]:
-    """Tensors missing and unexpected, but `others`; a rule none of whose tensors is there is reported once."""
+    """Yields missing and unexpected tensors, except `others`; reports a rule without any tensor once."""
     expected = {name: rule for rule in rules for place in rule.places(shapes) for name in place.names}
     unexpected = [name for name in tensors if name not in expected and not others.fullmatch(name)]
     absent = [name for name in expected if name not in tensors]
@@ -350,7 +350,7 @@ def not_finite(tensors: Tensors) -> list[str]:
 
 
 def _unequal(what: str, copies: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Copies that differ from the first in shape, dtype or any bit."""
+    """Yields copies that differ from the first in shape, dtype or any bit."""
     (first_name, first), *others = copies.items()
     for name, other in others:
         if (other.shape, other.dtype) != (first.shape, first.dtype):
@@ -367,7 +367,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _difference(
     expected: Iterable[str], received: Iterable[str], what: str, describe: Callable[[str], str]
 ) -> list[str]:
-    """Names that are only on one side."""
+    """Lists names that are only on one side."""
     expected, received = dict.fromkeys(expected), dict.fromkeys(received)
     unexpected = [name for name in received if name not in expected]
     missing = [name for name in expected if name not in received]

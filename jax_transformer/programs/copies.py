@@ -1,4 +1,4 @@
-"""Copy PyTorch modules, those that keep what they computed last among them."""
+"""Copies PyTorch modules, including modules that keep computed tensors as attributes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Returns a deep copy, with the hooks of its parameters, which change gradients. Tensors that the module computed
-    and keeps, which PyTorch doesn't copy, are detached. The copy shares what nothing copies, such as a Python module or
-    a lock among its attributes.
+    """Makes a deep copy, with the hooks of its parameters, which change gradients. Detaches tensors that the module
+    computed and keeps, which PyTorch doesn't copy. Shares objects that can't be copied, such as a Python module
+    or a lock among its attributes.
 
     Raises:
-      Whatever a part of the module, or a tensor, raises when it is copied.
+      Any error that a part of the module, or a tensor, raises when it is copied.
     """
     import torch
 
@@ -38,10 +38,10 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def _uncopied(value: Any, memo: Mapping[int, Any], seen: set[int]) -> Iterator[Any]:
-    """Yields the objects in a value, each as small as can be, that can't be copied.
+    """Yields the smallest objects in a value that can't be copied.
 
     Raises:
-      Whatever a part of a module, or a tensor, raises: a copy that shared it would change the module's own.
+      Any error that a part of a module, or a tensor, raises: a copy that shared it would change the original.
     """
     import torch
 
@@ -58,7 +58,7 @@ def _uncopied(value: Any, memo: Mapping[int, Any], seen: set[int]) -> Iterator[A
 
 
 def _parts(value: Any) -> list[Any]:
-    """Returns what a container or an object with attributes holds; nothing for a Python module, which is shared."""
+    """Lists the contents of a container or an object with attributes; nothing for a Python module, which is shared."""
     if isinstance(value, ModuleType):
         return []
     if isinstance(value, Mapping):
@@ -71,8 +71,8 @@ def _parts(value: Any) -> list[Any]:
 def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Moves a module to the CPU, with floating-point tensors in a dtype, and returns it.
 
-    Complex ones become complex128 beside float64, and complex64 beside others. (`Module.to` drops their imaginary
-    parts.)
+    Complex tensors become complex128 with float64, and complex64 with any other dtype. (`Module.to` drops their
+    imaginary parts.)
     """
     import torch
 
@@ -85,7 +85,7 @@ def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def tensors_of(value: Any) -> Iterator[Any]:
-    """Yields the tensors in an object's attributes and in what they hold."""
+    """Yields the tensors in an object's attributes, at any depth."""
     import torch
 
     if isinstance(value, torch.Tensor):

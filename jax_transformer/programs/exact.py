@@ -1,7 +1,7 @@
-"""Give a module in float64 the constants that it rounds to a lower precision: √head_dim, angles, tables.
+"""Gives a module in float64 exact values of constants that it rounds to a lower precision: √head_dim, angles, tables.
 
-Many programs make such numbers in float32, once or in every call, and keep them so when their parameters become
-float64. The function that they compute then shows only up to that rounding.
+Many programs compute such numbers in float32, once or in every call, even when their parameters are float64. That
+rounding then hides the exact function.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROUNDED = 1e-4
-"""How far a constant may be from the exact one, in units of the largest: a cosine of 500 radians in float32 is off by
-3e-5. Numbers drawn at random are farther apart."""
+"""The largest distance of a constant from the exact one, relative to the largest value: a cosine of 500 radians in
+float32 is off by 3e-5. Numbers drawn at random are farther apart."""
 
 
 def exact_constants(build: Callable[[], Any], without: Collection[str] = ()) -> dict[str, torch.Tensor]:
-    """Builds a module once more, with every number in float64, and returns the constants that are more exact than its
-    own: tensors that aren't parameters.
+    """Builds a module a second time, with every number in float64, and returns the constants (tensors that aren't
+    parameters) that are more exact than the module's own.
 
     Args:
       build: makes the module; called twice.
@@ -35,7 +35,7 @@ def exact_constants(build: Callable[[], Any], without: Collection[str] = ()) -> 
       "PATH.NAME" of an attribute → its tensor in float64 or complex128.
 
     Raises:
-      Whatever `build` raises when it is to compute in float64.
+      Any error that `build` raises when it computes in float64.
     """
     rounded = _constants(as_module(build()))
     with _all_in_float64():
@@ -48,15 +48,15 @@ def exact_constants(build: Callable[[], Any], without: Collection[str] = ()) -> 
 
 
 def tables_among(constants: Mapping[str, torch.Tensor], tables: Iterable[np.ndarray]) -> tuple[str, ...]:
-    """Returns the names of constants that share a row with one of these tables."""
+    """Lists the constants that share a row with one of these tables."""
     rows = {row.tobytes() for table in tables for row in table}
     return tuple(name for name, tensor in constants.items() if any(row.tobytes() in rows for row in _rows(tensor)))
 
 
 @contextlib.contextmanager
 def exact(module: nn.Module, constants: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Returns a context in which a module in float64 has these constants for its own, and computes in float64 whatever
-    it would compute in a lower precision. A module in another dtype runs as it is.
+    """Replaces a float64 module's constants with these during the block, and computes in float64 where the module would
+    use a lower precision. A module in another dtype runs unchanged.
 
     Example:
       >>> import torch
@@ -101,7 +101,7 @@ def _constants(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _is_rounding(rounded: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Returns whether two tensors differ, and by no more than rounding to a lower precision."""
+    """Returns whether two tensors differ, but by no more than rounding to a lower precision."""
     import torch
 
     if rounded.shape != exact.shape or rounded.is_complex() != exact.is_complex() or not exact.numel():
@@ -113,13 +113,13 @@ def _is_rounding(rounded: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def _rows(tensor: torch.Tensor) -> np.ndarray:
-    """Returns what lies along the last axis of a table."""
+    """Returns the rows along the last axis of a table."""
     return tensor.numpy().reshape(-1, tensor.shape[-1]) if tensor.ndim > 1 else np.empty((0, 0))
 
 
 @contextlib.contextmanager
 def _all_in_float64() -> Iterator[None]:
-    """Returns a context in which PyTorch computes in float64 and complex128 instead of lower precisions."""
+    """Makes PyTorch compute in float64 and complex128 instead of lower precisions during the block."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map

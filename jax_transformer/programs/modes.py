@@ -1,4 +1,4 @@
-"""The contexts in which an adapter runs a module, to compare the function that it computes."""
+"""Provides contexts in which an adapter runs a module, to compare the function that it computes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def wide(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which tensors in float64 stay so where a module in float64 casts them to a lower precision.
+    """Returns a context in which float64 tensors stay float64 where a float64 module casts them to a lower precision.
 
-    A comparison in float64 then tells whether two functions are the same, and one in float32 how they round: for a
-    module in float32, nothing changes.
+    A comparison in float64 then shows whether two functions are the same, and a comparison in float32 shows how they
+    round: a module in float32 runs unchanged.
 
     Example:
       >>> import torch
@@ -43,12 +43,12 @@ def wide(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def softmax_inputs(classes: int | None = None) -> Iterator[list[torch.Tensor]]:
-    """Collects what softmaxes are taken of, in order: the logits of a module that returns its loss.
+    """Collects the inputs of softmaxes, in order: the logits of a module that returns its loss.
 
-    Cross-entropies take a log-softmax, and are among them. Gradients flow through the collected tensors.
+    Cross-entropies count, as they take a log-softmax. Gradients flow through the collected tensors.
 
     Args:
-      classes: the number of classes of the softmaxes to collect. None: all, those of attention too.
+      classes: the number of classes of the softmaxes to collect. None: all, including attention's.
 
     Example:
       >>> import torch
@@ -82,7 +82,7 @@ def softmax_inputs(classes: int | None = None) -> Iterator[list[torch.Tensor]]:
 
 @contextlib.contextmanager
 def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
-    """Collects what a part of a module returns, call by call: the logits of a module that keeps them to itself.
+    """Collects the outputs of a part of a module, call by call: the logits of a module that doesn't return them.
 
     Example:
       >>> import torch

@@ -1,4 +1,4 @@
-"""Operations of aten by what they do to elements."""
+"""Groups aten's operations by their effect on elements."""
 
 from __future__ import annotations
 

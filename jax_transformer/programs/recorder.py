@@ -1,4 +1,4 @@
-"""Run a PyTorch module and record every operation."""
+"""Runs a PyTorch module and records every operation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHARE = 16
 
 
 class RecordingTooLarge(ValueError):
-    """Says that a run takes too much memory to be recorded, on any ids."""
+    """Raised when a run takes too much memory to be recorded, whatever the ids."""
 
 
 def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
-    """Runs a module on ids and returns everything that it computes.
+    """Runs a module on ids and records everything that it computes.
 
     Where the module casts activations in float64 to a lower precision, they stay in float64, so that the recording
     shows the function that it computes and not its rounding.
@@ -37,7 +37,7 @@ def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor
 
     Raises:
       RecordingTooLarge: its activations wouldn't leave enough memory to read them.
-      Whatever the module raises.
+      Any error that the module raises.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -135,13 +135,13 @@ class _Recorder:
         return value.depends_on_ids and value.array.dtype == np.float64 and kwargs.get("dtype") in low
 
     def _spoil(self, written: torch.Tensor, before: Value) -> None:
-        """Notes that a tensor's memory was written to, for the tensors that share it."""
+        """Records that a tensor's memory was written to, for the tensors that share it."""
         for other in self._sharing.get(written.untyped_storage()._cdata, set()) - {id(written)}:
             self._stale.setdefault(other, []).append((before, self._of[id(written)]))
 
     @contextlib.contextmanager
     def paths(self, module: nn.Module) -> Iterator[None]:
-        """Knows which part of the module is running."""
+        """Keeps track of the running part of the module."""
         import torch
 
         handles = []

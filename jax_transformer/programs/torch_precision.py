@@ -1,4 +1,4 @@
-"""The precision in which PyTorch computes."""
+"""Sets the precision in which PyTorch computes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Hold every operation of a run of a PyTorch module, and follow each element of every tensor back to its origin.
+"""Holds every operation of a run of a PyTorch module, and follows each element of every tensor back to its origin.
 
-A run becomes a graph of `Value`s. Operations that only move elements (views, transposes, slices, concatenations) are
-told apart from those that compute: `Recording.elements` follows the former back to the computed or stored tensors, the
-roots, so that a slice of a fused weight or the heads of a projection are known element by element, however the program
-writes them.
+A run becomes a graph of `Value`s. Some operations only move elements: views, transposes, slices, concatenations.
+`Recording.elements` follows these back to the computed or stored tensors, the roots. A slice of a fused weight or the
+heads of a projection are thus known element by element, however the program writes them.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from jax_transformer.programs.operations import CLAMPS, COMPARISONS, COPIES, FIL
 
 INPUTS = ("source_ids", "target_ids")
 OUT_OF_REACH = 1e4
-"""A clamp at no smaller number is one against overflow, which no activation reaches."""
+"""A clamp at this number or a larger one guards against overflow; no activation reaches it."""
 
 
 @dataclass(eq=False)
 class Value:
-    """Holds one tensor of a run: what it was when it was made, and how it was made."""
+    """Holds one tensor of a run: its values when it was computed, and its operation."""
 
     number: int
     array: np.ndarray
@@ -53,19 +52,19 @@ class Value:
 
     @cached_property
     def depends_on_ids(self) -> bool:
-        """Whether any input of the run reaches it."""
+        """Returns whether it depends on any input of the run."""
         return self.op in INPUTS or (self.op not in FILLS and any(value.depends_on_ids for value in self.inputs))
 
     @cached_property
     def parameters(self) -> frozenset[Value]:
-        """Returns the parameters and buffers that it is computed from, and nothing else."""
+        """Returns the parameters and buffers that it is computed from."""
         if self.op in ("parameter", "buffer"):
             return frozenset({self})
         return frozenset().union(*(value.parameters for value in self.inputs))
 
     @property
     def is_moved(self) -> bool:
-        """Whether it holds elements of other Values, and nothing new."""
+        """Returns whether it only holds elements of other Values."""
         return (
             self.op in MOVES
             or (self.op in COPIES and self.array.dtype == self.inputs[-1].array.dtype)
@@ -74,7 +73,7 @@ class Value:
 
     @cached_property
     def unchanged(self) -> Value | None:
-        """Returns the operand that an operation left as it was on these inputs, as filling nothing does."""
+        """Returns the operand that an operation left unchanged on these inputs, such as a fill of no element."""
         if self.op not in IDLE or not self.is_float or not self.depends_on_ids or self.bounds_activations:
             return None
         for one in self.inputs:
@@ -87,14 +86,14 @@ class Value:
 
     @property
     def bounds_activations(self) -> bool:
-        """Whether it changes activations that are large enough, or that some condition of theirs selects."""
+        """Returns whether it changes activations that are large enough, or that meet a condition on their values."""
         if self.op in CLAMPS:
             return any(abs(bound) < OUT_OF_REACH for bound in self.literals)
         return any(one.compares_activations for one in self.inputs if not one.is_float)
 
     @cached_property
     def compares_activations(self) -> bool:
-        """Whether it is a condition of activations' values, but for their being infinite or no number."""
+        """Returns whether it is a condition on activations' values, other than a test for NaN or infinity."""
         if self.op in COMPARISONS and any(
             one.is_float and one.depends_on_ids and one.parameters for one in self.inputs
         ):
@@ -107,7 +106,7 @@ class Value:
 
     @property
     def has_low_fractions(self) -> bool:
-        """Whether it holds numbers of a lower precision than float64 that aren't whole, and may be rounded."""
+        """Returns whether it holds fractions in a lower precision than float64, which may be rounded."""
         if self.array.dtype not in (np.float16, np.float32, np.complex64):
             return False
         numbers = np.atleast_1d(self.array).view(self.array.real.dtype)
@@ -144,7 +143,7 @@ class Recording:
                 self.users[one].append(value)
 
     def elements(self, value: Value) -> np.ndarray:
-        """Returns, for each element of a Value, the number of the root's element that it is (int64, same shape)."""
+        """Maps each element of a Value to the number of its root's element (int64, same shape)."""
         found = self._elements.get(value.number)
         if found is None:
             found = self._elements[value.number] = self._moved(value) if value.is_moved else self.own(value)
@@ -178,7 +177,7 @@ class Recording:
         return np.asarray(elements - self._starts[root.number])
 
     def _overwritten(self, value: Value) -> np.ndarray:
-        """Returns the elements of a tensor after others that share its memory were written to."""
+        """Returns the elements of a tensor after writes to tensors that share its memory."""
         result = self.elements(value.args[0]).copy()
         for before, after in value.args[1]:
             old, new = self.elements(before).ravel(), self.elements(after).ravel()
@@ -217,7 +216,7 @@ def _values(tree: Any) -> Iterator[Value]:
 
 
 def replayed(goal: Value, given: Mapping[Value, np.ndarray]) -> np.ndarray | None:
-    """Returns what a Value would have been if others had been these arrays; None if that can't be computed again."""
+    """Recomputes a Value with these arrays in place of other Values; None if it can't be recomputed."""
     import torch
 
     known: dict[Value, Any] = {value: torch.from_numpy(array) for value, array in given.items()}
@@ -241,7 +240,7 @@ def replayed(goal: Value, given: Mapping[Value, np.ndarray]) -> np.ndarray | Non
 
 
 def _depends(value: Value, other: Value) -> bool:
-    """Whether a Value is computed from another one."""
+    """Returns whether a Value is computed from another one."""
     return value is other or any(_depends(one, other) for one in value.inputs if one.number >= other.number)
 
 

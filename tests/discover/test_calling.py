@@ -398,7 +398,7 @@ class Switched(Named):
             ],
         ),
         (RowsMix, ["the logits of a sentence depend on the other sentences of its batch"]),
-        (Switched, ["`cooler` is given None, as its name doesn't tell what it is for; True would give other logits"]),
+        (Switched, ["`cooler` is given None, as its name doesn't show its purpose; True would give other logits"]),
         (Float32Only, ["the module fails in float64 at "]),
     ],
 )

@@ -233,7 +233,7 @@ CASES: list[tuple[Callable[[], Any], Callable[[Any, Tensor, Tensor], Tensor], st
     (
         Losses,
         truth_of_losses,
-        "`tgt_lang` is given 0, as its name doesn't tell what it is for; 1 would give other logits",
+        "`tgt_lang` is given 0, as its name doesn't show its purpose; 1 would give other logits",
     ),
     (Hinge, of_core, "returns no logits: the adapter takes those that core.to_logits returns"),
     (Mapping, of_core, "the module drops the last target token itself"),

@@ -141,7 +141,7 @@ def test_causes_that_cannot_be_told_apart_say_what_would() -> None:
     assert "residual 0.00e+00 runner-up three leaves 1.00e-01: more than nothing" in text
     assert "told apart by a longer sentence" in text
     alone = joined(printed(diverged(faults=(make_fault(Match("one", 1e-16)),))))
-    assert "residual 1.00e-16; no other variant can be told from it" in alone
+    assert "residual 1.00e-16; no other variant can be distinguished from it" in alone
     assert "nearest three leaves 1.00e-01, which is too much" in joined(
         printed(diverged(faults=(make_fault(runner_up=Match("three", 0.1)),)))
     )

@@ -224,7 +224,7 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
         ),
         (
             "activations:\n  a.{n}: logits",
-            r"line 2: expected an activation of single heads beside \{n\}; received logits",
+            r"line 2: expected an activation of single heads with \{n\}; received logits",
         ),
         ("ignore: [a, b.*.c]", r"line 1: ignore: expected \* at the end of a name alone; received 'b.\*.c'"),
         ("ignore:\n  a: b", "line 2: expected a name; received a mapping"),

@@ -1,4 +1,4 @@
-"""Named arrays and their .npz files, in order."""
+"""Saves and reads named arrays as .npz files, in order."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ParityError(ValueError):
     """
 
 
-class Kept(NamedTuple):
-    """Holds the content of a file."""
+class ArrayFile(NamedTuple):
+    """Holds the content of an .npz file."""
 
     arrays: dict[str, np.ndarray]
     notes: dict[str, Any]
@@ -61,7 +61,7 @@ def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str
         np.savez(file, **{NOTES: np.array(text)}, **kept)  # type: ignore[arg-type]
 
 
-def read_arrays(path: str | os.PathLike[str]) -> Kept:
+def read_arrays(path: str | os.PathLike[str]) -> ArrayFile:
     """Reads the arrays of an .npz, in order.
 
     Raises:
@@ -94,7 +94,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Kept:
         raise ParityError(f"{path}: {NOTES}: expected JSON; received text that isn't ({error})") from None
     if not arrays:
         raise ParityError(f"{path}: expected an .npz of named arrays; it holds none")
-    return Kept(arrays, notes)
+    return ArrayFile(arrays, notes)
 
 
 def _read(path: str | os.PathLike[str], file: Any, name: str) -> np.ndarray:

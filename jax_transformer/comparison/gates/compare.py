@@ -1,4 +1,4 @@
-"""Compare two arrays: how far apart they are, where, and whether that passes a gate. NumPy only."""
+"""Measures the difference of two arrays and its place, and applies gates to it. NumPy only."""
 
 from __future__ import annotations
 
@@ -62,10 +62,14 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(np.subtract(a, b))
     largest = difference.max()  # NaN, if there is one; infinite or NaN, if either side isn't finite
-    return _of_all(b, difference) if where is None and np.isfinite(largest) else _of_some(a, b, difference, where)
+    return (
+        _compare_all(b, difference)
+        if where is None and np.isfinite(largest)
+        else _compare_some(a, b, difference, where)
+    )
 
 
-def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
+def _compare_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
     """Compares all positions of finite arrays, with few temporary arrays, as these may be large."""
     size, worst = rms(b), int(difference.argmax())
     largest = float(difference.flat[worst])
@@ -74,7 +78,7 @@ def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
     )
 
 
-def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
+def _compare_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
     """Compares some positions, or arrays with values that aren't finite."""
     chosen = np.broadcast_to(True if where is None else where, b.shape)
     bad_a, bad_b = chosen & ~np.isfinite(a), chosen & ~np.isfinite(b)
@@ -122,7 +126,7 @@ def float32_rule(
     The truth is the reference run in float64 on the same float32 weights and inputs.
 
     Raises:
-      ValueError: shapes differ, or dtypes are others.
+      ValueError: shapes differ, or a dtype isn't the one that the rule needs.
     """
     return precision_rule(candidate32, reference32, truth64, "float32", where)
 

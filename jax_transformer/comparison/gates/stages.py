@@ -1,4 +1,4 @@
-"""Stages of a comparison: named arrays of two sides, each pair under its gate, and the verdict on all of them."""
+"""Compares named arrays of two sides in stages, each pair under its gate, and gives a verdict on all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Row:
     local: float = math.nan
     """The larger of both sides' local errors, each computed from the side's own inputs; NaN if not measured."""
     case: str = ""
-    """The problem (weights and inputs) on which it was worst, if there are several."""
+    """The problem (weights and inputs) with the largest error, if there are several."""
 
     @property
     def times_allowed(self) -> float:
@@ -71,7 +71,7 @@ class Stage:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Returns the reasons why it is inconclusive even if every row passed."""
+        """Lists the reasons why the stage is inconclusive even if every row passed."""
         found = [self.not_run] if self.not_run else []
         if not self.not_run and not self.rows:
             found.append("nothing was compared: no name is on both sides")

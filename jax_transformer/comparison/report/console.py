@@ -1,4 +1,4 @@
-"""Stages as text, for terminals and test logs: a line for each, and a table of the worst rows."""
+"""Prints stages as text for terminals and test logs: a line for each, and a table of the worst rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FEW_ROWS = 6
 MOST_ROWS = 40
 """The most rows of a verbose table; rows that pass are left out first, then the smaller errors."""
 MOST_PASSED = 8
-"""The most passing rows of a verbose table: those with the largest errors."""
+"""The most passing rows of a verbose table, chosen by the largest errors."""
 MOST_REASONS = 4
 """The most reasons of single arrays listed below a stage."""
 WIDE = 110
-"""Columns from which on a table shows the largest error and its place."""
+"""The least columns of a console at which a table shows the largest error and its place."""
 
 
 def describe(row: Row) -> str:
@@ -44,7 +44,7 @@ def _times(value: float) -> str:
 
 
 def stage_lines(stages: Sequence[Stage]) -> list[str]:
-    """Returns a line for each stage, names and numbers aligned."""
+    """Writes a line for each stage, names and numbers aligned."""
     name = max((len(stage.name) for stage in stages), default=0) + 1
     digits = len(str(max((len(stage.rows) for stage in stages), default=0)))
     lines = []
@@ -56,7 +56,7 @@ def stage_lines(stages: Sequence[Stage]) -> list[str]:
 
 
 def row_reasons(stage: Stage) -> list[str]:
-    """Returns the reasons of single rows, each once with the number of rows that have it."""
+    """Lists the reasons of single rows, each once with the number of rows that have it."""
     names: dict[str, list[str]] = {}
     for row in stage.rows:
         if row.reason:

@@ -1,4 +1,4 @@
-"""Faults as text: each cause once, with its nodes and how certain it is."""
+"""Prints faults as text: each cause once, with its nodes and its certainty."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
 
 
 def fault_facts(faults: Sequence[Fault]) -> list[Fact]:
-    """Returns the facts of faults with one cause: the first in detail, and the least certainty of all."""
+    """Lists the facts of faults with one cause: the first in detail, and the least certainty of all."""
     first, many = faults[0], len(faults) > 1
     names = [fault.finding.node for fault in faults]
     more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
     seen = f"{first.stage}, {first.case}" if first.case else first.stage
     rows = [
-        ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''}{_of_side(first)}"),
+        ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''}{_faulty_side(first)}"),
         ("nodes" if many else "node", f"{', '.join(names[:MOST_NODES])}{more} ({seen})"),
         ("error", f"{_errors(first)}{', at the first' if many else ''}"),
         *_certainty(faults),
@@ -45,13 +45,13 @@ def fault_facts(faults: Sequence[Fault]) -> list[Fact]:
 
 
 def _errors(fault: Fault) -> str:
-    """Returns a fault's errors in words; the local one if there is a right value for the side's own inputs."""
+    """Describes a fault's errors; the local one if there is a right value for the side's own inputs."""
     local = "" if math.isnan(fault.finding.local_error) else f"local {fault.finding.local_error:.2e}, "
     return f"{local}propagated {fault.propagated_error:.2e}"
 
 
-def _of_side(fault: Fault) -> str:
-    """Returns which side a fault is of, in words."""
+def _faulty_side(fault: Fault) -> str:
+    """Names the faulty side."""
     return ": nothing shows which side is wrong" if fault.side == "unknown" else f" of the {fault.side}"
 
 
@@ -64,7 +64,7 @@ def _certainty(faults: Sequence[Fault]) -> list[Fact]:
     residual = max(match.residual for fault in faults for match in fault.finding.matches)
     text = f"{residual:.2e}{' at most' if len(faults) > 1 else ''}"
     if rival is None:
-        return [("residual", f"{text}; no other variant can be told from it")]
+        return [("residual", f"{text}; no other variant can be distinguished from it")]
     times = "more than nothing" if math.isinf(margin) else f"{margin:.1e} times as much"
     return [("residual", text), ("runner-up", f"{_leaves(rival)}: {times}")]
 

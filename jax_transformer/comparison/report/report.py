@@ -1,4 +1,4 @@
-"""The report of a parity comparison: its verdict, JSON, page, and text, the worst first."""
+"""Reports a parity comparison: its verdict, JSON, page, and text, the worst first."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def depth_of(stage: Stage) -> tuple[Depth, ...]:
 
 
 class HeatMap(NamedTuple):
-    """Shows where in one activation the sides differ."""
+    """Holds the errors inside one activation, by place."""
 
     name: str
     case: str
     """The problem (weights and inputs) on which it was computed."""
     rows: str
-    """The axes that a row stands for: "row of the batch, position"."""
+    """The axes that a row represents: "row of the batch, position"."""
     columns: str
     row_labels: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
@@ -69,7 +69,7 @@ class HeatMap(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Measures what a divergence does to the logits, on the problem where it does most."""
+    """Measures the effect of a divergence on the logits, on the problem where it is largest."""
 
     case: str
     relative_rms: float
@@ -80,7 +80,7 @@ class Effect(NamedTuple):
     changed: int
     """The number of positions whose top-1 token differs."""
     places: int
-    """The number of positions that count: no padding, and no sentence without a source."""
+    """The number of positions that count: all but padding and sentences without a source."""
 
 
 class Divergence(AssertionError):
@@ -129,13 +129,13 @@ class Report:
     sha256: Mapping[str, str] = field(default_factory=dict)
     """Checksums of both sides' files and weights, by path or name."""
     faults: tuple[Fault, ...] = ()
-    """The places where a side computes something else than it should, in execution order."""
+    """The places where a side computes a wrong value, in execution order."""
     notes: tuple[Fault, ...] = ()
-    """The places where a side writes the same function otherwise: masked logits of another value."""
+    """The places where a side writes the same function differently: other values of masked logits."""
     remarks: tuple[str, ...] = ()
-    """What holds of both sides and isn't compared: tables that were carried over and aren't the formula's."""
+    """Facts about both sides that aren't compared: tables that were carried over and differ from the formula's."""
     doubts: tuple[str, ...] = ()
-    """Reasons why the result is inconclusive whatever the stages say, such as a side that differs from itself."""
+    """Reasons why the result is inconclusive regardless of the stages, such as a side that differs from itself."""
     effect: Effect | None = None
     """The effect of the divergence on the logits."""
     depth: tuple[Depth, ...] = ()
@@ -143,7 +143,7 @@ class Report:
     heat_map: HeatMap | None = None
     """The error inside the first activation that differs."""
     proof: Certificate | None = None
-    """Whether both sides are one function for all weights; None: that wasn't asked."""
+    """The proof that both sides are one function for all weights, or not; None: none was requested."""
 
     @property
     def verdict(self) -> Verdict:
@@ -161,7 +161,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The command's exit code: 0 passed, 1 diverged with all faults named, 3 inconclusive, 4 diverged otherwise."""
+        """Returns the command's exit code: 0 passed, 1 diverged with all faults named, 3 inconclusive, 4 diverged
+        otherwise."""
         if self.verdict == "diverged" and self.faults and all(fault.finding.matches for fault in self.faults):
             return NAMED
         if self.verdict == "diverged" and self.proof is not None and not self.faults and self._is_refuted:
@@ -173,7 +174,7 @@ class Report:
         return self.proof is not None and self.proof.verdict == "refuted"
 
     def nature(self, fault: Fault) -> str:
-        """Returns whether a fault is one of the function or of rounding; "" if the proof doesn't tell."""
+        """Returns whether a fault is one of the function or of rounding; "" if the proof doesn't show it."""
         stages = () if self.proof is None else self.proof.stages
         if any(name == fault.finding.node for stage in stages for name in stage.different):
             return "not the same function"
@@ -388,7 +389,7 @@ def _tabled(report: Report, verbose: bool) -> list[Stage]:
 
 
 def _rest(report: Report) -> str:
-    """Returns the line that says what was left out, and where to find it."""
+    """Writes the line that names the omitted parts, and where to find them."""
     passed = sum(row.verdict == "passed" for stage in report.stages for row in stage.rows)
     parts = [f"{passed:,} passing row{'' if passed == 1 else 's'}"] if passed else []
     parts += ["versions"] if report.environment else []
@@ -402,7 +403,7 @@ def _print(text: str, console: Console, style: str = "") -> None:
 
 
 def _print_facts(facts: Sequence[Fact], console: Console) -> None:
-    """Prints labels in a column and their texts beside them, wrapped; commands stay on one line, to be copied."""
+    """Prints labels in a column, and their wrapped texts in the next; commands stay on one line, to be copied."""
     wrapper = textwrap.TextWrapper(max(40, console.width - 14), break_long_words=False, break_on_hyphens=False)
     for label, text in facts:
         for i, line in enumerate([text] if label == REPLAY else wrapper.wrap(text)):
@@ -471,13 +472,13 @@ def _causes_and_effect(report: Report) -> list[list[Fact]]:
 
 
 def _nature(report: Report, faults: Sequence[Fault]) -> list[Fact]:
-    """Returns what the proof says of faults: another function, or rounding alone."""
+    """Lists the proof's verdict on faults: another function, or rounding alone."""
     natures = dict.fromkeys(nature for fault in faults if (nature := report.nature(fault)))
     return [("proof", " or ".join(natures))] if natures else []
 
 
 def _notes(report: Report) -> list[Fact]:
-    """Returns the facts of what a side writes otherwise without computing anything else."""
+    """Lists the differences of a side that don't change its function."""
     return [
         (
             "note",

@@ -8,13 +8,14 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jax_transformer.comparison.capture import tensors_in
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import ParityError
-from jax_transformer.comparison.user_errors import ADAPTER, RAISED, told
+from jax_transformer.comparison.user_errors import ADAPTER, RAISED, describe_failure
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +155,8 @@ def find_calling(
             with torch.no_grad():
                 output = trial.call(module, source_ids, decoder_input_ids)
         except RAISED as error:
-            failures.append(told(module, error, lambda trial=trial: trial.call(module, source_ids, decoder_input_ids)))  # type: ignore[misc]
+            again = partial(trial.call, module, source_ids, decoder_input_ids)
+            failures.append(describe_failure(module, error, again))
             continue
         found = _logits_in(output, shape, batch_first=trial.batch_first)
         if len(found) > 1:

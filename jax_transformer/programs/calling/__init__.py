@@ -1,4 +1,4 @@
-"""Find out how an unknown PyTorch encoder-decoder is called."""
+"""Finds out how to call an unknown PyTorch encoder-decoder."""
 
 from jax_transformer.programs.calling.adapters import as_module
 from jax_transformer.programs.calling.find import Call, CallError, adapter_text, find_call

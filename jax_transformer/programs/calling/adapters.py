@@ -1,4 +1,4 @@
-"""Adapters: modules that call another module as `(source_ids, decoder_input_ids) → logits`, as text and as objects.
+"""Writes adapters, as text and as modules, that call another module as `(source_ids, decoder_input_ids) → logits`.
 
 The text is the one source: the object is made by executing it, so that both run the same lines.
 """
@@ -28,10 +28,10 @@ class Adapter(nn.Module):
 
 
 def as_module(built: Any) -> nn.Module:
-    """Returns what a factory built as one module: itself, or the modules of a mapping or sequence in a container.
+    """Wraps a factory's result as one module: itself, or the modules of a mapping or sequence in a container.
 
     Raises:
-      ValueError: it's something else.
+      ValueError: the result is neither a module nor holds modules alone.
     """
     from torch import nn
 
@@ -49,7 +49,7 @@ def as_module(built: Any) -> nn.Module:
 
 
 def container(built: Any) -> str:
-    """Returns the expression of the container that holds what a factory built, if it's several modules; else ''."""
+    """Returns the expression of the container for a factory's result, if it is several modules; else ''."""
     from torch import nn
 
     if isinstance(built, Mapping) or type(built) is nn.ModuleDict:
@@ -58,13 +58,13 @@ def container(built: Any) -> str:
 
 
 def wrap(module: Any, lines: Sequence[str], constants: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
-    """Returns an Adapter that holds the module as `self.module` and runs these lines as its forward.
+    """Builds an Adapter that holds the module as `self.module` and runs these lines as its forward.
 
     Args:
       module: a module, or a mapping or sequence of modules.
       lines: the body of `forward`, over `self.module`, `source_ids` [B, S] and `decoder_input_ids` [B, T]; the last one
         returns.
-      constants: what the lines call `self.constants`, if they do; see `programs.exact`.
+      constants: the values of `self.constants`, if the lines use it; see `programs.exact`.
     """
     module = as_module(module)
     adapter: nn.Module = _compiled(class_text(lines))(module)
@@ -93,13 +93,13 @@ def file_text(
     rounded: Collection[str] | None = None,
     is_draft: bool = False,
 ) -> str:
-    """Returns a module, adapter.py, whose `build()` returns the adapter around what the factory returns.
+    """Writes the text of adapter.py, whose `build()` returns the adapter around the factory's module.
 
     Args:
-      factory: `package.module:function`, which is called without arguments.
+      factory: `package.module:function`; it takes no arguments.
       notes: remarks on how the module is called, one comment each.
       holder: the container of the modules, if the factory returns several.
-      rounded: the names of constants that stay as the module rounds them, if the others are to be exact.
+      rounded: the names of constants to keep as the module rounds them, if all other constants become exact.
       is_draft: whether a person must correct the lines first.
     """
     name, _, function = factory.partition(":")

@@ -1,4 +1,4 @@
-"""Look at how logits react to changes of the ids: what an encoder-decoder's must depend on, and what not."""
+"""Checks how logits react to changed ids: which tokens they depend on, as an encoder-decoder's must, and which not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 SAME = 2e-5
-"""The relative change of float32 logits up to which they count as the same: their sums have another order."""
+"""The relative change of float32 logits up to which they count as equal: the order of their sums may vary."""
 
 MOST_COLUMNS = 8
 """Columns of ids that are changed one by one."""
@@ -31,7 +31,7 @@ WEIGHTS = {
     "hides source padding": 4,
     "hides target padding": 1,
 }
-"""Property → how much it counts among calls that run."""
+"""Property → its weight when calls that run are ranked."""
 
 
 TARGET_USE = ("hides later target tokens", "uses the current target token", "uses every earlier target token")
@@ -46,22 +46,22 @@ class Ids(NamedTuple):
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Says which properties hold of a call."""
+    """Holds the properties that a call has."""
 
     holds: dict[str, bool] = field(default_factory=dict)
     leak: float = 0.0
     """How much later target tokens, and the embeddings of padding, change logits, relative to them."""
     hidden_target_pads: tuple[int, ...] = ()
-    """The ids, among those that may be the target's padding, whose embeddings change nothing."""
+    """The candidates for the target's padding id whose embeddings change nothing."""
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Returns what calls are compared by: the weights of the properties that hold; then, how little leaks."""
+        """Returns the sort key of calls: the weights of the properties that hold, then how little leaks."""
         return sum(WEIGHTS[name] for name, holds in self.holds.items() if holds), -round(self.leak, 3)
 
     @property
     def failing(self) -> list[str]:
-        """Returns the properties that don't hold."""
+        """Lists the properties that don't hold."""
         return [name for name in WEIGHTS if not self.holds.get(name, False)]
 
     @property
@@ -72,7 +72,7 @@ class Behaviour:
 
 @dataclass(frozen=True)
 class Probe:
-    """Holds what a call is tried with."""
+    """Holds the ids that a call is tried with."""
 
     ids: Ids
     spare: Ids
@@ -92,11 +92,11 @@ class Probe:
 
 
 def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool = False, least: int = 0) -> Behaviour:
-    """Runs a call on changed ids, and says which properties hold.
+    """Runs a call on changed ids, and checks which properties hold.
 
     Args:
       call: returns logits [B, T, V], or None where it fails.
-      tables: the embeddings that the ids index, [rows, D]; None where they aren't known.
+      tables: the embeddings that the ids index, [rows, D]; None if unknown.
       ignores_first: whether the call is known to drop the first target token.
       least: stops as soon as the weights of the properties that hold can't reach this sum.
     """
@@ -127,7 +127,7 @@ def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool =
 def _hides_padding(
     call: Call, probe: Probe, tables: Tables, base: torch.Tensor, holds: dict[str, bool], leaks: list[float]
 ) -> tuple[int, ...]:
-    """Notes whether padding is hidden; returns the ids that are hidden in the target."""
+    """Records whether padding is hidden; returns the ids that are hidden in the target."""
     ids = probe.ids
     source = [leak(call, ids, 0, pad, tables[0]) for pad in probe.pads[0]]
     target = {pad: leak(call, ids, 1, pad, tables[1]) for pad in probe.pads[1]}
@@ -143,11 +143,11 @@ def _hides_padding(
 
 
 def leak(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | None) -> float:
-    """Returns how much the embedding of a pad in the source (0) or target (1) changes the logits after it; 1 if the
+    """Measures how much the embedding of a pad in the source (0) or target (1) changes the logits after it; 1 if the
     call fails.
 
-    The pad's own column is left aside, and so is a shift of all logits: the head may share the table. The table is
-    changed for the time of a run.
+    Leaves out the pad's own column and a shift of all logits, since the head may share the table. Changes the table
+    during a run and restores it.
     """
     if table is None or pad >= len(table) or ids[side].shape[1] < 3:
         return 1.0
@@ -175,14 +175,14 @@ def _noise(like: torch.Tensor) -> torch.Tensor:
 
 
 def hides_source_padding(call: Call, ids: Ids, pad: int, base: torch.Tensor | None = None) -> bool:
-    """Returns whether padding at the end of all sentences, and of one alone, leaves the logits as they are."""
+    """Returns whether the logits stay the same with padding at the end of all sentences, and of only one."""
     base = call(*ids) if base is None else base
     together = call(_padded(ids.source, pad), ids.target)
     if base is None or together is None or not same(together, base):
         return False
-    beside = ids.source.clone()
-    beside[0, -1] = pad
-    shorter, alone = call(beside, ids.target), call(ids.source[:1, :-1], ids.target[:1])
+    one_padded = ids.source.clone()
+    one_padded[0, -1] = pad
+    shorter, alone = call(one_padded, ids.target), call(ids.source[:1, :-1], ids.target[:1])
     return shorter is not None and alone is not None and same(shorter[:1], alone)
 
 
@@ -226,7 +226,7 @@ def _target_use(call: Call, probe: Probe, base: torch.Tensor, first: int, leaks:
 
 
 def _columns(first: int, length: int) -> list[int]:
-    """Returns the columns to change: all, or a few of many."""
+    """Returns the columns to change: all of a short sequence, a few of a long one."""
     columns = list(range(first, length))
     step = -(-len(columns) // MOST_COLUMNS)
     return sorted({*columns[::step], *columns[-1:]})
@@ -239,12 +239,12 @@ def _with_column(ids: torch.Tensor, spare: torch.Tensor, column: int) -> torch.T
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether logits are equal but for rounding."""
+    """Returns whether logits are equal up to rounding."""
     return one.shape == other.shape and _change(one, other) <= SAME
 
 
 def _change(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Returns the largest difference of logits of one shape, relative to them; infinite where they aren't numbers."""
+    """Returns the largest difference of logits of one shape, relative to their size; infinite for NaN or infinity."""
     if one.numel() == 0:
         return 0.0
     change = float((one - other).abs().max()) / _scale(other)
@@ -252,7 +252,7 @@ def _change(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _scale(logits: torch.Tensor) -> float:
-    """Returns the size of logits, without those of ids that a module rules out by a large number."""
+    """Returns the size of logits, ignoring ids that a module rules out with a large number."""
     sizes = logits.abs()
     return max(min(float(sizes.max()), 1e3 * float(sizes.median()) or math.inf), 1e-30)
 

@@ -1,4 +1,4 @@
-"""Say why no call of a module was found, and draft an adapter for a person to complete."""
+"""Explains why no call of a module was found, and drafts an adapter for the user to complete."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FAULTS = {
     "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
     "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
 }
-"""Property → what is said of a module in which it doesn't hold."""
+"""Property → the message for a module that lacks it."""
 
 
 class CallError(ValueError):
-    """Raised when no way to call a module is found. The message says what was tried and what to do.
+    """Raised when no way to call a module is found. The message lists the attempts and the next step.
 
     Attributes:
       adapter: the text of an adapter to complete.
@@ -34,10 +34,10 @@ class CallError(ValueError):
 
 
 def reason(name: str, runner: Runner, closest: Candidate | None) -> str:
-    """Returns why no call was found, in one line.
+    """Explains in one line why no call was found.
 
     Args:
-      closest: the call that gets furthest, if there is one to try.
+      closest: the call that gets furthest; None if there was none to try.
     """
     function = f"forward{signature(runner.module.forward)}"
     if closest is None:
@@ -64,14 +64,14 @@ def reason(name: str, runner: Runner, closest: Candidate | None) -> str:
 
 
 def draft(name: str, container: str, module: nn.Module, closest: Candidate | None, pads: tuple[int, int]) -> str:
-    """Returns the text of an adapter to complete: the call that gets furthest, and what may be given in it."""
+    """Writes an adapter to complete: the call that gets furthest, and the values that its arguments may take."""
     notes = [f"The module's own: forward{signature(module.forward)}"]
     lines = ["return self.module(source_ids, decoder_input_ids)"]
     if closest is not None:
         lines = list(closest.lines) or closest.form.write(closest.chosen, pads)
         error = closest.outcome.error
         if error is not None:
-            notes.append(f"Of the calls that were tried, this one gets furthest. It fails at {place(error)}:")
+            notes.append(f"This call gets furthest of all that were tried. It fails at {place(error)}:")
             notes.append(first_line(error))
         elif not closest.lines:
             notes.append(f"This call runs, and returns {describe(closest.outcome.value)}.")
@@ -79,6 +79,6 @@ def draft(name: str, container: str, module: nn.Module, closest: Candidate | Non
                 "`outputs_of` and `softmax_inputs` of jax_transformer.programs.modes take logits out of a module that "
                 "keeps them to itself."
             )
-    notes.append("The first lines of forward define what masks and lengths are made of; True = may attend.")
+    notes.append("The first lines of forward define the parts of masks and lengths; True = may attend.")
     given = [line for line in setup(*pads) if line not in lines]
     return adapters.file_text([*given, *lines], name, notes, holder=container, is_draft=True)

@@ -1,7 +1,7 @@
-"""Find out how an unknown PyTorch encoder-decoder is called.
+"""Finds out how to call an unknown PyTorch encoder-decoder.
 
-Candidates come from names and signatures; each is tried on small ids, and the behaviour of the logits decides among
-those that run: an encoder-decoder's depend on every source token and on the target so far, and on nothing else.
+Candidates come from names and signatures. Each is tried on small ids. The behaviour of the logits decides among the
+calls that run: an encoder-decoder's depend on every source token and on the target so far, and on nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
-"""The properties without which a call is given up for others."""
+"""The properties that a call must have; otherwise the search goes on."""
 
 LACKS = {
     "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
@@ -51,42 +51,42 @@ LACKS = {
 
 @dataclass(frozen=True)
 class Call:
-    """Says how a module is called: (source_ids [B, S] int64, decoder_input_ids [B, T] int64) → logits [B, T, V]."""
+    """Defines a call of a module: (source_ids [B, S] int64, decoder_input_ids [B, T] int64) → logits [B, T, V]."""
 
     lines: tuple[str, ...]
     """The body of the adapter's forward, over self.module, source_ids and decoder_input_ids; the last line returns."""
     source_pad_id: int | None
-    """The id that source masks are derived from; None where there is none."""
+    """The id that source masks are derived from; None if there is none."""
     target_pad_id: int | None
     source_vocab_size: int
     """The number of ids that the embeddings allow."""
     target_vocab_size: int
     max_source_length: int | None = None
-    """The longest source accepted; None where there is no limit."""
+    """The longest source accepted; None without a limit."""
     max_target_length: int | None = None
     fixed_source_length: int | None = None
-    """The only length accepted, of modules that accept one only."""
+    """The only length accepted, for modules that accept a single length."""
     fixed_target_length: int | None = None
     equal_lengths: bool = False
-    """Whether source and target must have one length, which may be any up to the longest."""
+    """Whether source and target must have equal lengths, of any value up to the longest."""
     start_id: int | None = None
-    """The id that the module puts in the place of every target's first one; None if it reads that."""
+    """The id that replaces every target's first one in the module; None if the module reads the first id."""
     notes: tuple[str, ...] = ()
-    """What was assumed and why, for the user."""
+    """The assumptions made and their reasons, for the user."""
     container: str = ""
-    """What holds the modules as `self.module`, if there are several."""
+    """The container of several modules, which is `self.module`."""
     constants: Mapping[str, torch.Tensor] | None = field(default=None, compare=False)
-    """What `lines` call `self.constants`, if they do; see `programs.exact`."""
+    """The values of `self.constants`, if `lines` use it; see `programs.exact`."""
     rounded: tuple[str, ...] = ()
-    """The names of constants that aren't among them, for the module's are what counts."""
+    """The names of constants left out of them: the module's own values count."""
 
     def wrap(self, module: Any) -> nn.Module:
-        """Returns an Adapter with the module as `self.module`, whose forward runs `lines`."""
+        """Builds an Adapter with the module as `self.module`, whose forward runs `lines`."""
         return adapters.wrap(module, self.lines, self.constants)
 
     def padded(self) -> Call:
-        """Returns the call for other lengths too, if the module takes sentences of one length alone, or sources and
-        targets of equal lengths: they are padded, and the logits of their own tokens are returned."""
+        """Extends the call to all lengths, if the module accepts a single length, or equal lengths of source and target
+        only: the new call pads both and returns the logits of their own tokens."""
         common = "common_length" if self.equal_lengths else None
         sides = (
             ("source_ids", self.fixed_source_length or common, self.source_pad_id),
@@ -123,7 +123,7 @@ class Call:
 
 
 def adapter_text(call: Call, factory: str) -> str:
-    """Returns the text of adapter.py, whose `build()` is the same as `call.wrap` of what the factory returns.
+    """Writes the text of adapter.py, whose `build()` equals `call.wrap` of the factory's module.
 
     Args:
       factory: `package.module:function`, as in `my_model:build`.
@@ -143,13 +143,13 @@ def find_call(
 
     Args:
       module: a `torch.nn.Module` that maps source and target ids to logits; or several in a mapping or sequence, such
-        as an encoder and a decoder. It is left as it is.
+        as an encoder and a decoder. It isn't changed.
       name: the module's factory, for messages and the drafted adapter.
-      source_pad_id, target_pad_id: the ids of padding, which a module whose masks its caller builds may not name.
+      source_pad_id, target_pad_id: the ids of padding. A module may not name them if its caller builds the masks.
 
     Raises:
       CallError: no call runs, or none behaves as an encoder-decoder's; its `adapter` is a draft to complete.
-      ValueError: it's no module, and holds none.
+      ValueError: it is no module, and holds none.
     """
     import torch
 
@@ -212,12 +212,12 @@ class _Finder:
                 )
 
     def _best(self, ids: tuple[Ids, Ids]) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Returns the best candidate, and the ids it runs with.
+        """Finds the best candidate, and the ids it runs with.
 
         Args:
-          ids: what is tried first, and ids that differ from it everywhere.
+          ids: the ids to try first, and ids that differ from them everywhere.
 
-        Tries forward, with masks of one style; at other lengths, where nothing runs; with every mask by itself; then
+        Tries forward with masks of one style; at other lengths if nothing runs; with each mask chosen separately; then
         two methods or children.
         """
         ways = list(forms(self.runner.module))
@@ -232,7 +232,7 @@ class _Finder:
         return best, ids
 
     def _styled(self, ways: list[Form], ids: tuple[Ids, Ids]) -> list[Candidate]:
-        """Returns the best candidate of each form with masks of one style; the first that is good ends the list."""
+        """Finds the best candidate of each form with masks of one style; stops at the first good one."""
         self.search, found = Search(self.runner, Probe(*ids, self._tried_pads())), list[Candidate]()
         for form in ways:
             found.append(self.search.styled(form))
@@ -241,8 +241,8 @@ class _Finder:
         return found
 
     def _climbed(self, found: list[Candidate]) -> Candidate | None:
-        """Returns the best candidate that runs after each parameter has been tried by itself in the three most likely
-        ones: the two best, and the first, for failing calls of unlike forms hardly compare."""
+        """Varies each parameter separately in the three likeliest candidates, and returns the best one that runs. The
+        three are the two best and the first, because failing calls of different forms hardly compare."""
         assert self.search is not None
         found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)[:2] + found[:1]
         for number, candidate in enumerate(found):
@@ -258,7 +258,7 @@ class _Finder:
     def _at_other_lengths(
         self, form: Form, ids: tuple[Ids, Ids], found: list[Candidate]
     ) -> tuple[list[Candidate], tuple[Ids, Ids]]:
-        """Tries equal lengths, and those that the errors name, as the only ones that the module takes."""
+        """Tries equal lengths, and lengths that the errors name, as the only ones that the module takes."""
         search = self.search
         batch, target, source = ids[0].target.shape[0], ids[0].target.shape[1], ids[0].source.shape[1]
         tried, results = [(source, target)], found[:1]
@@ -284,7 +284,7 @@ class _Finder:
         return found, ids
 
     def _tried_pads(self) -> tuple[list[int], list[int]]:
-        """Returns the ids that may be padding: named ones, then the usual ones."""
+        """Lists the ids that may be padding: named ones, then the usual ones."""
         source, target = self.pads
         return (source or target or [0, 1]), (target or source or [0, 1])
 
@@ -303,8 +303,8 @@ class _Finder:
         ]
         if vocabulary[0] is None or vocabulary[1] is None:
             raise CallError(
-                f"{self.name}: expected ids that index an embedding; every id runs, so the tables_of are unknown: "
-                "write an adapter",
+                f"{self.name}: expected ids that index an embedding; every id runs, so the vocabulary sizes are "
+                "unknown: write an adapter",
                 self._draft(best),
             )
         pads = self._pads(best, both, vocabulary[0])
@@ -321,7 +321,7 @@ class _Finder:
         )
 
     def _limits(self, best: Candidate, ids: Ids) -> dict[str, Any]:
-        """Returns the longest source and target, the only lengths where there is one only, and whether they must be
+        """Finds the longest source and target, the only length if there is just one, and whether both must be
         equal."""
         names = ("source", "target")
         limits: dict[str, Any] = {}
@@ -340,7 +340,7 @@ class _Finder:
         return limits
 
     def _pads(self, best: Candidate, both: tuple[Ids, Ids], source_vocab_size: int) -> tuple[int | None, int | None]:
-        """Returns the ids that masks are derived from: the caller's own, or those that the module hides."""
+        """Returns the ids that masks are derived from: the caller's, or the ids that the module hides."""
         search = self.search
         assert search is not None
         text = " ".join(best.lines)
@@ -379,7 +379,7 @@ class _Finder:
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
         }.get(best.ending.shift, [])
         if start is not None:
-            notes.append(f"the module's start token is {start}: what was found holds for targets that begin with it")
+            notes.append(f"the module's start token is {start}: the call holds for targets that begin with it")
         if best.form.source.startswith("source_ids.T"):
             notes.append("ids are given as [S, B]: the batch comes second")
         notes += self._guesses(best)
@@ -389,17 +389,17 @@ class _Finder:
         return [*notes, *self._float64(best, ids)]
 
     def _guesses(self, best: Candidate) -> list[str]:
-        """Returns a remark for each parameter whose name doesn't tell what it is for."""
+        """Writes a remark for each parameter whose name doesn't show its purpose."""
         assert self.search is not None
         given = {slot[1]: option.text for slot, option in best.chosen.items()}
         notes = []
         for name, others in self.search.rivals(best).items():
             differing = f"; {', '.join(others)} would give other logits" if others else ""
-            notes.append(f"`{name}` is given {given[name]}, as its name doesn't tell what it is for{differing}")
+            notes.append(f"`{name}` is given {given[name]}, as its name doesn't show its purpose{differing}")
         return notes
 
     def _float64(self, best: Candidate, ids: Ids) -> list[str]:
-        """Returns a remark if the module doesn't run in float64."""
+        """Writes a remark if the module doesn't run in float64."""
         runner = Runner(self.runner.module)
         runner.module.double()
         error = runner.run(best.lines, *ids).error

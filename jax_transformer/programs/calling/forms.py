@@ -1,4 +1,4 @@
-"""List the functions of a module that may take the ids, and write calls of them as lines."""
+"""Lists the functions of a module that may take the ids, and writes calls of them as lines."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ SHIFTS = {
     "drop": "decoder_input_ids = decoder_input_ids[:, 1:]",
     "left": "decoder_input_ids = torch.cat([decoder_input_ids[:, 1:], decoder_input_ids[:, -1:]], 1)",
 }
-"""How the target is changed before a module that shifts it itself."""
+"""Changes of the target before a module that shifts it itself."""
 
 LAYOUTS = ("{}", "{}.T", "{}[:, :, None]", "{}.T[:, :, None]")
-"""How a module may want its ids: [B, S], [S, B], [B, S, 1], [S, B, 1]."""
+"""Layouts that a module may want for its ids: [B, S], [S, B], [B, S, 1], [S, B, 1]."""
 
 TAKEN = {"self", "torch", "nn", "source_ids", "decoder_input_ids", "memory", "output", "logits"}
 TAKEN |= {"source_real", "target_real", "length", "earlier", "dtype"}
 
 Assignment = Mapping[tuple[int, str], Option]
-"""(stage, parameter) → what is given for it."""
+"""(stage, parameter) → the option chosen for it."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Says how the logits are made of what a call returns or computes."""
+    """Describes how to get logits from a call's result or from its computation."""
 
     text: str = "output"
     """The expression to return, over `output`; or over `logits`, which a context collects."""
     shift: str = ""
     """A key of SHIFTS."""
     context: str = ""
-    """The context to call in, which collects `logits`: those of a module that doesn't return them."""
+    """The context to call in, which collects `logits` from a module that doesn't return them."""
     remarks: tuple[str, ...] = ()
 
 
@@ -61,17 +61,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Form:
-    """Holds the functions that make logits one after the other, and how the ids are given."""
+    """Holds the functions that compute logits one after the other, and the layout of the ids."""
 
     stages: tuple[Stage, ...]
     source: str = "source_ids"
     target: str = "decoder_input_ids"
 
     def write(self, chosen: Assignment, pads: tuple[int, int], ending: Ending = OUTPUT) -> list[str]:
-        """Returns the lines of a call.
+        """Writes the lines of a call.
 
         Args:
-          chosen: what is given for each parameter but ids.
+          chosen: the option for each parameter that takes no ids.
         """
         calls, values = [], dict[str, str]()
         for number, stage in enumerate(self.stages):
@@ -105,7 +105,7 @@ class Form:
         return arguments
 
     def _given(self, number: int, parameter: Parameter, chosen: Assignment, values: dict[str, str]) -> str | None:
-        """Returns what is given for a parameter; masks get a name."""
+        """Returns the expression for a parameter; masks get a name."""
         text = self._text(number, parameter, chosen)
         if text is not None and parameter.is_mask and not text.isidentifier() and "memory" not in text:
             return _named(parameter.name, text, values)
@@ -120,7 +120,7 @@ class Form:
 
 
 def _held(parts: list[tuple[Parameter, str]]) -> str:
-    """Writes an argument that holds several."""
+    """Writes an argument that holds several values."""
     kind = parts[0][0].holder_kind if parts else "mapping"
     if kind == "sequence":
         return f"({', '.join(text for _, text in parts)},)"
@@ -130,7 +130,7 @@ def _held(parts: list[tuple[Parameter, str]]) -> str:
 
 
 def _named(name: str, text: str, values: dict[str, str]) -> str:
-    """Gives an expression a name of its own; returns it."""
+    """Gives an expression a name of its own, and returns the name."""
     while name in TAKEN or keyword.iskeyword(name) or values.get(name, text) != text:
         name += "_"
     values[name] = text
@@ -138,7 +138,7 @@ def _named(name: str, text: str, values: dict[str, str]) -> str:
 
 
 def forms(module: nn.Module) -> Iterator[Form]:
-    """Yields the ways to call a module, likely ones first: forward; encode and decode; encoder and decoder."""
+    """Yields the ways to call a module, the likeliest first: forward; encode and decode; encoder and decoder."""
     wholes = [(text, function) for text, function in _functions(module, "") if _is_written(function)]
     stages = [(function, _stage(function, text)) for text, function in wholes]
     wholes_found = False
@@ -165,8 +165,8 @@ def _is_written(function: Callable[..., Any]) -> bool:
 
 
 def _functions(module: nn.Module, name: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yields (text, function) for a method or child, or the module itself: the methods that its forward passes its
-    keywords on to, as where another argument chooses between them, and its forward."""
+    """Yields (text, function) for a method or child, or the module itself: the methods to which its forward passes its
+    keywords (another argument may choose between them), and its forward."""
     from torch import nn
 
     found = getattr(module, name) if name else module
@@ -180,7 +180,7 @@ def _functions(module: nn.Module, name: str) -> Iterator[tuple[str, Callable[...
 
 
 def member(path: str) -> str:
-    """Returns the expression of a part of the module: 'decoder.0' → self.module.decoder[0]."""
+    """Writes the expression of a part of the module: 'decoder.0' → self.module.decoder[0]."""
     names = path.split(".") if path else []
     return "self.module" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in names)
 
@@ -198,7 +198,7 @@ def _pairs(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _swapped(stage: Stage) -> Stage:
-    """Returns a stage whose ids, of which the names tell nothing, are the other way round."""
+    """Swaps source and target ids in a stage where the parameters' names don't distinguish them."""
     other = {"source": "target", "target": "source"}
     return Stage(
         stage.function,
@@ -207,7 +207,7 @@ def _swapped(stage: Stage) -> Stage:
 
 
 def _rest(function: Callable[..., Any]) -> list[Parameter]:
-    """Returns what a function may pass on by `*args` behind the ids: the source's lengths, or its mask."""
+    """Returns the parameters that `*args` after the ids may stand for: the source's lengths, or its mask."""
     found = list(inspect.signature(function).parameters.values())
     if len(found) < 3 or not any(one.kind is one.VAR_POSITIONAL for one in found):
         return []
@@ -229,7 +229,7 @@ def _with_layouts(stages: tuple[Stage, ...], embedded: list[tuple[str, str]]) ->
 
 
 def embedders(module: nn.Module) -> list[tuple[str, str]]:
-    """Returns expressions that embed source and target by children of the module, for functions that take vectors."""
+    """Lists expressions that embed source and target with children of the module, for functions that take vectors."""
     from torch import nn
 
     children = dict(module.named_children())
@@ -255,7 +255,7 @@ def embedders(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def _named_like(module: nn.Module, wanted: set[str]) -> list[str]:
-    """Returns the names of methods and children that contain one of these words, methods and short names first."""
+    """Lists the methods and children whose names contain one of these words, methods and short names first."""
     from torch import nn
 
     methods = [
@@ -271,7 +271,7 @@ def _named_like(module: nn.Module, wanted: set[str]) -> list[str]:
 
 
 def heads(module: nn.Module, entered: set[str]) -> list[str]:
-    """Returns expressions of functions that may turn vectors into logits: children and methods that no call entered."""
+    """Lists expressions that may turn vectors into logits: children and methods that no call entered."""
     likely = ("generator", "proj", "head", "logit", "out", "fc", "final", "linear", "classif", "predict", "vocab")
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Find what a call accepts: lengths, ids, and the ids it takes for padding."""
+"""Finds the lengths and ids that a call accepts, and the ids that it treats as padding."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 SECONDS = 10.0
-"""The time of the processor for the search of padding among the ids."""
+"""Seconds of processor time for the search for padding among the ids."""
 MOST_ROWS, MOST_ELEMENTS = 512, 2**26
-"""The most sentences of one run, and the most elements of its largest tensor."""
+"""The most sentences in one run, and the most elements in its largest tensor."""
 LONGEST = 5200
-"""The longest input that is tried: beyond the 5000 positions of many tables."""
+"""The longest input to try: beyond the 5000 positions of many tables."""
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
 
 def sizes(module: nn.Module) -> set[int]:
-    """Returns the sizes of a module: the axes of its tensors, and the integers among its attributes."""
+    """Collects the sizes of a module: the axes of its tensors, and the integers among its attributes."""
     found: set[int] = set()
     for inner in module.modules():
         for value in _values(inner):
@@ -48,7 +48,7 @@ def _values(module: nn.Module) -> Iterator[Any]:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yields a value, and what a config object or a dict holds; not the ids of a vocabulary."""
+    """Yields a value, and the values inside a config object or a dict; not the ids of a vocabulary."""
     yield value
     if isinstance(value, Mapping):
         held = list(value.values())
@@ -59,14 +59,14 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def free_lengths(taken: set[int]) -> tuple[int, int, int]:
-    """Returns (batch, target length, source length), primes that are no sizes of the module."""
+    """Chooses (batch, target length, source length): primes that aren't sizes of the module."""
     free = [prime for prime in PRIMES[1:] if prime not in taken]
     batch, target, source = [*free, 53, 59, 61][:3]
     return batch, target, source
 
 
 def draw_ids(module: nn.Module, pads: set[int], batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
-    """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
+    """Draws ids without padding, and a second set that differs from them everywhere; source and target share no id."""
     import torch
 
     rows = [table.num_embeddings for table in module.modules() if isinstance(table, torch.nn.Embedding)]
@@ -85,7 +85,7 @@ def draw_ids(module: nn.Module, pads: set[int], batch: int, target_length: int, 
 
 
 def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
-    """Returns the ids that attributes or embeddings call padding, of source and target, likely ones first."""
+    """Lists the ids that attributes or embeddings call padding, for source and target, the likeliest first."""
     from torch import nn
 
     source: list[int] = []
@@ -116,7 +116,7 @@ def _global_pads(module: nn.Module) -> Iterator[tuple[str, int]]:
 
 
 def _named_values(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes of a module and its classes, and what a config among them holds."""
+    """Yields the attributes of a module and its classes, and the values inside a config among them."""
     from torch import nn
 
     for kind in type(module).__mro__[: type(module).__mro__.index(nn.Module)]:
@@ -142,11 +142,11 @@ def _sort(path: str, pad: int, source: list[int], target: list[int], either: lis
 
 
 def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int, rows: int) -> list[int]:
-    """Returns the ids that leave the logits as they are when they stand at the end of the source: among the lowest, as
-    many as some seconds allow.
+    """Finds the ids that leave the logits unchanged at the end of the source. Tries the lowest ids, as many as fit in
+    a few seconds.
 
     Args:
-      rows: the most sentences of a run.
+      rows: the most sentences in a run.
     """
     import torch
 
@@ -171,7 +171,7 @@ def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int, rows: int) 
 
 
 def vocab_size(accepts: Callable[[int], bool], known: int | None) -> int | None:
-    """Returns the number of ids that are accepted: `known`, or found by trying."""
+    """Returns the number of accepted ids: `known`, or found by trying."""
     if known is not None:
         return known
     top = 64
@@ -183,12 +183,12 @@ def vocab_size(accepts: Callable[[int], bool], known: int | None) -> int | None:
 
 
 def longest(accepts: Callable[[int], bool], known: Iterable[int], start: int) -> int | None:
-    """Returns the longest input that is accepted; None where LONGEST is.
+    """Finds the longest accepted input; None if LONGEST is accepted.
 
     Args:
-      accepts: whether an input of a length is accepted.
-      known: sizes of the module, among which a limit is likely.
-      start: a length that is accepted.
+      accepts: returns whether an input of a length is accepted.
+      known: sizes of the module; the limit is likely one of them.
+      start: an accepted length.
     """
     first = next((length for length in (max(600, 2 * start), LONGEST) if not accepts(length)), None)
     if first is None:
@@ -212,7 +212,7 @@ def _bisect(accepts: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, sides: Sequence[int]) -> Callable[[int], bool]:
-    """Returns a function that says whether a source (side 0), a target (1), or both of a length are accepted."""
+    """Makes a test of lengths: whether a source (side 0), a target (1), or both of that length are accepted."""
 
     def accepts(length: int) -> bool:
         row = [part[:1] for part in ids]
@@ -226,7 +226,7 @@ def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, sides: Sequ
 
 
 def accepts_id(runner: Runner, lines: tuple[str, ...], ids: Ids, side: int) -> Callable[[int], bool]:
-    """Returns a function that says whether an id is accepted in the source (0) or the target (1)."""
+    """Makes a test of ids: whether an id is accepted in the source (0) or the target (1)."""
 
     def accepts(token: int) -> bool:
         parts: list[torch.Tensor] = [part.clone() for part in ids]

@@ -1,4 +1,4 @@
-"""Tell modules that no call makes an encoder-decoder: those of one sequence, and those that take numbers, not ids."""
+"""Recognizes modules that can't be encoder-decoders of ids: they take one sequence, or numbers in place of ids."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 FEATURES = {"feature", "features", "pixel", "pixels", "image", "images", "audio", "waveform", "mel", "spectrogram"}
 """Words in the names of parameters that take numbers."""
 MASKS = ("torch.ones_like(source_ids, dtype=torch.bool)", "torch.ones(*2 * source_ids.shape[1:]).bool().tril()", "None")
-"""What is given for a mask that a module of one sequence can't do without."""
+"""The value for a mask that a module of one sequence requires."""
 MOST_SHAPES = 120
 """The most shapes of numbers to try."""
 
 
 def obstacle(runner: Runner, sizes: set[int], ids: Ids, spare: Ids, *, has_failed: bool = False) -> str:
-    """Returns why a module is no encoder-decoder of source and target ids; "" if a few runs of its forward don't show
-    that.
+    """Explains why a module is no encoder-decoder of source and target ids; "" if a few runs of its forward don't show
+    it.
 
     Args:
-      sizes: the sizes of the module, among which those of its inputs are.
-      ids, spare: ids of unlike lengths, and others of the same shapes.
+      sizes: the sizes of the module, which include the sizes of its inputs.
+      ids, spare: ids of different lengths, and different ids of the same shapes.
       has_failed: whether all other ways to call it failed: its encoder and decoder apart, or with embeddings.
     """
     found = _parameters(runner.module)
@@ -46,7 +46,7 @@ def obstacle(runner: Runner, sizes: set[int], ids: Ids, spare: Ids, *, has_faile
 
 
 def _numbers(runner: Runner, found: list[Parameter], sizes: set[int], ids: Ids) -> str:
-    """Returns that a module takes numbers in place of source ids; "" if that doesn't show."""
+    """Describes a module that takes numbers in place of source ids; "" if that doesn't show."""
     first, target = found[0], next((part for part in found[1:] if part.role == "target"), None)
     if target is not None and target.is_guess:
         target = None
@@ -71,7 +71,7 @@ def _numbers(runner: Runner, found: list[Parameter], sizes: set[int], ids: Ids) 
 
 
 def _parameters(module: nn.Module) -> list[Parameter] | None:
-    """Returns what a module's forward takes; None if it has none, or none that can be read."""
+    """Returns the parameters of a module's forward; None if it has no forward, or none that can be read."""
     try:
         kinds = {one.kind for one in inspect.signature(module.forward).parameters.values()}
         found = parameters(module.forward)
@@ -90,14 +90,14 @@ def _run(
 
 
 def _reads_two(runner: Runner, found: list[Parameter], ids: Ids, spare: Ids) -> bool:
-    """Returns whether the usual call runs, and what it returns depends on the target's ids."""
+    """Returns whether the usual call runs, and its result depends on the target's ids."""
     roles = {part.role: part for part in found if part.role in ("source", "target")}
     given = [(part, f"{'source' if role == 'source' else 'decoder_input'}_ids") for role, part in roles.items()]
     return len(given) == 2 and _depends(runner, given, ids, Ids(ids.source, spare.target))
 
 
 def _depends(runner: Runner, given: list[tuple[Parameter, str]], ids: Ids, others: Ids) -> bool:
-    """Returns whether a call runs, and returns something else for other ids."""
+    """Returns whether a call runs, and its result changes with the ids."""
     one, other = (_run(runner, given, each) for each in (ids, others))
     if not (one.succeeded and other.succeeded):
         return False
@@ -106,7 +106,7 @@ def _depends(runner: Runner, given: list[tuple[Parameter, str]], ids: Ids, other
 
 
 def _one_sequence(runner: Runner, found: list[Parameter], ids: Ids, spare: Ids) -> str:
-    """Returns that a module takes one sequence alone, and of which kind it is; "" if it may take two."""
+    """Describes a module that takes a single sequence, and its kind; "" if it may take two."""
     first = next((part for part in found if part.role == "source" and not part.is_guess), found[0])
     needed = [part for part in found if part.is_required and part is not first]
     if len(needed) > 2 or not all(part.is_mask for part in needed):
@@ -125,9 +125,9 @@ def _one_sequence(runner: Runner, found: list[Parameter], ids: Ids, spare: Ids) 
 
 
 def _is_sequence(runner: Runner, given: list[tuple[Parameter, str]], part: Parameter, ids: Ids, spare: Ids) -> bool:
-    """Returns whether a parameter may take a second sequence: ids of another length change what is returned, and index
-    a table; or, if it is named like a target, ids of any length change it. A loss that knows them doesn't count where
-    logits are returned too."""
+    """Returns whether a parameter may take a second sequence: ids of another length change the result and index a
+    table; or, if it is named like a target, ids of any length change the result. A loss that depends on them doesn't
+    count if logits are returned too."""
     both, is_named = [*given, (part, "decoder_input_ids")], part.role == "target" and not part.is_guess
     if _depends(runner, both, ids, Ids(ids.source, spare.target)) and (is_named or _looks_up(runner, both, ids)):
         return True
@@ -156,8 +156,8 @@ def _taken(value: Any, path: str) -> torch.Tensor:
 
 
 def _kind(runner: Runner, given: list[tuple[Parameter, str]], value: Any, ids: Ids, spare: Ids) -> str:
-    """Describes a module of one sequence: whether what it returns for a token depends on later ones, unless a mask that
-    it is given decides that."""
+    """Describes a module of one sequence: whether a token's output depends on later tokens, unless a mask that it
+    receives decides that."""
     batch, length = ids.source.shape
     head = (
         f"expected an encoder-decoder, which takes source and target ids; {header(runner.module)} takes one sequence, "
@@ -178,7 +178,7 @@ def _kind(runner: Runner, given: list[tuple[Parameter, str]], value: Any, ids: I
 
 
 def _shapes(module: nn.Module, sizes: set[int], ids: Ids) -> Iterator[tuple[int, ...]]:
-    """Yields shapes of numbers that a module may take in place of source ids: [B, S, F], [B, F, S], [B, C, H, H]."""
+    """Yields shapes of numeric inputs that may replace source ids: [B, S, F], [B, F, S], [B, C, H, H]."""
     from torch import nn
 
     batch, length = ids.source.shape
@@ -206,7 +206,7 @@ def _shapes(module: nn.Module, sizes: set[int], ids: Ids) -> Iterator[tuple[int,
 
 
 def _linspace(shape: tuple[int, ...]) -> str:
-    """Writes an array of numbers of a shape."""
+    """Writes an expression for an array of numbers of a shape."""
     count = 1
     for size in shape:
         count *= size

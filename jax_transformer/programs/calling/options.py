@@ -1,4 +1,4 @@
-"""List what may be given for a parameter: expressions over the ids, likely ones first."""
+"""Lists the expressions over the ids that a parameter may take, the likeliest first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
     "real_float": "{}.to(dtype)",
     "hidden_float": "(~{}).to(dtype)",
 }
-"""How a mask is written → it, made of a boolean one with True = may attend."""
+"""Encoding of a mask → its expression, given a boolean mask with True = may attend."""
 MEANING = {
     "real": "True = may attend",
     "hidden": "True = hidden",
@@ -89,12 +89,12 @@ LENGTHS = (
     "{}.sum(1, keepdim=True)",
     "nn.functional.pad({}.sum(1, keepdim=True), (0, 1))",
 )
-"""How lengths are given: [B], as a list, [B, 1], [B, 2] with the length of nothing else in the second column."""
+"""Encodings of lengths: [B], a list, [B, 1], and [B, 2] with zeros in the second column."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Holds an expression that may be given for a parameter; None leaves the parameter out."""
+    """Holds an expression that a parameter may take; None leaves the parameter out."""
 
     text: str | None
     kind: str = ""
@@ -111,17 +111,17 @@ class Option:
 
 OMIT = Option(None)
 UNUSABLE = Option("Unusable()")
-"""Fails where it is used, which tells whether a call fails there."""
+"""Fails on any use, which shows whether a call fails there."""
 
 
 def imports(texts: Iterable[str]) -> list[str]:
-    """Returns the lines that import the names that these expressions use, and a blank line after them."""
+    """Writes the lines that import the names in these expressions, and a blank line after them."""
     found = [line for name, line in IMPORTS.items() if any(re.search(rf"\b{name}\(", text) for text in texts)]
     return [*found, ""] if found else []
 
 
 def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[str]:
-    """Returns the lines that define the names that these expressions use."""
+    """Writes the lines that define the names in these expressions."""
     joined = " ".join(texts)
     wanted = {name for name in SETUP if re.search(rf"(?<![\w.]){name}(?![\w=])", joined)}
     wanted |= {other for name in wanted for other in NEEDS.get(name, ())}
@@ -129,12 +129,12 @@ def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[
 
 
 def setup(source_pad: int, target_pad: int) -> list[str]:
-    """Returns the lines that define all the names that expressions may use."""
+    """Writes the lines that define all names that expressions may use."""
     return [line.format(source_pad=source_pad, target_pad=target_pad) for line in SETUP.values()]
 
 
 def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]:
-    """Returns each layout in each kind, kind by kind."""
+    """Lists each layout in each kind, kind by kind."""
     return [
         Option(KINDS[kind].replace("{}", expression), kind, layout)
         for kind in kinds
@@ -143,7 +143,7 @@ def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]
 
 
 def mask_options(parameter: Parameter) -> list[Option]:
-    """Returns what may be given for a mask; those of its role first."""
+    """Lists the options of a mask, the ones that suit its role first."""
     source = masks(SOURCE_COLUMNS)
     target = masks(BOTH | CAUSAL) if not parameter.is_padding else []
     target_padding = masks(TARGET_COLUMNS)
@@ -163,7 +163,7 @@ def mask_options(parameter: Parameter) -> list[Option]:
 
 
 def plain_options(parameter: Parameter) -> list[Option]:
-    """Returns what may be given for a parameter that is neither ids nor a mask."""
+    """Lists the options of a parameter that is neither ids nor a mask."""
     source, target = ([length.format(side) for length in LENGTHS] for side in ("source_real", "target_real"))
     given = {
         "source_lengths": source,

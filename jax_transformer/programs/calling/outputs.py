@@ -1,4 +1,4 @@
-"""Find the logits in what a module returns: a tensor, or one inside tuples, dicts and records, in some layout."""
+"""Finds the logits in a module's result: a tensor, or one inside tuples, dicts and records, in some layout."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HINTS = ("logit", "output", "pred", "prob", "score")
 
 @dataclass(frozen=True)
 class Reading:
-    """Says how the logits are taken from a result."""
+    """Describes how to take the logits from a result."""
 
     path: str
     """Where the tensor is: "output", "output[0]", "output.logits", "self.module.logits"."""
     layout: str
-    """What is appended to make it [B, rows, V]."""
+    """The text appended to the expression to make it [B, rows, V]."""
     rows: int
     """Rows in excess of the target's length: -1, 0 or 1."""
     width: int
@@ -33,7 +33,7 @@ class Reading:
 
 
 def readings(result: Any, batch: int, target_length: int, name: str = "output") -> list[Reading]:
-    """Returns the ways to read a result of this name as [B, T or T ± 1, anything], plain ones first."""
+    """Lists the ways to read a result of this name as [B, T or T ± 1, anything], plain ones first."""
     found = []
     for path, tensor in _tensors(result, name):
         if not tensor.is_floating_point():
@@ -47,7 +47,7 @@ def readings(result: Any, batch: int, target_length: int, name: str = "output") 
 
 
 def kept_readings(module: nn.Module, batch: int, target_length: int) -> list[Reading]:
-    """Returns the ways to read the tensors that a module has kept as attributes when it ran."""
+    """Lists the ways to read the tensors that a module kept as attributes when it ran."""
     kept = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     return [
         reading
@@ -98,7 +98,7 @@ def _tensors(result: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]
 
 
 def tensors(result: Any) -> list[Any]:
-    """Returns the tensors in a result, in its order."""
+    """Lists the tensors in a result, in its order."""
     return [tensor for _, tensor in _tensors(result, "output")]
 
 

@@ -1,4 +1,4 @@
-"""Read from a function's source what it takes out of an argument that holds several: a mapping, an object, a tuple."""
+"""Reads from a function's source which parts it takes out of a compound argument: a mapping, an object, a tuple."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 Kind = Literal["mapping", "attributes", "sequence"]
 DEEPEST = 4
-"""Calls that an argument is followed through."""
+"""The most nested calls through which an argument is followed."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """Describes a part of an argument."""
+    """Describes a part of a compound argument."""
 
     name: str
     """Its key, its attribute, or the variable that the function calls it."""
@@ -27,18 +27,18 @@ class Item:
 
 @dataclass(frozen=True)
 class Record:
-    """Describes an argument that holds several."""
+    """Describes a compound argument."""
 
     kind: Kind
     items: tuple[Item, ...]
-    """In the order in which they are taken; those of a sequence as they stand in it."""
+    """In the order of use; for a sequence, in the sequence's order."""
 
 
 def record(function: Callable[..., Any], name: str) -> Record | None:
-    """Returns what a function takes out of its parameter of this name.
+    """Lists the parts that a function takes out of its parameter of this name.
 
-    Keys count (`batch["src"]`, `batch.get("mask")`, `"mask" in batch`), attributes that no tensor has (`batch.src`) and
-    unpacking (`src, tgt = batch`); also those in functions that it passes the argument on to.
+    Counts keys (`batch["src"]`, `batch.get("mask")`, `"mask" in batch`), attributes that no tensor has (`batch.src`)
+    and unpacking (`src, tgt = batch`), also in functions that receive the argument from this one.
     """
     notes = _Notes()
     notes.read(function, name)
@@ -50,7 +50,7 @@ def record(function: Callable[..., Any], name: str) -> Record | None:
 
 
 def passed_on(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the methods that a method passes its own `**keywords` on to: `self.fwd(**keywords)`."""
+    """Lists the methods to which a method passes its own `**keywords`: `self.fwd(**keywords)`."""
     tree = _parsed(function)
     if tree is None or tree.args.kwarg is None:
         return []
@@ -66,7 +66,7 @@ def passed_on(function: Callable[..., Any]) -> list[str]:
 
 
 class _Notes:
-    """Collects what functions take out of one argument."""
+    """Collects the parts that functions take out of one argument."""
 
     def __init__(self) -> None:
         self.keys: dict[str, None] = {}
@@ -76,7 +76,7 @@ class _Notes:
         self.unpacked: list[str] = []
 
     def read(self, function: Callable[..., Any], name: str, depth: int = 0) -> None:
-        """Reads one function, and those that it passes the argument on to."""
+        """Reads one function, and the functions to which it passes the argument."""
         tree = _parsed(function)
         if tree is None:
             return
@@ -115,7 +115,7 @@ class _Notes:
 
 
 def _parsed(function: Callable[..., Any]) -> ast.FunctionDef | None:
-    """Returns a function's syntax tree, if its source is at hand."""
+    """Returns a function's syntax tree, if its source is available."""
     return _tree(getattr(function, "__func__", function))  # a method would keep its module in memory
 
 
@@ -129,14 +129,14 @@ def _tree(function: Callable[..., Any]) -> ast.FunctionDef | None:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the parts of a function as it runs them, a part before what it is a part of."""
+    """Yields the nodes of a function in the order in which it runs them, children before parents."""
     for child in ast.iter_child_nodes(node):
         yield from _in_order(child)
         yield child
 
 
 def _replaces(node: ast.Assign, name: str) -> bool:
-    """Returns whether the name stands for something else from here on; not for `batch = batch.to(device)`."""
+    """Returns whether the assignment rebinds the name to another value; False for `batch = batch.to(device)`."""
     match node.value:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=found))) if found == name:
             return False
@@ -145,7 +145,7 @@ def _replaces(node: ast.Assign, name: str) -> bool:
 
 
 def _receivers(call: ast.Call, function: Callable[..., Any], name: str) -> Iterator[tuple[Callable[..., Any], str]]:
-    """Yields the function that a call passes the argument on to, and its parameter's name there."""
+    """Yields the function that a call passes the argument to, and its parameter's name there."""
     places = [place for place, given in enumerate(call.args) if _is_name(given, name)]
     names = [given.arg for given in call.keywords if given.arg and _is_name(given.value, name)]
     callee = _value(call.func, function) if places or names else None
@@ -163,7 +163,7 @@ def _receivers(call: ast.Call, function: Callable[..., Any], name: str) -> Itera
 
 
 def _value(node: ast.expr, function: Callable[..., Any]) -> Any:
-    """Returns what names and attributes in a function stand for: `self.encode`, `constants.SOURCE`; None if unknown."""
+    """Resolves names and attributes in a function, such as `self.encode` or `constants.SOURCE`; None if unknown."""
     match node:
         case ast.Constant(value=value):
             return value

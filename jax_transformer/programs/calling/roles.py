@@ -1,4 +1,4 @@
-"""Guess what each parameter of a function is for, from its name and place."""
+"""Guesses the role of each parameter of a function from its name and place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MEMORY = {"memory", "mem", "memories", "context", "ctx", "z", "encoded", "encodi
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describes a parameter of a function to call, or a part of one that holds several."""
+    """Describes a parameter of a function to call, or a part of a compound one."""
 
     name: str
     role: Role
@@ -63,9 +63,9 @@ class Parameter:
     """The parameter that this is a part of."""
     holder_kind: Kind = "mapping"
     key: str = ""
-    """What the part is called in its holder."""
+    """The part's name in its holder."""
     is_guess: bool = False
-    """Whether its name doesn't tell that it is for ids."""
+    """Whether it is assumed to take ids though its name doesn't say so."""
 
     @property
     def is_padding(self) -> bool:
@@ -79,26 +79,26 @@ class Parameter:
 
     @property
     def is_plainly_causal(self) -> bool:
-        """Returns whether the name says that a mask does nothing else."""
+        """Returns whether the name says that a mask hides later positions and nothing else."""
         return bool({*words(self.name)} & PLAINLY_CAUSAL) and not self.is_padding
 
     @property
     def is_mask(self) -> bool:
-        """Returns whether it takes a mask."""
+        """Returns whether the parameter takes a mask."""
         return self.role.endswith("_mask")
 
 
 def words(name: str) -> list[str]:
-    """Returns the lowercase words of an identifier: 'encoderOutput_2' → encoder, output, 2."""
+    """Splits an identifier into lowercase words: 'encoderOutput_2' → encoder, output, 2."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
 
 
 def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: str = "") -> list[Parameter]:
-    """Returns a function's parameters with their roles, in order; the parts of those that hold several.
+    """Lists a function's parameters with their roles, in order; for compound ones, their parts.
 
     Args:
       has_memory: whether it is a decoder, which receives the encoder's output.
-      side: "source" for an encoder and "target" for a decoder; that of names that don't tell.
+      side: "source" for an encoder and "target" for a decoder; the side of parameters whose names don't show one.
     """
     found = list(inspect.signature(function).parameters.values())
     named = [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
@@ -117,7 +117,7 @@ def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: 
 
 
 def _parts(function: Callable[..., Any], one: inspect.Parameter, role: Role) -> list[Parameter]:
-    """Returns a parameter, or what it holds."""
+    """Returns a parameter, or the parts of a compound one."""
     needed, by_keyword = one.default is one.empty, one.kind is one.KEYWORD_ONLY
     held = record(function, one.name) if needed else None
     if held is None or (held.kind == "sequence" and role != "other" and {*words(one.name)} & (SOURCE | TARGET)):
@@ -129,7 +129,7 @@ def _parts(function: Callable[..., Any], one: inspect.Parameter, role: Role) -> 
 
 
 def _variadic(function: Callable[..., Any], one: inspect.Parameter, has_memory: bool, side: str) -> list[Parameter]:
-    """Returns what a function takes out of its `*arguments` or `**keywords`."""
+    """Lists the parts that a function takes out of its `*arguments` or `**keywords`."""
     held = record(function, one.name)
     by_keyword = one.kind is one.VAR_KEYWORD
     if held is None or held.kind != ("mapping" if by_keyword else "sequence"):
@@ -148,7 +148,7 @@ def _usual(has_memory: bool, side: str) -> list[Role]:
 
 
 def _role(name: str, has_memory: bool, side: str) -> Role:
-    """Returns the role that a name suggests; "other" where it suggests none."""
+    """Returns the role that a name suggests; "other" if it suggests none."""
     found = {*words(name)}
     letters = {name[0], name[-1]} if len(name) == 2 else set()
     is_source = bool(found & SOURCE)
@@ -202,7 +202,7 @@ def _mask_role(found: set[str], has_memory: bool, side: str) -> Role:
 
 
 def _with_ids(parts: list[Parameter], has_memory: bool, side: str) -> list[Parameter]:
-    """Keeps one parameter for each kind of ids, and gives the ids to the first ones whose names don't tell."""
+    """Keeps one parameter for each kind of ids; if no name shows one, assumes the first parameters."""
     parts = list(parts)
     for wanted in _usual(has_memory, side):
         places = [place for place, part in enumerate(parts) if part.role == wanted]
@@ -224,5 +224,5 @@ def _with_ids(parts: list[Parameter], has_memory: bool, side: str) -> list[Param
 
 
 def _likelihood(part: Parameter) -> tuple[bool, bool]:
-    """Returns what sorts parameters for the same ids: those that must be given, and inputs before labels."""
+    """Returns the sort key of parameters for the same ids: required ones first, then inputs before labels."""
     return not part.is_required, bool({*words(part.name)} & LABELS)

@@ -1,4 +1,4 @@
-"""Search for what must be given for each parameter: try, see how far it gets, and look at the logits' behaviour."""
+"""Searches for the value of each parameter: runs a call, sees how far it gets, and checks the logits' behaviour."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from jax_transformer.programs.modes import softmax_inputs
 if TYPE_CHECKING:
     import torch
 OF_SHAPE = re.compile(r"\b(sizes?|shapes?|dim(ension)?s?|broadcast\w*|axes)\b")
-"""Finds errors that a tensor of other numbers and the same axes would raise too."""
+"""Matches errors that a tensor of other numbers and the same axes would raise too."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Holds a way to call the module, and what came of it."""
+    """Holds a way to call the module, and its result."""
 
     form: Form
     chosen: Assignment
     outcome: Outcome = field(default_factory=Outcome, compare=False)
-    """What the call returned, if these are no logits; or why it failed."""
+    """The call's result if it isn't logits, or its error."""
     lines: tuple[str, ...] = ()
-    """The lines that return logits, if it does."""
+    """The lines of the call; empty if it returns no logits."""
     behaviour: Behaviour = field(default_factory=Behaviour)
     ending: Ending = OUTPUT
     logits: Any = field(default=None, compare=False)
@@ -39,17 +39,17 @@ class Candidate:
 
     @property
     def runs(self) -> bool:
-        """Returns whether the call comes to its end; it may return no logits."""
+        """Returns whether the call completes; it may return no logits."""
         return self.outcome.succeeded
 
     @property
     def is_unread(self) -> bool:
-        """Returns whether it runs and returns no logits."""
+        """Returns whether the call completes and returns no logits."""
         return self.runs and not self.lines
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """Returns what candidates are compared by: the behaviour of those that run, the way that others go."""
+        """Returns the sort key of candidates: behaviour if they run, otherwise how far they get."""
         return *self.behaviour.rank, 0 if self.lines else self.outcome.reached
 
 
@@ -64,11 +64,11 @@ class Search:
         self.runner, self.probe, self.ids = runner, probe, probe.ids
         self.pad_pair = (probe.pads[0][0], probe.pads[1][0])
         self._judgements: list[tuple[tuple[Any, Any], Behaviour]] = []
-        """Logits of ids without and with padding, and the behaviour of calls that gave them."""
+        """Logits of ids without and with padding, and the behaviour of the calls that returned them."""
         self._seen: dict[tuple[Form, tuple[Option, ...]], Candidate] = {}
 
     def styled(self, form: Form) -> Candidate:
-        """Returns the best candidate of a form whose masks have one style.
+        """Finds the best candidate of a form whose masks have one style.
 
         Leaves out the styles where the call fails before it looks at a mask, or returns no logits without any.
         """
@@ -86,7 +86,7 @@ class Search:
         return best
 
     def climbed(self, best: Candidate, most: int = 500) -> Candidate:
-        """Changes one parameter of a candidate at a time for as long as that helps, `most` times at most."""
+        """Changes one parameter of a candidate at a time while that helps, at most `most` times."""
         slots, improved, limit = self._slots(best.form), True, len(self._seen) + most
         masks = mask_slots(best.form)
         while improved and best.behaviour.failing and not best.is_unread:
@@ -111,7 +111,7 @@ class Search:
         return best
 
     def rivals(self, best: Candidate) -> dict[str, list[str]]:
-        """Returns, of each parameter whose name doesn't tell what it is for, the other values that run and give other
+        """Lists, for each parameter whose name doesn't show its purpose, the alternative values that run and change the
         logits."""
         found: dict[str, list[str]] = {}
         roles = {
@@ -132,7 +132,7 @@ class Search:
         return found
 
     def _slots(self, form: Form) -> dict[Slot, list[Option]]:
-        """Returns the options of each parameter that isn't for ids."""
+        """Returns the options of each parameter that takes no ids."""
         slots: dict[Slot, list[Option]] = {}
         for number, stage in enumerate(form.stages):
             for parameter in stage.parameters:
@@ -161,7 +161,7 @@ class Search:
         return [*filled, Option("memory[1]")] if number and parameter.is_required else filled
 
     def _fails_at(self, candidate: Candidate, slots: Iterable[Slot]) -> bool:
-        """Returns whether a failing call uses one of these arguments; if not, no other value of them mends it."""
+        """Returns whether a failing call fails on one of these arguments; if not, other values of them can't help."""
         chosen = {**candidate.chosen, **dict.fromkeys(slots, UNUSABLE)}
         lines = candidate.form.write(chosen, self.pad_pair)
         return "Unusable" in str(self.runner.run(lines, *self.ids).error)
@@ -173,7 +173,7 @@ class Search:
         return self._seen[key]
 
     def _tried(self, form: Form, chosen: Assignment, least: int) -> Candidate:
-        """Runs a call; if it runs, finds the logits and looks at their behaviour."""
+        """Runs a call; if it completes, finds the logits and checks their behaviour."""
         lookups: list[Lookup] = []
         self.runner.trials += 1
         outcome = self.runner.run(form.write(chosen, self.pad_pair), *self.ids, lookups=lookups)
@@ -191,7 +191,7 @@ class Search:
         return candidate
 
     def _ending(self, form: Form, chosen: Assignment, value: Any, vocabulary: int | None) -> Ending | None:
-        """Returns how logits are made of what a call returned; None if there are none."""
+        """Finds how to get logits from a call's result; None if it has none."""
         batch, length = self.ids.target.shape
         found = readings(value, batch, length) or kept_readings(self.runner.module, batch, length)
         fitting = [one for one in found if one.width == vocabulary]
@@ -202,7 +202,7 @@ class Search:
         return ending and self._finished(form, chosen, ending)
 
     def _by_head(self, form: Form, chosen: Assignment, found: list[Reading], vocabulary: int | None) -> Ending | None:
-        """Returns an ending that applies a head, which the call leaves out, to what it returns."""
+        """Finds an ending that applies a head, which the call leaves out, to the call's result."""
         batch, length = self.ids.target.shape
         for reading in found:
             ending = Ending(reading.text, _shift(reading))
@@ -216,15 +216,15 @@ class Search:
         return None
 
     def _inside(self, form: Form, chosen: Assignment, vocabulary: int | None) -> Ending | None:
-        """Returns an ending that takes logits out of the call; one that gives those of all tokens of padded sentences
-        too, if there is one: a loss may be of real tokens alone."""
+        """Finds an ending that takes logits out of the call. Prefers one that also covers the padding of padded
+        sentences, since a loss may skip padding."""
         endings = list(self._endings_inside(form, chosen, vocabulary))
         whole = (one for one in endings if self._has_length(form, chosen, one, self.probe.padded))
         return next(whole, endings[0] if endings else None)
 
     def _endings_inside(self, form: Form, chosen: Assignment, vocabulary: int | None) -> Iterator[Ending]:
-        """Yields endings that read the inputs of the last softmaxes over the vocabulary, as in a loss; then those that
-        read what the last parts of the module return."""
+        """Yields endings that read the inputs of the last softmaxes over the vocabulary, as in a loss; then endings
+        that read the outputs of the last parts of the module."""
         lines = form.write(chosen, self.pad_pair)
         with softmax_inputs(vocabulary) as found:
             self.runner.run(lines, *self.ids)
@@ -238,7 +238,7 @@ class Search:
                 yield Ending(reading.text, _shift(reading), f"outputs_of({member(name)})", (remark,))
 
     def _has_length(self, form: Form, chosen: Assignment, ending: Ending, ids: Ids) -> bool:
-        """Returns whether a call with this ending gives logits of each target token."""
+        """Returns whether a call with this ending returns logits for each target token."""
         outcome = self.runner.run(form.write(chosen, self.pad_pair, ending), *ids)
         return outcome.succeeded and tuple(outcome.value.shape[:2]) == tuple(ids.target.shape)
 
@@ -251,7 +251,7 @@ class Search:
         return width == vocabulary if vocabulary is not None else width > int(self.ids.target.max())
 
     def _finished(self, form: Form, chosen: Assignment, ending: Ending) -> Ending | None:
-        """Takes the logarithm of probabilities, and remarks what the logits are."""
+        """Takes the logarithm of probabilities, and notes the kind of the logits."""
         outcome = self.runner.run(form.write(chosen, self.pad_pair, ending), *self.ids)
         if not outcome.succeeded or tuple(outcome.value.shape[:2]) != tuple(self.ids.target.shape):
             return None
@@ -265,7 +265,7 @@ class Search:
         return ending
 
     def _judged(self, form: Form, chosen: Assignment, ending: Ending, least: int) -> Candidate:
-        """Looks at the behaviour of a call, unless one that gives the same logits is known."""
+        """Checks the behaviour of a call, unless an earlier call returned the same logits."""
         lines = tuple(form.write(chosen, self.pad_pair, ending))
         lookups: list[Lookup] = []
         logits = self.runner.run(lines, *self.ids, lookups=lookups).value
@@ -280,7 +280,7 @@ class Search:
         return Candidate(form, chosen, Outcome(), lines, found, ending, logits)
 
     def caller(self, lines: Sequence[str]) -> Any:
-        """Returns a function (source_ids, decoder_input_ids) → logits, or None where they fail."""
+        """Makes a function (source_ids, decoder_input_ids) → logits, or None if the lines fail."""
 
         def call(source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
             outcome = self.runner.run(lines, source_ids, decoder_input_ids, watched=False)
@@ -292,7 +292,7 @@ class Search:
 
 
 def _distorts(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
-    """Returns whether a mask of padding that was left out before changes logits of ids that have no padding."""
+    """Returns whether a newly added padding mask changes logits of ids without padding."""
     text = candidate.chosen[slot].text or ""
     if best.chosen[slot].text is not None or not best.lines or not candidate.lines or "earlier" in text:
         return False
@@ -300,21 +300,21 @@ def _distorts(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
 
 
 def _drops(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
-    """Returns whether a mask that was given is left out, and no more properties hold without it."""
+    """Returns whether a mask is dropped and no more properties hold without it."""
     given = bool(best.chosen[slot].layout) and not candidate.chosen[slot].layout
     return given and bool(best.lines) and candidate.rank[0] <= best.rank[0]
 
 
 def _in_order(best: Candidate, slots: dict[Slot, list[Option]]) -> list[Slot]:
-    """Returns the slots, first those that may mend what a call that runs lacks."""
+    """Sorts the slots: first the ones that may add a property that a running call lacks."""
     roles = {(number, one.name): one.role for number, stage in enumerate(best.form.stages) for one in stage.parameters}
     first = "target_mask" if "hides later target tokens" in best.behaviour.failing and best.lines else ""
     return sorted(slots, key=lambda slot: roles[slot] != first)
 
 
 def _worth_trying(best: Candidate, slot: Slot, options: list[Option]) -> list[Option]:
-    """Returns the options of a parameter that may help; of a call that is complete but for the target's padding, those
-    that hide it."""
+    """Lists the options of a parameter that may help. If a call lacks only the hiding of target padding, these are the
+    options that hide it."""
     if not best.behaviour.is_complete:
         chosen = {option.kind for option in best.chosen.values() if option.kind}
         others = [option for option in options if option != best.chosen[slot]]
@@ -328,7 +328,7 @@ def _shift(reading: Reading) -> str:
 
 
 def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Returns the tables that the ids index, of source and target; None where no lookup showed."""
+    """Returns the tables that source and target ids index; None for a side without a lookup."""
     found: list[torch.Tensor | None] = []
     for side in ids:
         real = set(side.flatten().tolist())
@@ -345,7 +345,7 @@ def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.
 
 
 def start_id(lookups: list[Lookup], ids: Ids) -> int | None:
-    """Returns the id that is looked up in the place of every target's first one; None if there is none."""
+    """Returns the id that the module looks up in place of every target's first one; None if there is none."""
     target = ids.target
     for lookup in lookups:
         for found in (lookup.indices, lookup.indices.T) if lookup.indices.ndim == 2 else ():

@@ -1,4 +1,4 @@
-"""Choose the masks of a call in one style: programs make all of theirs with the same axes and the same polarity."""
+"""Chooses the masks of a call in one style, since a program's masks share their axes and polarity."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RANKS: dict[str, dict[str, tuple[str, ...]]] = {
     "3 full": {"source": ("[B, S, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, T, S]",)},
     "4 full": {"source": ("[B, 1, S, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, T, S]",)},
 }
-"""Axes of masks in one style → side → layouts: of a mask of its own, and of one beside another for the same side."""
+"""Axes of masks in one style → side → layouts: of a side's only mask, and of a second mask for the same side."""
 CAUSAL_RANKS = {"3": ("[1, T, T]",), "3 full": ("[1, T, T]",), "4": ("[1, 1, T, T]",), "4 full": ("[1, 1, T, T]",)}
 CAUSAL_RANKS |= {"time first 3": ("[T, T, 1]",)}
-"""The same of masks whose name says that they hide nothing but later positions."""
+"""The same for masks whose name says that they hide only later positions."""
 KIND_ORDER = ("real", "hidden", "real_int", "added", "hidden_int", "real_float", "hidden_float")
 
 
 def variants(slots: dict[Slot, list[Option]]) -> list[Assignment]:
-    """Returns assignments without masks, or with None for those that must be given: one for each form of memory."""
+    """Lists assignments without masks, or with None for required ones: one for each form of memory."""
     plain = {slot: options[0] for slot, options in slots.items()}
     memory = [slot for slot, options in slots.items() if options[0].text == "memory"]
     others = slots[memory[0]][1:] if memory else []
@@ -63,10 +63,10 @@ def _option(slot: Slot, form: Form, options: list[Option], rank: str, kind: str)
     others = [one for one in parameters if one.role == mask.role and one.name != name]
     layouts = CAUSAL_RANKS.get(rank, ("[T, T]",)) if mask.is_plainly_causal else RANKS[rank][side]
     is_padding = mask.is_padding and not mask.is_causal
-    beside = any(one.is_padding != mask.is_padding for one in others)
+    has_second = any(one.is_padding != mask.is_padding for one in others)
     if side == "target":
-        layout = layouts[-1] if is_padding and (beside or rank == "2") else layouts[0]
-    elif len(layouts) > 1 and beside and not is_padding:
+        layout = layouts[-1] if is_padding and (has_second or rank == "2") else layouts[0]
+    elif len(layouts) > 1 and has_second and not is_padding:
         layout = layouts[1]
     else:
         layout = layouts[0]

@@ -1,4 +1,4 @@
-"""Run a module in a way that may fail, and see how far it gets and which tables its ids index."""
+"""Runs a module in a way that may fail, and records how far it gets and which tables its ids index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 LARGEST = 20_000_000
-"""Attention scores that a run may make; one that would make more stops there."""
+"""The most attention scores that a run may compute; a larger run is stopped."""
 
 
 class Stopped(Exception):
@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class Unusable:
-    """An argument whose every use fails, with this class's name in the message."""
+    """Stands in for an argument: every use fails, with this class's name in the message."""
 
     def _used(self, *_: Any) -> Any:
         raise TypeError("Unusable is used")
@@ -40,7 +40,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds what a run returned, or why it failed."""
+    """Holds the result of a run, or its error."""
 
     value: Any = None
     error: BaseException | None = None
@@ -49,11 +49,11 @@ class Outcome:
     largest: int = 0
     """The elements of the largest tensor that an operation made."""
     was_stopped: bool = False
-    """Whether it failed because it would have needed too much memory."""
+    """Whether it was stopped because it would have needed too much memory."""
 
     @property
     def succeeded(self) -> bool:
-        """Returns whether the run came to its end."""
+        """Returns whether the run completed."""
         return self.error is None
 
 
@@ -79,7 +79,7 @@ class Runner:
 
     @property
     def is_spent(self) -> bool:
-        """Returns whether the time of the processor for trials is over."""
+        """Returns whether the processor time for trials is used up."""
         return time.process_time() > self._end
 
     def run(
@@ -95,7 +95,7 @@ class Runner:
 
         Args:
           lookups: receives the lookups in tables, in order.
-          watched: whether operations are counted, and large ones stopped; that costs some time.
+          watched: whether to count operations and stop large ones, which costs some time.
         """
         watch = _watch()(lookups)
         text = io.StringIO()
@@ -110,8 +110,8 @@ class Runner:
         return outcome
 
     def outputs(self, lines: Sequence[str], *ids: torch.Tensor) -> list[tuple[str, Any]]:
-        """Returns the names of the submodules that a run calls, and what each call returns, in the order of the ends of
-        the calls. A submodule with several names stands there with each."""
+        """Lists the submodules that a run calls, and the result of each call, in the order in which calls end. A
+        submodule with several names is listed under each."""
         import torch
 
         found: list[tuple[str, Any]] = []
@@ -130,8 +130,8 @@ class Runner:
 
 @contextlib.contextmanager
 def quiet(text: io.StringIO) -> Iterator[None]:
-    """Takes what is printed into `text`, hides warnings, and switches off what may change
-    shapes: the fast path of torch's layers, which drops columns of nothing but padding."""
+    """Redirects printing to `text`, hides warnings, and switches off the fast path of torch's layers, which drops
+    columns of only padding and so changes shapes."""
     import torch
 
     fast_path, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
