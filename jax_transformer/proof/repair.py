@@ -33,9 +33,11 @@ from jax_transformer.proof.tape import Edits, Entry, Operand, Replay, Source, St
 
 MOST_OPERATIONS = 12_000
 """Programs of more operations aren't searched."""
-MOST_PROBES = 2000
+MOST_PROBES = 4000
 """Edits that are tried for all causes."""
-MOST_COST, MOST_DEPTH = 14, 14
+MOST_OF_CAUSE = 800
+"""The same for one cause."""
+MOST_COST, MOST_DEPTH = 8, 8
 """Lost operations that come with an edit, and that are before it."""
 MOST_MISSES = 12
 """Operations after an edit, in a row, that compute nothing of the reference's, until it is given up."""
@@ -498,7 +500,7 @@ class _Bench:
         whole: list[Edit] = []
         part: tuple[int, Edit | None] = (0, None)
         most: int | None = None
-        for level, edit in itertools.islice(self._edits(), MOST_PROBES - self.probes):
+        for level, edit in itertools.islice(self._edits(), min(MOST_OF_CAUSE, MOST_PROBES - self.probes)):
             self.probes += 1
             if most is not None and level > most:
                 break
