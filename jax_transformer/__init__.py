@@ -15,7 +15,7 @@ from jax_transformer.runtime.compiler_flags import keep_products_apart
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer import data, decoding, parallel, parity, porting, training
+    from jax_transformer import config, data, decoding, parallel, parity, porting, training
     from jax_transformer.config.data import DataConfig
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
     from jax_transformer.config.lora import LoraConfig
@@ -57,6 +57,7 @@ __all__ = [
     "TransformerConfig",
     "apply",
     "compare",
+    "config",
     "data",
     "decode",
     "decode_step",
@@ -81,7 +82,7 @@ __all__ = [
     "training",
     "translate",
 ]
-SUBPACKAGES = ("data", "decoding", "parallel", "parity", "porting", "training")
+SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
     "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),

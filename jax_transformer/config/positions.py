@@ -23,7 +23,13 @@ class _Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal(_Kind):
-    """A fixed table, added to the embeddings (Vaswani et al. 2017, §3.5)."""
+    """Configures a fixed table, added to the embeddings (Vaswani et al. 2017, §3.5).
+
+    Example:
+      >>> from jax_transformer.config import Sinusoidal
+      >>> Sinusoidal(layout="halves").kind
+      'sinusoidal'
+    """
 
     kind: Literal["sinusoidal"] = field(default="sinusoidal", init=False)
     layout: Layout = "interleaved"
@@ -44,7 +50,13 @@ class Sinusoidal(_Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(_Kind):
-    """A trained table, added to the embeddings."""
+    """Configures a trained table, added to the embeddings.
+
+    Example:
+      >>> from jax_transformer.config import Learned
+      >>> Learned(offset=2).kind
+      'learned'
+    """
 
     kind: Literal["learned"] = field(default="learned", init=False)
     index: Index = "column"
@@ -59,7 +71,13 @@ class Learned(_Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary(_Kind):
-    """Queries and keys of self-attention, rotated by angles that grow with the position (Su et al. 2021)."""
+    """Configures rotated queries and keys of self-attention; angles grow with the position (Su et al. 2021).
+
+    Example:
+      >>> from jax_transformer.config import Rotary
+      >>> Rotary(base=500_000.0).layout
+      'interleaved'
+    """
 
     kind: Literal["rotary"] = field(default="rotary", init=False)
     layout: Layout = "interleaved"
@@ -79,14 +97,26 @@ class Rotary(_Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi(_Kind):
-    """Logits of self-attention lowered with the distance, by slopes that differ between heads (Press et al. 2022)."""
+    """Configures logits of self-attention that fall with the distance, each head by its slope (Press et al. 2022).
+
+    Example:
+      >>> from jax_transformer.config import Alibi
+      >>> Alibi().kind
+      'alibi'
+    """
 
     kind: Literal["alibi"] = field(default="alibi", init=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias(_Kind):
-    """Learned biases of self-attention by distance (T5, Raffel et al. 2020)."""
+    """Configures learned biases of self-attention by distance (T5, Raffel et al. 2020).
+
+    Example:
+      >>> from jax_transformer.config import RelativeBias
+      >>> RelativeBias(buckets=16).max_distance
+      128
+    """
 
     kind: Literal["relative_bias"] = field(default="relative_bias", init=False)
     buckets: int = 32
@@ -102,7 +132,13 @@ class RelativeBias(_Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeVectors(_Kind):
-    """Learned vectors by distance, added to keys and values of self-attention (Shaw et al. 2018)."""
+    """Configures learned vectors by distance, added to keys and values of self-attention (Shaw et al. 2018).
+
+    Example:
+      >>> from jax_transformer.config import RelativeVectors
+      >>> RelativeVectors(max_distance=16).values
+      True
+    """
 
     kind: Literal["relative_vectors"] = field(default="relative_vectors", init=False)
     max_distance: int = 128

@@ -34,7 +34,13 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Spec):
-    """The ids of one side: what the source or the target consists of."""
+    """Configures the ids of one side, the source or the target.
+
+    Example:
+      >>> from jax_transformer.config import Tokens
+      >>> Tokens(vocab_size=32_000, pad_id=1).trains_pad
+      True
+    """
 
     vocab_size: int = 0
     """Rows of the embedding and, of the target, columns of the logits. 0: not known yet; training takes it from the
@@ -47,7 +53,13 @@ class Tokens(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorm(Spec):
-    """(x - mean) / deviation · scale + bias over the features (Ba et al. 2016)."""
+    """Configures (x - mean) / deviation · scale + bias over the features (Ba et al. 2016).
+
+    Example:
+      >>> from jax_transformer.config import LayerNorm
+      >>> LayerNorm(eps=1e-6).bias
+      True
+    """
 
     kind: Literal["layer_norm"] = field(default="layer_norm", init=False)
     eps: float = 1e-5
@@ -66,7 +78,13 @@ class LayerNorm(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class RmsNorm(Spec):
-    """x / root mean square · scale over the features, without a mean or a bias (Zhang & Sennrich 2019)."""
+    """Configures x / root mean square · scale over the features, without a mean or a bias (Zhang & Sennrich 2019).
+
+    Example:
+      >>> from jax_transformer.config import RmsNorm
+      >>> RmsNorm(eps=1e-6).bias
+      False
+    """
 
     kind: Literal["rms_norm"] = field(default="rms_norm", init=False)
     eps: float = 1e-5
@@ -105,7 +123,13 @@ class HeadShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Spec):
-    """Multi-head attention (Vaswani et al. 2017, §3.2), over the stack itself or over the encoder's output."""
+    """Configures multi-head attention (Vaswani et al. 2017, §3.2), over the stack itself or the encoder's output.
+
+    Example:
+      >>> from jax_transformer.config import Attention
+      >>> Attention(num_heads=8, num_kv_heads=2).shape(d_model=512).head_dim
+      64
+    """
 
     num_heads: int = 8
     """Heads of queries (N)."""
@@ -170,7 +194,13 @@ class Attention(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward(Spec):
-    """Two linear maps with an activation between them (Vaswani et al. 2017, §3.3)."""
+    """Configures two linear maps with an activation between them (Vaswani et al. 2017, §3.3).
+
+    Example:
+      >>> from jax_transformer.config import FeedForward
+      >>> FeedForward(width=1024, activation="silu", gated=True).width
+      1024
+    """
 
     width: int = 2048
     """Units of the hidden layer (F)."""
@@ -193,7 +223,13 @@ class FeedForward(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Residual(Spec):
-    """How sublayers join the residual stream: x · stream_factor + sublayer(x) · output_factor."""
+    """Configures how sublayers join the residual stream: x · stream_factor + sublayer(x) · output_factor.
+
+    Example:
+      >>> from jax_transformer.config import Residual
+      >>> Residual(stream_factor=2.0).output_factor
+      1.0
+    """
 
     parallel: bool = False
     """Let all sublayers of a layer read its input, and add all their outputs to it: self-attention and feed-forward,
@@ -215,7 +251,13 @@ class Residual(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Spec):
-    """Rates of dropout in a stack."""
+    """Configures the rates of dropout in a stack.
+
+    Example:
+      >>> from jax_transformer.config import Dropout
+      >>> Dropout(rate=0.3, attention=0.0).at("feed_forward")
+      0.3
+    """
 
     rate: float = 0.1
     """Rate on each sublayer's output; the default of the next three."""
@@ -236,10 +278,10 @@ class Dropout(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Stack(Spec):
-    """An encoder or a decoder: embedded tokens, equal layers in a row, and a final norm.
+    """Configures an encoder or a decoder: embedded tokens, equal layers in a row, and a final norm.
 
     Example:
-      >>> from jax_transformer.config.specs import Attention, FeedForward, Stack
+      >>> from jax_transformer.config import Attention, FeedForward, Stack
       >>> Stack(num_layers=2, self_attention=Attention(num_heads=4), feed_forward=FeedForward(width=64)).d_model
       512
     """
@@ -374,7 +416,13 @@ DECODER = Stack(self_attention=Attention(causal=True), cross_attention=Attention
 
 @dataclass(frozen=True, kw_only=True)
 class Head(Spec):
-    """What computes the logits from the decoder's output."""
+    """Configures what computes the logits from the decoder's output.
+
+    Example:
+      >>> from jax_transformer.config import Head
+      >>> Head(tied=True, bias="none").factor
+      1.0
+    """
 
     tied: bool = False
     """Use the target embedding as the kernel."""
@@ -393,7 +441,13 @@ AttentionPath = Literal["auto", "reference", "flash", "xla", "cudnn"]
 
 @dataclass(frozen=True, kw_only=True)
 class Compute(Spec):
-    """How the function is computed; these change only rounding, speed and memory."""
+    """Configures how the function is computed; these options change only rounding, speed and memory.
+
+    Example:
+      >>> from jax_transformer.config import Compute
+      >>> Compute(dtype="bfloat16").layers
+      'scan'
+    """
 
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """dtype of matrix products. None: the dtype of the parameters. Norms, softmax and loss use at least float32."""
