@@ -43,7 +43,7 @@ def test_the_defaults_are_the_base_model_of_the_paper() -> None:
         6,
         6,
     )
-    assert (config.encoder.head_dim, config.decoder.head_dim, config.norm_placement, config.activation) == (
+    assert (config.encoder.heads.head_dim, config.decoder.heads.head_dim, config.norm_placement, config.activation) == (
         64,
         64,
         "post",
@@ -501,16 +501,16 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
     assert _sizes(config.encoder) == (6, 2, 2, 4, 4, 5, 6, "none")
     assert _sizes(config.decoder) == (3, 4, 4, 2, 2, 7, 9, "after_positions")
-    assert (config.encoder.is_causal, config.decoder.is_causal) == (False, True)
+    assert (config.encoder.self_attention.causal, config.decoder.self_attention.causal) == (False, True)
     shared = dataclasses.replace(config, num_kv_heads=1)
-    assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
-    assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.num_kv_heads == 2
-    assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
-    assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
+    assert (shared.encoder.heads.num_kv_heads, shared.decoder.heads.num_kv_heads) == (1, 1)
+    assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.heads.num_kv_heads == 2
+    assert dataclasses.replace(config, head_dim=3).decoder.heads.head_dim == 3
+    assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.heads.head_dim == 6
     wide = dataclasses.replace(config, value_dim=9)
-    assert (wide.encoder.value_dim, wide.decoder.value_dim, wide.decoder.head_dim) == (9, 9, 2)
-    assert dataclasses.replace(wide, decoder_value_dim=3).decoder.value_dim == 3
-    assert dataclasses.replace(config, decoder_head_dim=6).decoder.value_dim == 6
+    assert (wide.encoder.heads.value_dim, wide.decoder.heads.value_dim, wide.decoder.heads.head_dim) == (9, 9, 2)
+    assert dataclasses.replace(wide, decoder_value_dim=3).decoder.heads.value_dim == 3
+    assert dataclasses.replace(config, decoder_head_dim=6).decoder.heads.value_dim == 6
 
 
 def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
@@ -526,10 +526,10 @@ def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
     assert own.encoder == both.encoder
     kinds = dataclasses.replace(both, decoder_position_kind="none", decoder_activation="gelu")
     assert (kinds.encoder.position_kind, kinds.decoder.position_kind) == ("sinusoidal", "none")
-    assert (kinds.encoder.activation, kinds.decoder.activation) == ("relu", "gelu")
+    assert (kinds.encoder.feed_forward.activation, kinds.decoder.feed_forward.activation) == ("relu", "gelu")
     decoder = own.decoder
     assert (decoder.norm_placement, decoder.final_norm) == ("none", False)
-    assert (decoder.residual_factor, decoder.sublayer_factor) == (0.0, 3.0)
+    assert (decoder.residual.stream_factor, decoder.residual.output_factor) == (0.0, 3.0)
 
 
 @pytest.mark.parametrize(

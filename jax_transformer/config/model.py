@@ -36,7 +36,7 @@ class TransformerConfig(Guarantees):
       >>> import dataclasses
       >>> from jax_transformer import TransformerConfig
       >>> config = TransformerConfig(d_model=256, num_heads=4, decoder_d_ff=512)
-      >>> config.encoder.head_dim, config.decoder.feed_forward.width
+      >>> config.encoder.heads.head_dim, config.decoder.feed_forward.width
       (64, 512)
       >>> narrow = dataclasses.replace(config.encoder, num_layers=2)
       >>> dataclasses.replace(config, encoder=narrow).num_encoder_layers
@@ -97,20 +97,6 @@ class TransformerConfig(Guarantees):
         cross = self.decoder.cross_attention
         assert cross is not None  # as the checks require
         return self.encoder.self_attention, self.decoder.self_attention, cross
-
-    @property
-    def normed_outputs(self) -> tuple[str, ...]:
-        """The sublayers whose outputs are normed, by the names of their parameters."""
-        attentions = ("self_attention", "cross_attention")
-        count = {"none": 0, "self_attention": 1, "attention": 2, "all": 3}[self.output_norm]
-        return (*attentions, "feed_forward")[:count]
-
-    @property
-    def normed_contexts(self) -> tuple[str, ...]:
-        """The attentions whose contexts are normed, by the names of their parameters."""
-        return ("self_attention", "cross_attention")[
-            : {"none": 0, "self_attention": 1, "attention": 2}[self.context_norm]
-        ]
 
     def while_decoding(self) -> TransformerConfig:
         """Returns the config with the padding masks that apply while decoding."""

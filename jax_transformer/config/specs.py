@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from jax_transformer.config.positions import Learned, PositionKind, Positions, RelativeBias, Sinusoidal
+from jax_transformer.config.positions import PositionKind, Positions, Sinusoidal
 from jax_transformer.config.validation import check_field_types
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
@@ -331,83 +331,15 @@ class Stack(Spec):
         """The attentions of a layer, in order."""
         return (self.self_attention, *((self.cross_attention,) if self.cross_attention else ()))
 
-    # --- resolved values, by the short names of the options
-
     @property
     def heads(self) -> HeadShape:
         """The sizes of self-attention, none left open."""
         return self.self_attention.shape(self.d_model)
 
     @property
-    def num_heads(self) -> int:
-        """Heads of queries in self-attention."""
-        return self.heads.num_heads
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Heads of keys and values in self-attention."""
-        return self.heads.num_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head in self-attention."""
-        return self.heads.head_dim
-
-    @property
-    def value_dim(self) -> int:
-        """Width of one head's values in self-attention."""
-        return self.heads.value_dim
-
-    @property
-    def d_ff(self) -> int:
-        """Units of the feed-forward's hidden layer."""
-        return (self.feed_forward or FeedForward()).width
-
-    @property
-    def activation(self) -> Activation:
-        """Activation of the feed-forward."""
-        return (self.feed_forward or FeedForward()).activation
-
-    @property
-    def activation_slope(self) -> float:
-        """Slope of leaky_relu where its input is negative."""
-        return (self.feed_forward or FeedForward()).slope
-
-    @property
-    def feed_forward_output_bias(self) -> bool:
-        """Whether the feed-forward's output projection has a bias."""
-        own = self.feed_forward or FeedForward()
-        return own.bias if own.output_bias is None else own.output_bias
-
-    @property
-    def residual_factor(self) -> float:
-        """Factor of the residual stream where a sublayer's output is added to it."""
-        return self.residual.stream_factor
-
-    @property
-    def sublayer_factor(self) -> float:
-        """Factor of the sublayer's output."""
-        return self.residual.output_factor
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether a position attends only to itself and earlier positions."""
-        return self.self_attention.causal
-
-    @property
     def position_kind(self) -> PositionKind:
         """Kind of positions."""
         return "none" if self.positions is None else self.positions.kind
-
-    @property
-    def relative_bias_factor(self) -> float:
-        """Factor of learned biases by distance."""
-        return self.positions.factor if isinstance(self.positions, RelativeBias) else 1.0
-
-    @property
-    def has_table(self) -> bool:
-        """Whether a table of positions is added to the embeddings."""
-        return isinstance(self.positions, (Sinusoidal, Learned))
 
 
 DECODER = Stack(self_attention=Attention(causal=True), cross_attention=Attention())

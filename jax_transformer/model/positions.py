@@ -103,7 +103,7 @@ def _counted_before(counted: jax.Array, segments: jax.Array) -> jax.Array:
 
 def check_fits(stack: Stack, name: str, shape: tuple[int, ...]) -> None:
     """Raises ValueError if ids of shape (B, T) need more rows than the stack's position table has."""
-    if not stack.has_table:
+    if not isinstance(stack.positions, Sinusoidal | Learned):
         return
     axis = 0 if numbering(stack)[0] == "batch_row" else 1
     if shape[axis] > stack.max_length:

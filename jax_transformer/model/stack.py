@@ -92,7 +92,7 @@ class Stack(nnx.Module):
         """
         kind, attention = self.stack.positions, self.stack.self_attention
         if isinstance(kind, Rotary):
-            angles = rotary.angles(kind, self.stack.head_dim, places.numbers, dtype)
+            angles = rotary.angles(kind, self.stack.heads.head_dim, places.numbers, dtype)
             return AttentionTerms(rotation=rotary.Rotation(angles, angles))
         if hasattr(self, "relative_vectors"):
             return AttentionTerms(vectors=self.relative_vectors(places.length, places.column, dtype))

@@ -99,7 +99,7 @@ class Transformer(nnx.Module):
         if not isinstance(kind, Rotary) or not kind.cross_attention:
             return None
         numbers = positions.position_numbers(config.decoder, source.ids, config.source.pad_id, source.segments)
-        return rotary.angles(kind, config.decoder.head_dim, numbers, source.output.dtype)
+        return rotary.angles(kind, config.decoder.heads.head_dim, numbers, source.output.dtype)
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """Returns the logits [B, T, V] of x [B, T, D]."""

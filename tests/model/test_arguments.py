@@ -127,7 +127,7 @@ def test_parameters_of_another_config_are_named(
         functional.apply(config, trained, ids.source, ids.target)
     with pytest.raises(ValueError, match=r"head/more isn't one of them"):
         functional.apply(config, {**params, "head": {**params["head"], "more": np.zeros(3)}}, ids.source, ids.target)
-    wider = dataclasses.replace(config, d_ff=9, decoder_d_ff=config.decoder.d_ff)
+    wider = dataclasses.replace(config, d_ff=9, decoder_d_ff=config.decoder.feed_forward.width)
     with pytest.raises(
         ValueError, match=r"encoder/layers/feed_forward/hidden/kernel is \[1, 12, 7\] instead of \[1, 12, 9\]"
     ):

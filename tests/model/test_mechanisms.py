@@ -28,7 +28,7 @@ HEAD = TransformerConfig(d_model=4, num_heads=1, position_kind="rotary")
 def rotated(config: TransformerConfig, x: Any, numbers: Any) -> np.ndarray:
     """Of one head's features x [T, H] at these positions."""
     by = rotary.angles(
-        config.encoder.positions, config.encoder.head_dim, jnp.asarray(numbers)[None], jnp.dtype("float64")
+        config.encoder.positions, config.encoder.heads.head_dim, jnp.asarray(numbers)[None], jnp.dtype("float64")
     )
     return np.asarray(rotary.rotate(config.encoder.positions, jnp.asarray(x, jnp.float64)[None, :, None], by))[0, :, 0]
 

@@ -312,7 +312,9 @@ def test_a_cache_that_counts_wrong(
     embed = Stack.embed
 
     def shifted(stack: Stack, vectors: Any, table: Any, numbers: Any, *rest: Any) -> Any:
-        return embed(stack, vectors, table, numbers + by * (numbers > 0) if stack.stack.is_causal else numbers, *rest)
+        return embed(
+            stack, vectors, table, numbers + by * (numbers > 0) if stack.stack.self_attention.causal else numbers, *rest
+        )
 
     monkeypatch.setattr(Stack, "embed", shifted)
     assert causes(make_problem("greedy", 3), program("greedy", 3), scored=True) == [name]
