@@ -16,14 +16,14 @@ becomes a space |
 The last column is for known tokens, and before lowercasing and normalization. All but spacy are a plain pipeline of
 Hugging Face `tokenizers`, normalise → split → look up → join, whose parts are all in its `tokenizer.json`.
 
-    tokenizer.py            Tokenizer: what they have in common
+    tokenizer.py            Tokenizer: the interface of every kind
     special_tokens.py       the special tokens' ids, and the names that other programs give them
-    pipelines.py            what stands in a tokenizer.json
+    pipelines.py            the parts of a tokenizer.json
     spacy_rules.py          spaCy's splitting, and a vocabulary
     sentencepiece_model.py  a sentencepiece .model, used as it is
     training.py             vocabularies from text
     word_counts.py          counting the words of any amount of text
-    given.py                vocabularies from files of others
+    load.py                 vocabularies from files that other programs wrote
     hugging_face.py         the tokenizers of a model of Hugging Face's transformers, from its files
     piece_lists.py          a sentencepiece .model whose pieces have the ids of a list
     subword_sampling.py     random segmentations, by seed
