@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parts import with_paths
+from config_parts import with_paths
 from torch import nn
 
 from jax_transformer.comparison.sides import Arrays, CannotRun

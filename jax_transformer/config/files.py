@@ -124,7 +124,7 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
         current = getattr(default, name) if name in fields else None
         values[name] = _field(current, hints[name], value, path, f"{prefix}{name}")
     try:
-        if is_model and short_names().keys() <= values.keys():
+        if is_model and 2 * len(values.keys() & short_names().keys()) > len(short_names()):  # not written by hand
             return TransformerConfig.from_flat(values)  # type: ignore[return-value]
         return dataclasses.replace(default, **values)  # type: ignore[type-var]
     except ConfigError as error:

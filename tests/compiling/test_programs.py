@@ -61,7 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             SMALL.decoder,
             self_attention=Attention(num_heads=2, num_kv_heads=1, causal=True),
             cross_attention=Attention(num_heads=8, head_dim=16, value_dim=12),
-            feed_forward=None,
+            feed_forward=FeedForward(width=200),
         ),
     },
 }

@@ -25,7 +25,7 @@ X = np.concatenate([[-800.0, -37.0, -1e-8, 0.0, 1e-8, 19.9, 20.1, 700.0], np.lin
 def test_an_activation_is_its_formula(name: Any) -> None:
     slope = 0.3 if name == "leaky_relu" else 0.01
     config = TransformerConfig(activation=name, activation_slope=slope)
-    expected = activations.activation(config.encoder, X, np.array([0.3]))
+    expected = activations.activation(config.encoder.feed_forward, X, np.array([0.3]))
     received = ACTIVATIONS[name](jnp.asarray(X), 0.3)
     np.testing.assert_allclose(received, expected, rtol=1e-14, atol=1e-15)
     np.testing.assert_array_equal(np.isfinite(jax.vmap(jax.grad(ACTIVATIONS[name]), (0, None))(X, 0.3)), True)

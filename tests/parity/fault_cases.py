@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from parts import with_paths
+from config_parts import with_paths
 
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from parts import is_allowed, single_changes, with_paths
+from config_parts import is_allowed, single_changes, with_paths
 from truths import SIZES, assert_is_the_models
 
 from jax_transformer.config import positions, specs

@@ -16,6 +16,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.short_names import flat
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import Batch, Shape, make_batch
 from jax_transformer.data.packing import pack_batch
@@ -113,7 +114,7 @@ def config_of(name: str) -> TransformerConfig:
     """One of CONFIGS, or the numerics of one of SYSTEMS with the sizes of PLAIN."""
     if name in CONFIGS:
         return dataclasses.replace(PLAIN, **CONFIGS[name])
-    sizes = {field: value for field, value in vars(PLAIN).items() if SIZES.fullmatch(field)}
+    sizes = {field: value for field, value in flat(PLAIN).items() if SIZES.fullmatch(field)}
     return dataclasses.replace(get_preset(name).model, **sizes)
 
 

@@ -103,8 +103,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
 def _embeddings(config: TransformerConfig) -> list[Rule]:
     """Returns the rules of the embeddings. A file may hold any of the tied tensors; the first name is written."""
     source, target = EMBEDDINGS.values()
-    heads = (f"{HEAD}?", f"{OWN_HEAD}?")
-    head = heads if config.tie_head else ()
+    head = (f"{OWN_HEAD}?", f"{HEAD}?") if config.tie_head else ()  # the last is the module that hooks see
     if config.share_embeddings:
         table = [Rule((f"{SHARED}?", f"{source}?", f"{target}?", *head), "shared_embedding/embedding")]
     else:
@@ -112,7 +111,7 @@ def _embeddings(config: TransformerConfig) -> list[Rule]:
             Rule((source, f"{SHARED}?"), "source_embedding/embedding"),
             Rule((f"{target}?", *head), "target_embedding/embedding"),
         ]
-    return table if config.tie_head else [*table, Rule(heads, "head/kernel", "V D -> D V")]
+    return table if config.tie_head else [*table, Rule((f"{HEAD}?", f"{OWN_HEAD}?"), "head/kernel", "V D -> D V")]
 
 
 def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool) -> bool:
