@@ -582,3 +582,18 @@ def test_the_properties_that_follow(
     config = TransformerConfig(**options)
     received = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
     assert received == (rows, padding, causal, cache)
+
+
+@pytest.mark.parametrize(
+    ("stack", "name", "field", "value"),
+    [
+        ("encoder", "self_attention", "padding_id", 3),
+        ("encoder", "self_attention", "decoding_padding", "none"),
+        ("decoder", "cross_attention", "padding_id", 3),
+    ],
+)
+def test_an_option_that_no_mask_reads_is_refused(stack: str, name: str, field: str, value: Any) -> None:
+    part = getattr(TransformerConfig(), stack)
+    attention = dataclasses.replace(getattr(part, name), **{field: value})
+    message = refusal(**{stack: dataclasses.replace(part, **{name: attention})})
+    assert f"{stack}.{name}.{field} must be null, since no mask there reads it; received {value!r}" in message

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from jax_transformer.config.files import plain
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.short_names import (
     STACKS,
@@ -90,18 +91,12 @@ def dump_described(config: Any) -> str:
     first = {name: value for name, value in options.items() if name in changed or "." in name}
     rest = {name: value for name, value in options.items() if name not in first}
     blocks = [_yaml(_nested(first)) if first else "", f"{DEFAULTS}\n", _yaml(rest) if rest else ""]
-    others = _yaml({name: value for name, value in _plain(dataclasses.asdict(config)).items() if name != "model"})
+    others = _yaml({name: value for name, value in plain(dataclasses.asdict(config)).items() if name != "model"})
     return f"model:\n{textwrap.indent(''.join(blocks), '  ')}{others}"
 
 
 def _yaml(values: Any) -> str:
-    return str(yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return str(yaml.safe_dump(plain(values), sort_keys=False, allow_unicode=True))
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Config = TypeVar("Config")
 
 def dump_config(config: Any) -> str:
     """Returns a dataclass as YAML with every field."""
-    return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
 
 
 def load_config(path: str | Path, default: Config) -> Config:
@@ -203,7 +203,8 @@ def _value(node: yaml.Node, hint: Any, path: str, name: str) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns a value with lists in place of tuples, at any depth, as YAML files hold it."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Rotary, Sinusoidal
-from jax_transformer.config.short_names import STACKS, ShortNames, holders, is_of_decoder, option_at, said
+from jax_transformer.config.short_names import STACKS, ShortNames, holders, is_of_decoder, option_at, part_at, said
 from jax_transformer.config.sizes import size_problems
 from jax_transformer.config.specs import Attention, FeedForward, Stack
 
@@ -39,6 +39,12 @@ def _wrong_parts(config: ShortNames) -> list[str]:
         problems.append("decoder.cross_attention must be given; received null")
     elif config.decoder.cross_attention.causal:
         problems.append("decoder.cross_attention.causal must be false; received true")
+    unread = [("encoder.self_attention", "padding_id"), ("encoder.self_attention", "decoding_padding")]
+    unread += [("decoder.cross_attention", "padding_id")] * (config.decoder.cross_attention is not None)
+    for place, field in unread:
+        value = getattr(part_at(config, place), field)
+        if value is not None:
+            problems.append(f"{place}.{field} must be null, since no mask there reads it; received {value!r}")
     return problems
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from jax_transformer.config.validation import check_field_types
+from jax_transformer.config.validation import Spec
 
 PositionKind = Literal[
     "sinusoidal", "learned", "rotary", "alibi", "relative_bias", "relative_vectors", "none"
@@ -14,15 +14,8 @@ Layout = Literal["interleaved", "halves"]
 Index = Literal["column", "batch_row", "non_pad_count"]
 
 
-class _Kind:
-    """Checks the types of the options when they are created."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Sinusoidal(_Kind):
+class Sinusoidal(Spec):
     """Configures a fixed table, added to the embeddings (Vaswani et al. 2017, §3.5).
 
     Example:
@@ -49,7 +42,7 @@ class Sinusoidal(_Kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(_Kind):
+class Learned(Spec):
     """Configures a trained table, added to the embeddings.
 
     Example:
@@ -70,7 +63,7 @@ class Learned(_Kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary(_Kind):
+class Rotary(Spec):
     """Configures rotated queries and keys of self-attention; angles grow with the position (Su et al. 2021).
 
     Example:
@@ -96,7 +89,7 @@ class Rotary(_Kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alibi(_Kind):
+class Alibi(Spec):
     """Configures logits of self-attention that fall with the distance, each head by its slope (Press et al. 2022).
 
     Example:
@@ -109,7 +102,7 @@ class Alibi(_Kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeBias(_Kind):
+class RelativeBias(Spec):
     """Configures learned biases of self-attention by distance (T5, Raffel et al. 2020).
 
     Example:
@@ -131,7 +124,7 @@ class RelativeBias(_Kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeVectors(_Kind):
+class RelativeVectors(Spec):
     """Configures learned vectors by distance, added to keys and values of self-attention (Shaw et al. 2018).
 
     Example:

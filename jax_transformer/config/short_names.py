@@ -361,8 +361,8 @@ def said(config: ModelParts, place: str, field: str) -> tuple[str, Any]:
 def _one_value(name: str, values: list[tuple[str, Any]]) -> Any:
     first = values[0][1]
     if any(value is not first and value != first for _, value in values):
-        told = ", ".join(f"{place}={value!r}" for place, value in values)
-        raise ConfigError(f"{name} must be one value in all places; received {told}")
+        received = ", ".join(f"{place}={value!r}" for place, value in values)
+        raise ConfigError(f"{name} must be one value in all places; received {received}")
     return first
 
 
@@ -401,11 +401,11 @@ def _read_normed(config: ModelParts, field: str) -> str:
         for name in SUBLAYERS
         if hasattr(part := getattr(part_at(config, stack), name), field)
     }
-    for said, count in NORMED.items():
+    for choice, count in NORMED.items():
         if all(has == (name in SUBLAYERS[:count]) for (_, name), has in flags.items()):
-            return said
-    told = ", ".join(f"{stack}.{name}={has}" for (stack, name), has in flags.items())
-    raise ConfigError(f"{field} must be one of {', '.join(NORMED)} in both stacks; received {told}")
+            return choice
+    received = ", ".join(f"{stack}.{name}={has}" for (stack, name), has in flags.items())
+    raise ConfigError(f"{field} must be one of {', '.join(NORMED)} in both stacks; received {received}")
 
 
 # --- writing

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from jax_transformer.config.positions import PositionKind, Positions, Sinusoidal
-from jax_transformer.config.validation import check_field_types
+from jax_transformer.config.validation import Spec
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
 EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
@@ -23,13 +23,6 @@ Activation = Literal[
     "relu", "gelu", "gelu_tanh", "silu", "none", "leaky_relu", "prelu", "elu", "selu", "mish", "quick_gelu",
     "relu_squared", "tanh", "sigmoid", "softplus",
 ]  # fmt: skip
-
-
-class Spec:
-    """Checks the types of a part's values when it is created."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
 
 
 @dataclass(frozen=True, kw_only=True)

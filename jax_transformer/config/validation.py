@@ -13,6 +13,13 @@ class ConfigError(ValueError):
     """Raised when a config can't be used; the message lists every problem."""
 
 
+class Spec:
+    """Checks the types of a part's values when it is created. The config checks their ranges."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+
+
 def require(config: Any, problems: list[str]) -> None:
     """Raises ConfigError with all `problems`, if there are any."""
     if problems:
