@@ -53,10 +53,12 @@ CONFIGS = {
 
 
 def sizes_of(config: TransformerConfig) -> set[int]:
-    of_stacks = (
-        getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
-    )
-    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
+    sizes = {config.d_model, config.source_vocab_size, config.target_vocab_size}
+    for stack in (config.encoder, config.decoder):
+        sizes |= {stack.heads.num_heads, stack.heads.head_dim}
+        if stack.feed_forward:
+            sizes.add(stack.feed_forward.width)
+    return sizes
 
 
 def apart(problem: Problem, config: TransformerConfig) -> bool:
