@@ -87,11 +87,11 @@ class Algebra(Emitter):
         return found
 
     def in_range(self, x: Value, cast: Callable[[np.ndarray], np.ndarray]) -> Value:
-        """Returns x with ∞ or −∞ for large constants that a cast to a narrower type makes of them: a mask of
-        finfo(float64).min is −∞ in float32. Other rounding is left out.
+        """Returns x with ∞ or −∞ for constants beyond the range of the type that holds them: finfo(float64).min after
+        a cast to float32, or the sum of two masks of finfo(float32).min. Other rounding is left out.
 
         Args:
-          cast: of float64.
+          cast: rounds a float64 array to that type.
         """
         constants = x.known if x.known is not None else x.fills
         if x.kind != "float" or constants is None or not np.isfinite(constants).any():

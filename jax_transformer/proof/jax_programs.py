@@ -256,7 +256,7 @@ class Lowering:
         return narrowed
 
     def _in_range(self, found: Any, variable: Any, is_narrowed: bool) -> Any:
-        if not is_narrowed or not isinstance(found, Value):
+        if not isinstance(found, Value) or found.kind != "float" or not (is_narrowed or found.fills is not None):
             return found
         return self.builder.in_range(found, partial(np.asarray, dtype=variable.aval.dtype))
 

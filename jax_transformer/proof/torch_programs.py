@@ -220,7 +220,8 @@ class Lowering(TorchDispatchMode):
         for target, value in zip(targets, values, strict=True):
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
-            if self._narrows(target, floats):
+            is_narrowed = self._narrows(target, floats)
+            if is_narrowed or (target.is_floating_point() and value.fills is not None):
                 value = self.builder.in_range(value, partial(_cast, dtype=target.dtype))
             if call.depends and value.known is not None:
                 _overwrite(target, value.known)

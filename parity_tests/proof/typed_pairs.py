@@ -21,6 +21,7 @@ Arrays = Mapping[str, np.ndarray]
 T, D = 6, 8
 X = {"x": np.ones((1, T, D), np.float32)}
 IDS = {"ids": np.arange(6) + 100_000}
+LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 class Computes(nn.Module):
@@ -43,6 +44,11 @@ class Computes(nn.Module):
 
     def forward(self, **inputs: Tensor) -> Any:
         return self.function(self, **inputs)
+
+
+def last_two() -> Tensor:
+    """Returns a mask of the last two of six entries, as transformers writes it."""
+    return torch.where(torch.arange(6) > 3, LOWEST, 0.0)
 
 
 @dataclass(frozen=True)
@@ -296,6 +302,18 @@ KINDS_OF_NUMBERS = [
         "proven",
         lambda p, i: jax.nn.softmax(jnp.where(np.arange(6) > 3, jnp.float32(-3e38) * 10, p["w"])),
         Computes(lambda m: torch.softmax(m.w.masked_fill(torch.arange(6) > 3, -torch.inf), -1), w=(6,)),
+    ),
+    TypedPair(
+        "a mask that is added twice",
+        "proven",
+        lambda p, i: jax.nn.softmax(p["w"] + jnp.where(np.arange(6) > 3, LOWEST, 0)),
+        Computes(lambda m: torch.softmax(m.w + last_two() + last_two(), -1), w=(6,)),
+    ),
+    TypedPair(
+        "a row that is masked twice",  # finfo.min + finfo.min is −∞, and −∞ − −∞ is NaN
+        "unknown",
+        lambda p, i: jax.nn.softmax(p["w"] + jnp.full(6, LOWEST) + jnp.full(6, LOWEST)),
+        Computes(lambda m: torch.softmax(m.w, -1), w=(6,)),
     ),
     TypedPair(
         "known exponents",
