@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.proof import masks, undefined
-from jax_transformer.proof.constants import is_root
+from jax_transformer.proof.constants import is_root, largest_of
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value, key_of
+from jax_transformer.proof.roundings import WIDEST
 from jax_transformer.proof.tape import recorded, records_values
 
 MOST_EXPONENTS = 8
 """Different exponents in one array to which a value is raised."""
+LARGE = 1e8
+"""Constants beside which floats lose what they are added to."""
 
 
 @records_values
@@ -489,10 +492,14 @@ class Algebra(Emitter):
         return None if opposite is None else self.logical_not(Value(x.shape, "indicator", None, opposite))
 
     def greater(self, x: Value, y: Value) -> Value:
-        return self.step(self.subtract(x, y))
+        found = self._beside_bound(x, y, self.greater)
+        return self.step(self.subtract(x, y)) if found is None else found
 
     def at_least(self, x: Value, y: Value) -> Value:
         """Returns [x ≥ y], which is [x > y] unless they can be equal for many weights."""
+        found = self._beside_bound(x, y, self.at_least)
+        if found is not None:
+            return found
         difference = self.subtract(x, y)
         if difference.known is not None:
             return Value(difference.shape, "bool", difference.known >= 0)
@@ -500,6 +507,23 @@ class Algebra(Emitter):
         if self._signs.has_one_zero_set(difference.node) and self._signs.nonzero(difference.node):
             return self.step(difference)
         return self.logical_not(self.step(self.subtract(y, x)))
+
+    def _beside_bound(self, x: Value, y: Value, compare: Callable[[Value, Value], Value]) -> Value | None:
+        """Returns [x > y] if either is the lowest or highest number of its type; None if neither is, or the other one is
+        masked as a whole. Where that is masked, both are compared."""
+        for one, other, is_greater in ((y, x, True), (x, y, False)):
+            masked = fills_of(other) != 0
+            if other.known is not None or masked.all():
+                continue
+            for lowest in (True, False):
+                if self._is_bound(one, lowest=lowest):
+                    found = self.constant(np.full(np.broadcast_shapes(x.shape, y.shape), is_greater == lowest))
+                    if not masked.any():
+                        return found
+                    bound = self.where(self.constant(masked), one, self.constant(np.zeros(one.shape)))
+                    pair = (other, bound) if is_greater else (bound, other)
+                    return self.where(self.constant(masked), compare(*pair), found)
+        return None
 
     def _sign_of(self, node: int) -> int:
         """Returns 1 or −1 if all elements of a value have this sign almost everywhere, else 0."""
@@ -548,7 +572,7 @@ class Algebra(Emitter):
         return self.where(self.constant(places), self.constant(np.zeros(x.shape)), x) if places.any() else x
 
     def maximum(self, x: Value, y: Value) -> Value:
-        """Returns y + (x − y) · [x > y]."""
+        """Returns y + (x − y) · [x > y], or x − (x − y) · [y > x] for a y so large that x would be lost in floats."""
         x, y = self._pair(x, y) if x.known is None else self._pair(y, x)
         if x.node == y.node:
             return x
@@ -558,8 +582,15 @@ class Algebra(Emitter):
             if low.any() and other.node != one.node:
                 inside = self.maximum(one, self._where_finite(other))
                 return self.where(self.constant(low), one, inside)
+        for one, other in ((x, y), (y, x)):
+            if one.known is None and self._is_bound(other, lowest=True):
+                return one
         difference = self.subtract(x, y)
-        found = self.add(y, self.multiply(difference, self.as_float(self._loose_step(difference))))
+        is_x = self._loose_step(difference)
+        if y.known is not None and y.size and np.abs(y.known).min() >= LARGE:
+            found = self.subtract(x, self.multiply(difference, self.as_float(self.logical_not(is_x))))
+        else:
+            found = self.add(y, self.multiply(difference, self.as_float(is_x)))
         assert x.node is not None
         assert y.node is not None
         assert found.node is not None
@@ -580,8 +611,23 @@ class Algebra(Emitter):
             if high.any() and other.node != one.node:
                 inside = self.minimum(one, self._where_finite(other))
                 return self.where(self.constant(high), one, inside)
+        for one, other in ((x, y), (y, x)):
+            if one.known is None and self._is_bound(other, lowest=False):
+                return one
         difference = self.subtract(x, y)
         return self.subtract(x, self.multiply(difference, self.as_float(self._loose_step(difference))))
+
+    def _is_bound(self, x: Value, *, lowest: bool) -> bool:
+        """Returns whether a value is the lowest or highest finite number of its type, which bounds all of that type
+        (axiom "finite")."""
+        node = self._inner(x).node
+        if node is None or self.operations[node].name != "constant":
+            return False
+        array, unit = self.operations[node].attributes["array"], self.operations[node].attributes.get("unit", WIDEST)
+        is_bound = bool((array == (-1 if lowest else 1) * largest_of(unit)).all())
+        if is_bound:
+            self.axioms.setdefault("finite", {})[self.line] = None
+        return is_bound
 
     def sign(self, x: Value) -> Value:
         """Returns [x > 0] − [−x > 0]."""

@@ -43,7 +43,8 @@ AXIOMS = {
     ),
     "finite": (
         "numbers that are defined are finite: none overflows. So isfinite, isnan and x == x are decided for what is "
-        "defined for all weights."
+        "defined for all weights, and a maximum with the lowest number of a type, or a minimum with the highest, "
+        "changes nothing."
     ),
     "domains": (
         "weights for which an operation isn't defined, such as the root of a negative number, are left out. They are "

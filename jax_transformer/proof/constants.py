@@ -89,6 +89,14 @@ def smallest_of(dtype: Any) -> float:
     return float(finfo(dtype).tiny)
 
 
+def largest_of(unit: float) -> float:
+    """Returns the largest finite number of the type of floats that has this unit roundoff; NaN if there is none."""
+    from ml_dtypes import finfo
+
+    own = [finfo(each) for each in ("float64", "float32", "float16", "bfloat16")]
+    return next((float(each.max) for each in own if float(each.eps) / 2 == unit), math.nan)
+
+
 def half_ulp(values: Any, unit: float) -> np.ndarray:
     """Returns half a unit in the last place of floats, in the type that has this unit roundoff."""
     values = np.abs(np.asarray(values, np.float64))

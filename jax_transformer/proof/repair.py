@@ -28,7 +28,8 @@ from jax_transformer.proof.domains import Arrays, Residues, Undefined
 from jax_transformer.proof.evaluating import compute
 from jax_transformer.proof.fields import NoInverse
 from jax_transformer.proof.index import Index, fingerprint
-from jax_transformer.proof.programs import Ref, UnknownOperation, Value
+from jax_transformer.proof.programs import Ref, Table, UnknownOperation, Value
+from jax_transformer.proof.tables import Named, partner
 from jax_transformer.proof.tape import Edits, Entry, Operand, Replay, Source, Stale, Tape
 
 MOST_OPERATIONS = 12_000
@@ -203,7 +204,7 @@ class _Values:
     def __init__(self, domain: Residues, weights: Arrays) -> None:
         self.builder, self.domain, self.weights = Builder(), domain, weights
         self._arrays: dict[int, np.ndarray | None] = {}
-        self._tables: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._tables: list[tuple[Named, np.ndarray]] = []
 
     def array(self, value: Value) -> np.ndarray | None:
         """Returns what a value is; None if it isn't defined at this point, or is no float."""
@@ -237,17 +238,17 @@ class _Values:
         return self._as_before(node, found)
 
     def _as_before(self, node: int, found: np.ndarray) -> np.ndarray:
-        """Returns the numbers of an earlier table that agrees with a new one but for rounding."""
+        """Returns the numbers of earlier tables, where a new one consists of theirs but for rounding."""
         value = self.builder._values[node]
         if value.known is None or value.known.dtype.kind != "f" or not np.isfinite(value.known).all():
             return found
-        radius = self.builder.radius(value)
-        for known, other, array in self._tables:
-            if known.shape == value.known.shape and (radius.any() or other.any()):
-                apart = np.abs(known - value.known)
-                if ((apart == 0) | (apart < radius + other)).all():
-                    return array
-        self._tables.append((value.known, radius, found))
+        table = Table(value.known, self.builder.radius(value))
+        match = partner(Named(len(self._tables), node, table), [each for each, _ in self._tables])
+        if match is not None:
+            arrays = np.concatenate([self._tables[source][1].ravel() for source in match.sources])
+            both = np.concatenate([arrays, self.domain.field.negate(arrays)])
+            return np.asarray(both[match.places])
+        self._tables.append((Named(len(self._tables), node, table), found))
         return found
 
 

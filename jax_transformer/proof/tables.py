@@ -28,7 +28,7 @@ MOST_COMPARED = 2**30
 
 
 @dataclass(frozen=True, eq=False)
-class _Named:
+class Named:
     """A table of a program."""
 
     node: int
@@ -42,7 +42,7 @@ class _Named:
 
 
 @dataclass(frozen=True, eq=False)
-class _Match:
+class Match:
     """Says of which elements of the reference's tables a table consists."""
 
     sources: tuple[int, ...]
@@ -60,9 +60,9 @@ def unified(candidate: Program, reference: Program) -> tuple[Program, Program] |
         return None
     theirs, notes = _tables_of(reference), list[str]()
     digests = {each.digest for each in theirs}
-    replaced: dict[int, _Match] = {}
+    replaced: dict[int, Match] = {}
     for one in _tables_of(candidate):
-        match = None if one.digest in digests else _partner(one, theirs)
+        match = None if one.digest in digests else partner(one, theirs)
         if match is not None:
             replaced[one.node] = match
             notes.append(_note(candidate.operations[one.node], one.table, match.apart))
@@ -112,9 +112,9 @@ def moved(program: Program, other: Program, seed: int) -> Program | None:
 # --- within
 
 
-def _tables_of(program: Program) -> list[_Named]:
+def _tables_of(program: Program) -> list[Named]:
     digests = _digests(program)
-    return [_Named(node, digests[node], table) for node, table in program.tables.items()]
+    return [Named(node, digests[node], table) for node, table in program.tables.items()]
 
 
 def _digests(program: Program) -> list[int]:
@@ -124,7 +124,7 @@ def _digests(program: Program) -> list[int]:
     return found
 
 
-def _partner(one: _Named, others: Sequence[_Named]) -> _Match | None:
+def partner(one: Named, others: Sequence[Named]) -> Match | None:
     """Returns where the elements of a table are in the nearest of those that agree with it."""
     others = [other for other in others if one.is_rounded or other.is_rounded]
     found = [match for other in others for match in _whole(one.table, other)]
@@ -133,7 +133,7 @@ def _partner(one: _Named, others: Sequence[_Named]) -> _Match | None:
     return _by_lines(one.table, others) if one.table.array.size > 1 else None
 
 
-def _whole(table: Table, other: _Named) -> Iterator[_Match]:
+def _whole(table: Table, other: Named) -> Iterator[Match]:
     """Yields the orders of axes, and the signs, in which a table agrees with another."""
     array = other.table.array
     if array.size != table.array.size:
@@ -146,10 +146,10 @@ def _whole(table: Table, other: _Named) -> Iterator[_Match]:
             apart = np.abs(sign * array.ravel()[places] - table.array)
             if _agree(apart, table, other.table.radius.ravel()[places]).all():
                 moved_places = places if sign == 1 else places + array.size
-                yield _Match((other.node,), moved_places, float(apart.max(initial=0.0)))
+                yield Match((other.node,), moved_places, float(apart.max(initial=0.0)))
 
 
-def _by_lines(table: Table, others: Sequence[_Named]) -> _Match | None:
+def _by_lines(table: Table, others: Sequence[Named]) -> Match | None:
     """Composes a table of the other program's lines along one axis: it may have the columns of another table twice, or
     of two tables."""
     sources = tuple(other.node for other in others)
@@ -165,12 +165,12 @@ def _by_lines(table: Table, others: Sequence[_Named]) -> _Match | None:
             for line, each in zip(lines, found, strict=True):
                 assert each is not None
                 places[line], apart = each[0], max(apart, each[1])
-            return _Match(sources, places.reshape(table.array.shape), apart)
+            return Match(sources, places.reshape(table.array.shape), apart)
     return None
 
 
 def _nearest_line(
-    table: Table, line: np.ndarray, others: Sequence[_Named], total: int
+    table: Table, line: np.ndarray, others: Sequence[Named], total: int
 ) -> tuple[np.ndarray, float] | None:
     """Returns the places of the line of another table, or of its negative, that is nearest to a line and agrees with
     it."""
@@ -198,7 +198,7 @@ def _agree(apart: np.ndarray, table: Table, radius: np.ndarray) -> np.ndarray:
     return np.asarray((apart == 0) | (apart < most))
 
 
-def _grafted(candidate: Program, reference: Program, replaced: Mapping[int, _Match]) -> Program:
+def _grafted(candidate: Program, reference: Program, replaced: Mapping[int, Match]) -> Program:
     """Returns the candidate with the operations of the reference that compute tables in place of its own."""
     wanted = {source for match in replaced.values() for source in match.sources}
     operations, numbers = list[Operation](), dict[int, int]()
@@ -228,7 +228,7 @@ def _grafted(candidate: Program, reference: Program, replaced: Mapping[int, _Mat
     return program.restricted(outputs.keys())
 
 
-def _taken(operations: list[Operation], match: _Match, numbers: Mapping[int, int], one: Operation) -> int:
+def _taken(operations: list[Operation], match: Match, numbers: Mapping[int, int], one: Operation) -> int:
     """Appends the operations that take a table's elements from others."""
 
     def append(name: str, inputs: Sequence[int], shape: tuple[int, ...], **attributes: object) -> int:

@@ -26,6 +26,8 @@ NUMPY = {
 OF_FIRST = ("copy", "fill", "masked_fill", "full_like", "new_full", "index_put", "scatter", "constant_pad_nd")
 """Operations that round what they write to the type of their first argument."""
 CASTS = ("_to_copy", "copy")
+BOUNDS = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne")
+"""Operations for which the lowest and highest numbers of the type in which they compute are no others."""
 
 
 def type_of(name: str, args: Any, kwargs: Any) -> torch.dtype | None:
@@ -63,7 +65,7 @@ def as_computed(b: Builder, name: str, given: Any, value: Any, dtype: torch.dtyp
         return given if dtype is torch.float64 else Scalar(given, of_scalars)
     if not is_tensor(given) or not given.is_floating_point() or not isinstance(value, Value) or value.node is None:
         return value
-    if digits(given.dtype) < min(digits(dtype), digits(torch.float32)):
+    if digits(given.dtype) < (digits(dtype) if name in BOUNDS else min(digits(dtype), digits(torch.float32))):
         return b.widened(value, NUMPY[dtype])
     is_rounded = digits(given.dtype) > digits(dtype) and given.ndim == 0 and name not in CASTS
     return value if value.known is None or not is_rounded else b.constant(value.known.astype(of_scalars))

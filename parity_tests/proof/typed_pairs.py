@@ -310,6 +310,18 @@ KINDS_OF_NUMBERS = [
         Computes(lambda m: torch.softmax(m.w + last_two() + last_two(), -1), w=(6,)),
     ),
     TypedPair(
+        "a mask that is added twice and bounded",
+        "proven",
+        lambda p, i: jax.nn.softmax(p["w"] + jnp.where(np.arange(6) > 3, LOWEST, 0)),
+        Computes(lambda m: torch.softmax(torch.max(m.w + last_two() + last_two(), torch.tensor(LOWEST)), -1), w=(6,)),
+    ),
+    TypedPair(
+        "a bound of another type",  # random weights don't reach it
+        "unknown",
+        lambda p, i: p["w"],
+        Computes(lambda m: torch.max(m.w, torch.tensor(-65504.0)), w=(6,)),
+    ),
+    TypedPair(
         "a row that is masked twice",  # finfo.min + finfo.min is −∞, and −∞ − −∞ is NaN
         "unknown",
         lambda p, i: jax.nn.softmax(p["w"] + jnp.full(6, LOWEST) + jnp.full(6, LOWEST)),
