@@ -509,7 +509,7 @@ class Algebra(Emitter):
         return self.logical_not(self.step(self.subtract(y, x)))
 
     def _beside_bound(self, x: Value, y: Value, compare: Callable[[Value, Value], Value]) -> Value | None:
-        """Returns [x > y] if either is the lowest or highest number of its type; None if neither is, or the other one is
+        """Returns [x > y] if either is the lowest or highest number of its type; None if neither is, or the other is
         masked as a whole. Where that is masked, both are compared."""
         for one, other, is_greater in ((y, x, True), (x, y, False)):
             masked = fills_of(other) != 0

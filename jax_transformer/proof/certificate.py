@@ -504,7 +504,7 @@ def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None =
         shown = f"{found['output']}, by a relative RMS of {found['difference']:.1e} (gate {found['gate']:.0e})"
         yield f"  witness    {found['weights']} show it in float64: {shown}{way}"
     elif found["difference"] is not None:
-        rounding = ", which rounding explains" if found["difference"] > found["gate"] else ""
+        rounding = ", which may be rounding" if found["difference"] > found["gate"] else ""
         largest = f"the largest relative RMS is {found['difference']:.1e}{rounding}"
         yield f"  witness    none of {found['kinds']} kinds of weights shows it in float64: {largest}"
     else:

@@ -25,6 +25,7 @@ from jax_transformer.proof.deciding import fills_of, masking_of
 from jax_transformer.proof.digits import Digits, as_decimals, work
 from jax_transformer.proof.domains import Floats
 from jax_transformer.proof.evaluating import evaluate
+from jax_transformer.proof.programs import Operation
 from jax_transformer.proof.witness import Arrays, Witness
 
 FINAL = ("logits", "output")
@@ -46,7 +47,7 @@ EXACT = frozenset(("negate", "step", "equal", "largest", "row_mean", "cut"))
 
 
 class Shaken(Floats):
-    """Moves the last bit of all that an operation reads, at random: as far as other ways of rounding would move it.
+    """Moves the last bit of all numbers that an operation reads, at random, as other ways of rounding would.
 
     That of weights alone may be lost at once, as where a large number is added.
     """
@@ -127,6 +128,12 @@ class _Search:
         return self.task.candidate, self.task.reference
 
     @cached_property
+    def _with_tables(self) -> tuple[Program, ...]:
+        """Returns both programs with tables as constants, which round in one way in every run. A moved bit in a mask of
+        (1 − 1) · −3e38 would mask an entry."""
+        return tuple(map(_with_tables, self.programs))
+
+    @cached_property
     def work(self) -> int:
         return sum(map(work, self.programs))
 
@@ -177,10 +184,11 @@ class _Search:
     def _outputs(self, weights: Arrays, domain: Floats = FLOATS) -> tuple[Arrays, Arrays] | None:
         """Returns both sides' outputs; None if no tensors hold them, or logits are too large for the axiom of masks."""
         logits: list[float] = []
+        programs = self.programs if domain is FLOATS else self._with_tables
         try:
             found = tuple(
                 evaluate(program, domain, given, _largest_logit(program, logits))
-                for program, given in zip(self.programs, self._given(weights), strict=True)
+                for program, given in zip(programs, self._given(weights), strict=True)
             )
             aligned = self.task.align(found[1])
         except ValueError:  # of the porting table: a tensor that isn't finite, or is another one's copy and differs
@@ -247,6 +255,14 @@ def _outputs(task: Task, result: Result) -> tuple[str, ...]:
     """Returns the outputs to look at: the first that differs, and what the programs return, if that does."""
     final = [name for name in result.different if name in FINAL]
     return tuple(dict.fromkeys([result.different[0], *final]))
+
+
+def _with_tables(program: Program) -> Program:
+    operations = list(program.operations)
+    for node, table in program.tables.items():
+        one = operations[node]
+        operations[node] = Operation("constant", (), one.shape, {"array": table.array}, one.line)
+    return replace(program, operations=tuple(operations))
 
 
 def _restricted(task: Task, outputs: tuple[str, ...]) -> Task:
