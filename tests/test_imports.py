@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "integrity": {"config", "data", "runtime", "storage", "training"},
     "programs": {"runtime"},
     "proof": {"programs", "runtime"},
-    "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_mappings", "storage.tensors"},
+    "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_files", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "comparison.gates": {"runtime"},
     "comparison.report": {"comparison.findings", "comparison.gates", "pages", "proof"},

@@ -28,8 +28,7 @@ from jax_transformer.programs.copies import copied
 from jax_transformer.programs.modes import wide
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors
 
 if TYPE_CHECKING:
     from torch import nn

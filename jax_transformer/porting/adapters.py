@@ -32,8 +32,7 @@ from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 CONFIG, TENSORS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")

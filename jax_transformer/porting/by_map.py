@@ -28,8 +28,7 @@ from jax_transformer.porting.state_dicts import deferred_params, deferred_state_
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES
-from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
-from jax_transformer.storage.tensor_mappings import Relocated
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, Relocated, write_tensors
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 FileWriter = Callable[[str | os.PathLike[str], Mapping[str, Any], str | None], Any]

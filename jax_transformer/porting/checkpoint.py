@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax_transformer.mapping.maps import prefixes
-from jax_transformer.storage.tensor_files import TORCH_SUFFIXES, read_tensors
-from jax_transformer.storage.tensor_mappings import Relocated, SafetensorsFile, as_arrays, is_state_dict, settings_of
+from jax_transformer.storage.tensor_files import (
+    TORCH_SUFFIXES,
+    Relocated,
+    SafetensorsFile,
+    as_arrays,
+    is_state_dict,
+    read_tensors,
+    settings_of,
+)
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 

@@ -51,8 +51,7 @@ from jax_transformer.porting.state_dicts import (
 from jax_transformer.runtime.directories import check_free
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
-from jax_transformer.storage.tensor_mappings import Relocated
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, Relocated, write_tensors
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 

@@ -16,8 +16,7 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.state_dicts import deferred_params
 from jax_transformer.runtime.trees import nearest
-from jax_transformer.storage.tensor_files import read_array
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_array
 from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 
 UNTOLD = ("norm_eps", "position_index", "relative_max_distance")

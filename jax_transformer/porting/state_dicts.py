@@ -16,7 +16,7 @@ from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 

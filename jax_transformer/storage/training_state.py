@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import Relocated
+from jax_transformer.storage.tensor_files import Relocated, read_tensors
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SLOTS: Mapping[str, tuple[str, ...]] = {

@@ -7,11 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jax_transformer.storage import tensor_files
 from jax_transformer.storage import tensor_files as files
-from jax_transformer.storage import tensor_mappings
 from jax_transformer.storage.deferred import Deferred
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 
@@ -48,7 +47,7 @@ def test_round_trip(suffix, tmp_path):
 @pytest.mark.parametrize("key", [None, "model"])
 def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkeypatch):
     """Here after every tensor. Arrays that were read before stay what they are."""
-    monkeypatch.setattr(tensor_mappings, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
+    monkeypatch.setattr(tensor_files, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
     arrays = {f"{name}.{i}": array for name, array in make_arrays().items() for i in range(5)}
     path = tmp_path / f"a{suffix}"
     write_tensors(path, arrays)
@@ -57,9 +56,9 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     def counted(own):
         return lambda file: opened.append(1) or own(file)
 
-    opening, loading = tensor_mappings.SafetensorsFile._open, tensor_mappings.load_torch
-    monkeypatch.setattr(tensor_mappings.SafetensorsFile, "_open", counted(opening))
-    monkeypatch.setattr(tensor_mappings, "load_torch", counted(loading))
+    opening, loading = tensor_files.SafetensorsFile._open, tensor_files.load_torch
+    monkeypatch.setattr(tensor_files.SafetensorsFile, "_open", counted(opening))
+    monkeypatch.setattr(tensor_files, "load_torch", counted(loading))
     if suffix == ".safetensors":
         tensors = read_tensors(path)
     else:

@@ -367,7 +367,7 @@ def _fitting_dialect(model: Model) -> str:
 def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
     """Returns the SHA-256 of the files and weights of both sides, by path or name."""
     from jax_transformer.runtime.trees import flatten
-    from jax_transformer.storage.tensor_mappings import as_arrays
+    from jax_transformer.storage.tensor_files import as_arrays
 
     parts = (sides.candidate.program, sides.reference.program, sides.options.model, sides.names)
     sums = {

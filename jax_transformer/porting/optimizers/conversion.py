@@ -14,7 +14,7 @@ import numpy as np
 from jax_transformer.mapping.rules import Place, Rule, Shapes, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.model.matrices import matrix_size
 from jax_transformer.porting.optimizers.kinds import Kind
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import as_array
 from jax_transformer.storage.tensors import PortingError
 
 Slots = dict[str, dict[str, np.ndarray]]

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from jax_transformer.porting.optimizers.numbering import is_optimizer
 from jax_transformer.porting.optimizers.schedulers import is_scheduler
 from jax_transformer.runtime.json_text import read_json_object
-from jax_transformer.storage.tensor_files import write_torch
-from jax_transformer.storage.tensor_mappings import is_inner_state_dict, load_torch
+from jax_transformer.storage.tensor_files import is_inner_state_dict, load_torch, write_torch
 from jax_transformer.storage.tensors import PortingError
 
 OPTIMIZERS, SCHEDULER, TRAINER_STATE = ("optimizer.pt", "optimizer.bin"), "scheduler.pt", "trainer_state.json"

@@ -28,8 +28,7 @@ from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
 from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, state_dict_of_tensors, write_torch
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_array, state_dict_of_tensors, write_torch
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
 
