@@ -21,7 +21,8 @@ from jax_transformer.discover.inputs import Batch, checks, long_checks
 from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model import functional
-from jax_transformer.porting.by_map import export_by_map, import_by_map
+from jax_transformer.porting.exporting import export_by_map
+from jax_transformer.porting.importing import import_by_map
 from jax_transformer.programs.calling import Call
 from jax_transformer.programs.calling.trials import first_line, place
 from jax_transformer.programs.copies import copied

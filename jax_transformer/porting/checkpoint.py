@@ -1,13 +1,24 @@
-"""What a state_dict comes wrapped in: a dict around it, and a prefix before all of its names."""
+"""Open a checkpoint: take its state_dict out of what it is wrapped in, a dict around it and a prefix before all of its
+names, and find the dialect, or the map of names, that it is read by.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from jax_transformer.mapping.maps import prefixes
+from jax_transformer.mapping.maps import NameMap, prefixes
+from jax_transformer.mapping.rules import matcher
+from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
+from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings
+from jax_transformer.porting.hugging_face import HuggingFaceModel, download, read_directory
+from jax_transformer.porting.names_of_dialects import NAME as MAP
+from jax_transformer.porting.names_of_dialects import computed_positions, dialect_of_map
+from jax_transformer.storage.hub import hub_name
 from jax_transformer.storage.tensor_files import (
     TORCH_SUFFIXES,
     Relocated,
@@ -18,6 +29,8 @@ from jax_transformer.storage.tensor_files import (
     settings_of,
 )
 from jax_transformer.storage.tensors import PortingError, Tensors
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,116 @@ class Checkpoint:
         return ", and ".join(filter(None, parts))
 
 
+@dataclass(frozen=True)
+class KnownCheckpoint:
+    """Holds a checkpoint, and the sources of what its tensors don't say."""
+
+    checkpoint: Checkpoint
+    table: Dialect
+    """The dialect of its names, or the one that a map makes."""
+    settings: ExportedSettings | None = None
+    """The settings in a file that was exported here."""
+    directory: HuggingFaceModel | None = None
+    """The directory that holds it, with its config.json."""
+    names: NameMap | None = None
+    """The map of names, if it is read by one."""
+    prefix: str = ""
+    """What stands before the names of the map."""
+
+    @cached_property
+    def ignored(self) -> list[str]:
+        """The names of tensors that the dialect or the map leaves out."""
+        ignored = self.table.ignores(self.checkpoint.tensors)
+        if self.names is None:
+            return ignored
+        mapped = matcher(name for rule in self.names.under(self.prefix).rules() for name in rule.all_names)
+        return [name for name in ignored if not mapped.fullmatch(name)]
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The tensors that the parameters are made of."""
+        tensors, ignored = self.checkpoint.tensors, set(self.ignored)
+        return Relocated({name: (tensors, name) for name in tensors if name not in ignored}) if ignored else tensors
+
+
+def identify(source: Source, dialect: str | None) -> KnownCheckpoint:
+    """Opens a file, a state_dict or a directory of transformers (or its name on the Hub), and finds its dialect; for a
+    file that was exported by a map of names, the map.
+
+    Raises:
+      PortingError: it can't be read; its dialect is unknown, one of several, or another than the given one.
+    """
+    directory = None if isinstance(source, Mapping) else open_directory(source)
+    if directory is not None:
+        name = directory.table.name
+        if dialect not in (None, name):
+            raise PortingError(f"{source}: dialect must be {name!r}, as its config.json says; received {dialect!r}")
+        source, dialect = directory.tensors, name
+    tables = all_dialects().values() if dialect is None else (get_dialect(dialect),)
+    is_known = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
+    checkpoint = open_checkpoint(source, is_known, {table.base_prefix for table in tables})
+    settings = _settings(checkpoint, dialect, "state_dict" if isinstance(source, Mapping) else str(source))
+    if settings is not None and settings.dialect == MAP:
+        return open_by_map(source, NameMap.parse(settings.names, "the map in the file"))
+    dialect = settings.dialect if settings is not None else dialect
+    table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
+    return KnownCheckpoint(checkpoint, table, settings, directory)
+
+
+def open_by_map(source: Source, names: NameMap, *, with_settings: bool = True) -> KnownCheckpoint:
+    """Opens a file or a state_dict by a map, under its own names; if a file has several state_dicts, the one whose names
+    the map has, with the tensors of the others that it has too.
+
+    Args:
+      with_settings: read the settings of a file that was exported by a map. (A dialect's file leaves out fields.)
+
+    Raises:
+      PortingError: the file can't be read; it is a directory.
+    """
+    if not isinstance(source, Mapping) and Path(source).is_dir():
+        raise PortingError(f"{source}: a map reads a file of tensors; received a directory: name the file in it")
+    checkpoint = open_checkpoint(source, names.knows, names=names.parameters)
+    settings = _settings(checkpoint, MAP, name_of(source)) if with_settings else None
+    prefix = names.prefix_in(checkpoint.tensors)
+    placed = names.under(prefix)
+    table = dialect_of_map(placed, lambda config: computed_positions(placed, config))
+    return KnownCheckpoint(checkpoint, table, settings, None, names, prefix)
+
+
+def name_of(source: Source) -> str:
+    """Returns what messages call a source."""
+    return "the state_dict" if isinstance(source, Mapping) else os.fspath(source)
+
+
+def _settings(checkpoint: Checkpoint, dialect: str | None, what: str) -> ExportedSettings | None:
+    """Returns the settings of a file that was exported here, unless another dialect is asked for."""
+    if checkpoint.settings is None:
+        return None
+    try:
+        settings = parse_settings(checkpoint.settings, what)
+    except PortingError:
+        if dialect in (None, MAP):
+            raise
+        return None
+    return settings if dialect in (None, settings.dialect) else None
+
+
+def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
+    """Reads a directory of transformers, or a model on the Hub; None if the path is neither.
+
+    Raises:
+      PortingError: see `read_directory` and `download`.
+    """
+    on_hub = hub_name(path)
+    directory = download(on_hub) if on_hub else path
+    return read_directory(directory) if os.path.isdir(directory) else None
+
+
+# --- wrapping
+
+
 def open_checkpoint(
-    source: str | os.PathLike[str] | Mapping[str, Any],
+    source: Source,
     recognised: Callable[[Collection[str]], bool],
     base_prefixes: Collection[str] = (),
     names: Collection[str] = (),
@@ -168,8 +289,3 @@ def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
     return Relocated(
         {name if (short := name.removeprefix(prefix)) in tensors else short: (tensors, name) for name in tensors}
     )
-
-
-def leaving_out(tensors: Tensors, names: Collection[str]) -> Tensors:
-    """Returns the other tensors."""
-    return Relocated({name: (tensors, name) for name in tensors if name not in names})

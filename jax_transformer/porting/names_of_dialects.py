@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.mapping.maps import NameMap
+from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.porting.dialects import Dialect, get_dialect
-from jax_transformer.storage.tensors import Tensors
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 NAME = "map"
 """The name of every such dialect, as a model's origin has it beside the text of the map."""
+
+
+def read_map(names: NameMap | str | os.PathLike[str]) -> NameMap:
+    """Returns a map, or that of a file. Raises PortingError where it can't be read, or names no parameters."""
+    found = names if isinstance(names, NameMap) else NameMap.read(names)
+    if not found.parameters:
+        what = "the map" if isinstance(names, NameMap) else os.fspath(names)
+        raise PortingError(f"{what}: expected parameters, their names and ours; received none")
+    return found
 
 
 def dialect_of_map(names: NameMap, computed: Callable[[TransformerConfig], Mapping[str, np.ndarray]]) -> Dialect:
@@ -57,3 +69,14 @@ def map_of_origin(origin: Mapping[str, Any] | None) -> NameMap | None:
 
 def _read_nothing(tensors: Tensors) -> dict[str, Any]:
     return {}
+
+
+def computed_positions(names: NameMap, config: TransformerConfig) -> dict[str, np.ndarray]:
+    """Returns the position tables that no entry of the map leads to, by path, in float32 as programs compute them."""
+    named = {path for rule in names.rules() for path in rule.paths}
+    stacks = {"constants/encoder_positions": config.encoder, "constants/decoder_positions": config.decoder}
+    return {
+        path: sinusoid_table(stack).astype(np.float32)
+        for path, stack in stacks.items()
+        if isinstance(stack.positions, Sinusoidal) and path not in named
+    }

@@ -18,7 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.storage.tensor_files import read_tensors

@@ -11,8 +11,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.porting import dialects
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import dialects, export_checkpoint, import_checkpoint
 from jax_transformer.porting.dialects import detect, get_dialect, pytorch
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten

@@ -19,8 +19,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import Attention, RmsNorm
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.porting import one_level
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint, one_level
 from jax_transformer.porting.dialects import all_dialects, get_dialect
 from jax_transformer.porting.exported_settings import parse_settings, settings_text
 from jax_transformer.porting.names_of_dialects import dialect_of_map

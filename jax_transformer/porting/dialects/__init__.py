@@ -91,6 +91,8 @@ def _usual_refusals(config: TransformerConfig) -> list[str]:
     return one_size_of_heads(config) + one_target_pad_id(config)
 
 
+UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
+"""Config fields that decide what is computed, where a checkpoint only has them from its program."""
 SIZES = (
     "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "decoder_d_ff", "num_encoder_layers",
     "num_decoder_layers", "max_length", "decoder_max_length", "num_heads", "decoder_num_heads", "head_dim",
