@@ -214,7 +214,7 @@ def _computed(model: Model) -> list[str]:
     from jax_transformer.porting.names_of_dialects import computed_positions, map_of_origin
 
     names = map_of_origin(model.origin)
-    return [] if names is None else list(computed_positions(names, model.config))
+    return [] if names is None else list(computed_positions(names.rules(), model.config))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -238,13 +238,13 @@ def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
 def _lacking(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the start and end ids that transformers' `generate` has none for, where the files leave them out."""
     from jax_transformer.porting.dialects import get_dialect
-    from jax_transformer.porting.hugging_face import in_effect, of_family, start_and_end
+    from jax_transformer.porting.hugging_face import in_effect, of_family, resolved_config, start_and_end
 
     if "hugging_face" not in origin:
         return {}
     files, file = origin["hugging_face"], of_family(get_dialect(origin["dialect"]))
     content = in_effect(files["config"], files["generation_config"])
-    return start_and_end(content, file.resolved(files["config"]), starts_with_tag=file.starts_with_tag)[1]
+    return start_and_end(content, resolved_config(file, files["config"]), starts_with_tag=file.starts_with_tag)[1]
 
 
 def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,7 +336,7 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
     from jax_transformer.porting.names_of_dialects import computed_positions
     from jax_transformer.runtime.trees import flatten
 
-    computed, leaves = computed_positions(names, model.config), flatten(model.params)
+    computed, leaves = computed_positions(names.rules(), model.config), flatten(model.params)
     if not computed:
         return None
     return "computed" if all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items()) else "others"
@@ -376,9 +376,8 @@ def _port_adapters(options: PortOptions) -> int:
 
 
 def _inspect(options: PortOptions) -> int:
-    from jax_transformer.porting.checkpoint import open_checkpoint, open_directory
+    from jax_transformer.porting.checkpoint import open_checkpoint, open_directory, parse_settings
     from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
-    from jax_transformer.porting.exported_settings import parse_settings
     from jax_transformer.porting.hugging_face import of_family
 
     directory = open_directory(options.source)

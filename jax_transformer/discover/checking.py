@@ -22,7 +22,7 @@ from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model import functional
 from jax_transformer.porting.exporting import export_by_map
-from jax_transformer.porting.importing import import_by_map
+from jax_transformer.porting.importing import read_checkpoint
 from jax_transformer.programs.calling import Call
 from jax_transformer.programs.calling.trials import first_line, place
 from jax_transformer.programs.copies import copied
@@ -79,7 +79,7 @@ class Candidate:
 
     def model(self, module: nn.Module) -> Model:
         """Returns the model with a module's weights."""
-        model = import_by_map(as_arrays(module.state_dict()), self.names, self.config, {})
+        model = read_checkpoint(as_arrays(module.state_dict()), None, {}, names=self.names, config=self.config)
         return replace(model, params=_with_tables(jax.tree.map(np.asarray, model.params), self.tables))
 
 

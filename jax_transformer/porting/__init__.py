@@ -1,5 +1,5 @@
-"""Checkpoints between frameworks: `importing` and `exporting` carry them over by the tables of names in `dialects`, which
-the package `mapping` applies, or by a map of names in a file; `adapters` carries over LoRA's.
+"""Checkpoints between frameworks: `importing` and `exporting` carry them over by the tables of names in `dialects`,
+which the package `mapping` applies, or by a map of names in a file; `adapters` carries over LoRA's.
 """
 
 from __future__ import annotations

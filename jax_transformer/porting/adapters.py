@@ -27,8 +27,7 @@ from jax_transformer.porting.hugging_face import of_family
 from jax_transformer.porting.peft_config import PeftConfig, peft_config, read_peft_config
 from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.runtime.directories import check_free, new_directory
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
@@ -252,7 +251,7 @@ def _ends(modules: list[str], others: Collection[str]) -> list[str]:
 
 def _read_config(path: Path) -> PeftConfig:
     try:
-        content = parse_json(read_text(path / CONFIG, JSON_BYTES, PortingError))
+        content = read_json(path / CONFIG, PortingError)
     except (OSError, ValueError) as error:
         raise PortingError(f"{path / CONFIG}: expected PEFT's config of adapters; {error}") from None
     if not isinstance(content, dict):

@@ -14,10 +14,10 @@ import numpy as np
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting import hugging_face
+from jax_transformer.porting.checkpoint import settings_text
 from jax_transformer.porting.dialects import UNTOLD, Dialect, all_dialects, get_dialect
-from jax_transformer.porting.exported_settings import settings_text
 from jax_transformer.porting.names_of_dialects import NAME as MAP
-from jax_transformer.porting.names_of_dialects import computed_positions, dialect_of_map, map_of_origin, read_map
+from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin, read_map
 from jax_transformer.porting.one_level import shown, values_of
 from jax_transformer.porting.optimizers.port import directory_writer, file_writer
 from jax_transformer.porting.state_dicts import (
@@ -148,7 +148,7 @@ def directory_problems(model: Model, table: Dialect) -> list[str]:
         return problems
     file = hugging_face.of_family(table)
     try:
-        told = file.fields(file.write(model.config))
+        told = hugging_face.config_fields(file, file.write(model.config))
     except ConfigError as error:  # rates of dropout that differ between the stacks
         return [str(error)]
     fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in told}
@@ -209,7 +209,7 @@ def export_by_map(
         _check_unchanged(model, origin["config"])
     order = list(origin["tensors"]) if is_return else []
     placed = names.under(origin["prefix"]) if is_return else names
-    table = dialect_of_map(placed, lambda config: computed_positions(placed, config))
+    table = dialect_of_map(placed, placed.rules())
     leaves = flatten(model.params)
     if consume:
         model.params.clear()

@@ -22,7 +22,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects, like_default
+from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.json_text import indented_json, parse_json
@@ -92,7 +92,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
     try:
         content = in_effect(config, generation)
-        resolved = of_family(table).resolved(config)
+        resolved = resolved_config(of_family(table), config)
         fields |= _ids(table, resolved, content) | decoding_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
@@ -158,12 +158,37 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
             "parts"
         )
     try:
-        fields = file.fields(config)
+        fields = config_fields(file, config)
     except PortingError as error:
         problems += error.problems or [str(error).removeprefix("config.json: ")]
     if problems:
         raise PortingError(f"{path}: no model that this ports", problems)
     return fields
+
+
+def config_fields(file: ConfigFile, config: Json) -> dict[str, Any]:
+    """Returns the config fields of a config.json. Raises as `ConfigFile.read` does."""
+    return file.read(resolved_config(file, config))
+
+
+def resolved_config(file: ConfigFile, config: Json) -> dict[str, Any]:
+    """Returns a config.json with all defaults filled in, and aliases under their full names. Some programs write
+    integers as 12.0 and booleans as 0 or 1.0: these are read as the integers and booleans that they are."""
+    named = {key: config[alias] for alias, key in file.aliases.items() if alias in config}
+    found = {**file.defaults, **config, **named}
+    return {
+        key: _like_default(value, file.defaults[key]) if key in file.defaults else value for key, value in found.items()
+    }
+
+
+def _like_default(value: Any, default: Any) -> Any:
+    """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
+    and those of a default that is a float, are returned as they are."""
+    if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
@@ -178,7 +203,7 @@ def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[st
     path = Path("its config")
     table = _table(path, config)
     try:
-        ids = _ids(table, of_family(table).resolved(config), generation or in_effect(config, ""))
+        ids = _ids(table, resolved_config(of_family(table), config), generation or in_effect(config, ""))
     except PortingError as error:
         raise PortingError(f"{path}: {error}") from None
     return table.name, read_fields(path, table, config) | ids
@@ -320,10 +345,10 @@ def _typed(key: str, value: Any) -> Any:
     """Returns 12.0 as an integer and 0 or 1.0 as a boolean where the key has such values: transformers takes them for
     these."""
     if key in BOOLEANS:
-        return like_default(value, False)
+        return _like_default(value, False)
     if key not in INTEGERS:
         return value
-    return [like_default(one, 0) for one in value] if isinstance(value, list) else like_default(value, 0)
+    return [_like_default(one, 0) for one in value] if isinstance(value, list) else _like_default(value, 0)
 
 
 def start_and_end(
@@ -530,7 +555,7 @@ def write_directory(
     )
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
     if original:
-        said = _ids(table, file.resolved(original), in_effect(original, text))
+        said = _ids(table, resolved_config(file, original), in_effect(original, text))
         ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
     else:
         text = indented_json({"pad_token_id": config.target_pad_id})
@@ -569,7 +594,7 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
     """Returns the config.json of a config, with the values of `original` where they still hold."""
     start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
     if original:
-        said = file.fields(original)
+        said = config_fields(file, original)
         if all(getattr(config, name) == value for name, value in said.items()):
             return dict(original)
     follows = {

@@ -71,6 +71,11 @@ def obstacles(
       >>> print(*obstacles(TransformerConfig(share_layers=True), {"activation": ("relu", "gelu")}, ["d_model"]))
       share_layers must be False; received True
     """
+    unsaid = [
+        Obstacle(path, path, repr(default), value)
+        for path, value, default in options(config)
+        if value != default and path not in _reached() and not path.startswith(NO_PART_OF_THE_FUNCTION)
+    ]
     found = []
     for name in option_names():
         values = allowed.get(name)
@@ -79,11 +84,7 @@ def obstacles(
         if values is None and name not in others:
             values = (default_of(name),)
         found += _obstacles(config, name, values, may_differ=may_differ(name))
-    return found + [
-        Obstacle(path, path, repr(default), value)
-        for path, value, default in options(config)
-        if value != default and path not in _reached() and not path.startswith(NO_PART_OF_THE_FUNCTION)
-    ]
+    return found + unsaid
 
 
 def has_one_value(config: TransformerConfig, name: str) -> bool:

@@ -21,15 +21,13 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.runtime.files import atomic_write
-from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.json_text import parse_json, read_json
 from jax_transformer.runtime.limits import (
     HEADER_BYTES,
-    JSON_BYTES,
     PICKLE_BYTES,
     TENSOR_FREE_BYTES,
     TENSOR_RATIO,
     TENSORS,
-    read_text,
 )
 from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.deferred import Deferred
@@ -92,7 +90,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
       PortingError: an index that names a file elsewhere, one that can't be read, or tensors that aren't in it.
     """
     try:
-        places = parse_json(read_text(index, JSON_BYTES))["weight_map"]
+        places = read_json(index)["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
             raise ValueError("weight_map names no files")
     except (ValueError, KeyError, TypeError) as error:

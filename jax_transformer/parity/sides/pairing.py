@@ -302,7 +302,9 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     if names is not None and names.parameters:
         paths = [path for path, _ in module.named_modules()]
         names = names.under(names.prefix_in(module.state_dict().keys()), paths)
-        dialect = dialect_of_map(names, lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()})
+        dialect = dialect_of_map(
+            names, names.rules(), lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()}
+        )
     else:
         known = sides.options.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)

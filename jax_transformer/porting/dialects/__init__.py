@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.mapping.rules import Rule
+from jax_transformer.mapping.rules import Rule, not_finite
 from jax_transformer.porting import one_level
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -141,30 +141,6 @@ class ConfigFile:
     always_there: tuple[str, ...] = ()
     """Tensors that its models have and don't read where the two sides have embeddings of their own."""
 
-    def resolved(self, json: Json) -> dict[str, Any]:
-        """Returns a config.json with all defaults filled in, and aliases under their full names. Some programs write
-        integers as 12.0 and booleans as 0 or 1.0: these are read as the integers and booleans that they are."""
-        named = {key: json[alias] for alias, key in self.aliases.items() if alias in json}
-        found = {**self.defaults, **json, **named}
-        return {
-            key: like_default(value, self.defaults[key]) if key in self.defaults else value
-            for key, value in found.items()
-        }
-
-    def fields(self, json: Json) -> dict[str, Any]:
-        """Returns the config fields of a config.json. Raises as `read` does."""
-        return self.read(self.resolved(json))
-
-
-def like_default(value: Any, default: Any) -> Any:
-    """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
-    and those of a default that is a float, are returned as they are."""
-    if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
-        return bool(value)
-    if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
@@ -236,9 +212,9 @@ class Dialect:
         allowed ones, by its path where two places of a model differ in it."""
         if self.has_all_options:
             return []
+        more = self.refuses(config) if one_level.is_readable(config) else []
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
-        problems = [str(obstacle) for obstacle in one_level.obstacles(config, allowed, self.mentions)]
-        return problems + (self.refuses(config) if one_level.is_readable(config) else [])
+        return [*map(str, one_level.obstacles(config, allowed, self.mentions)), *more]
 
     @property
     def mentions(self) -> frozenset[str]:
@@ -335,7 +311,7 @@ class Reader:
           PortingError: a tensor or field is missing.
         """
         if self.problems:
-            raise PortingError(f"this is no {what} checkpoint", self.problems)
+            raise PortingError(f"this is no {what} checkpoint", self.problems + not_finite(self.tensors))
         of_encoder = {f"decoder_{name}": value for name, value in fields.items()}
         return {name: value for name, value in fields.items() if name not in of_encoder or value != of_encoder[name]}
 
