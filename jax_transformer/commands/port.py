@@ -238,11 +238,11 @@ def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
 def _lacking(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the start and end ids that transformers' `generate` has none for, where the files leave them out."""
     from jax_transformer.porting.dialects import get_dialect
-    from jax_transformer.porting.hugging_face import in_effect, of_family, resolved_config, start_and_end
+    from jax_transformer.porting.hugging_face import family_file, in_effect, resolved_config, start_and_end
 
     if "hugging_face" not in origin:
         return {}
-    files, file = origin["hugging_face"], of_family(get_dialect(origin["dialect"]))
+    files, file = origin["hugging_face"], family_file(get_dialect(origin["dialect"]))
     content = in_effect(files["config"], files["generation_config"])
     return start_and_end(content, resolved_config(file, files["config"]), starts_with_tag=file.starts_with_tag)[1]
 
@@ -378,7 +378,7 @@ def _port_adapters(options: PortOptions) -> int:
 def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint, open_directory, parse_settings
     from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
-    from jax_transformer.porting.hugging_face import of_family
+    from jax_transformer.porting.hugging_face import family_file
 
     directory = open_directory(options.source)
     source = options.source if directory is None else directory.tensors
@@ -401,7 +401,7 @@ def _inspect(options: PortOptions) -> int:
             return 0
         possible = [get_dialect(settings.dialect)]
     if directory is not None:
-        print(f"config.json says {of_family(directory.table).model_type}")
+        print(f"config.json says {family_file(directory.table).model_type}")
         possible = [directory.table]
     for dialect in possible:
         print(f"could be {dialect.name}: {dialect.title}")

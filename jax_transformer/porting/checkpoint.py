@@ -54,24 +54,24 @@ class Checkpoint:
 
     tensors: Tensors
     prefix: str = ""
-    """What stood before the model's names and is taken off, such as "module."."""
+    """The text before the model's names, such as "module.", which is removed."""
     added: str = ""
-    """What is put before the model's names, because the checkpoint was saved without the part that needs it (see
-    Dialect.base_prefix)."""
+    """The text that is added before the model's names, because the checkpoint was saved without the part that needs it
+    (see Dialect.base_prefix)."""
     inside: str = ""
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
     parts: tuple[str, ...] = ()
-    """The keys beside it whose state_dicts are parts of the model too: each stands before the names of its part."""
+    """The keys next to it whose state_dicts are parts of the model too: each precedes the names of its part."""
     settings: str | None = None
-    """The text that `export_checkpoint` wrote beside the tensors."""
+    """The text that `export_checkpoint` kept with the tensors."""
     is_in_order: bool = False
-    """Whether the tensors stand in the order in which their module lists them."""
+    """Whether the tensors have the order in which their module lists them."""
 
     def described(self) -> str:
         """Describes what was unwrapped; empty if nothing was."""
         parts = [
             f"the state_dict lies under {self.inside!r}" if self.inside else "",
-            *(f"its part {part!r} lies beside it" for part in self.parts),
+            *(f"its part {part!r} lies next to it" for part in self.parts),
             f"the model's names begin with {self.prefix!r}" if self.prefix else "",
             f"the model's names lack {self.added!r}" if self.added else "",
         ]
@@ -83,7 +83,7 @@ class ExportedSettings(NamedTuple):
 
     dialect: str
     config: dict[str, Any]
-    """Short names of TransformerConfig with their values, but those that the dialect decides."""
+    """Short names of TransformerConfig that the dialect doesn't decide, with their values."""
     generation: dict[str, Any]
     """Fields of GenerationConfig."""
     names: str = ""
@@ -190,8 +190,8 @@ def _by_dialect(
 
 
 def _by_map(wrapped: _Wrapped, names: NameMap, *, with_settings: bool) -> KnownCheckpoint:
-    """Unwraps a checkpoint by a map, under its own names: of several state_dicts the one that the map names, with the
-    tensors of the others that it names too."""
+    """Unwraps a checkpoint by a map, under its own names: of several state_dicts the one that the map names, with all
+    tensors elsewhere that it names too."""
     checkpoint = _unwrapped(wrapped, names.knows, names=names.parameters)
     what = wrapped.path or "the state_dict"
     settings = (
@@ -241,9 +241,9 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Reads the tensors of a file or a state_dict; if a file has several state_dicts, the one with recognised names.
 
-    Some programs save a part of a model beside the rest (OpenNMT-py its head, under "generator"). Such a part is joined
-    to the rest, its key before its names, if `names` has those, or if nothing is recognised without it and no two of
-    the state_dicts have a name in common.
+    Some programs save a part of a model apart from the rest (OpenNMT-py its head, under "generator"). Such a part is
+    joined to the rest, its key before its names, if `names` has these, or if nothing is recognised without it and no
+    two of the state_dicts have a name in common.
 
     A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is removed
     if the names are recognised only without it; names that don't begin with it stay as they are. One of `base_prefixes`
@@ -293,8 +293,8 @@ def _only_state_dict(
     known = {key: value for key, value in found.items() if prefix_of(value) is not None}
     if len(known or found) == 1:
         ((key, value),) = (known or found).items()
-        beside = {other: f"{_last(other)}." for other in found if _folder(other) == _folder(key) and other != key}
-        parts = [other for other, prefix in beside.items() if any(prefix + name in names for name in found[other])]
+        prefixed = {other: f"{_last(other)}." for other in found if _folder(other) == _folder(key) and other != key}
+        parts = [other for other, prefix in prefixed.items() if any(prefix + name in names for name in found[other])]
         return _joined(value, {other: found[other] for other in parts}), key, tuple(map(_last, parts))
     if found and not known and _are_parts(found):
         key, *parts = sorted(found, key=lambda key: len(found[key]), reverse=True)
@@ -302,22 +302,22 @@ def _only_state_dict(
     if found:
         listed = ", ".join(map(repr, known or found))
         raise PortingError(
-            f"{what}: expected one state_dict; received several, under {listed}. Save the one that is meant by itself "
+            f"{what}: expected one state_dict; received several, under {listed}. Save the intended one on its own "
             "or, if all are parts of one model, as one state_dict with the names that the model has for them."
         )
-    as_arrays(content, what)  # tells what is there instead
+    as_arrays(content, what)  # raises for what is there instead
     raise PortingError(f"{what}: expected a state_dict; received none")
 
 
 def _are_parts(found: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Returns whether state_dicts may be parts of one model: they lie side by side, and no two have a name in common,
+    """Returns whether state_dicts may be parts of one model: they lie in one dict, and no two have a name in common,
     as copies would have."""
     names = [name for tensors in found.values() for name in tensors]
     return len({_folder(key) for key in found}) == 1 and len({*names}) == len(names)
 
 
 def _joined(tensors: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Returns the tensors with those of each part, under its key."""
+    """Returns the tensors together with each part's, under its key."""
     if not parts:
         return tensors
     return {
@@ -405,8 +405,8 @@ def parse_settings(text: str, what: str) -> ExportedSettings:
             content.get("names", ""),
             content.get("parts"),
         )
-        of_generation = {field.name for field in dataclasses.fields(GenerationConfig)}
-        known = settings.config.keys() <= {*option_names()} and settings.generation.keys() <= of_generation
+        generation_fields = {field.name for field in dataclasses.fields(GenerationConfig)}
+        known = settings.config.keys() <= {*option_names()} and settings.generation.keys() <= generation_fields
         texts = isinstance(settings.dialect, str) and isinstance(settings.names, str)
         if not texts or not known or not isinstance(settings.parts, dict | None):
             raise ValueError("unknown settings")

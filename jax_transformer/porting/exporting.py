@@ -15,7 +15,7 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import settings_text
-from jax_transformer.porting.dialects import UNTOLD, Dialect, all_dialects, get_dialect
+from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect, all_dialects, get_dialect
 from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin, read_map
 from jax_transformer.porting.one_level import shown, values_of
@@ -33,7 +33,7 @@ from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write
 from jax_transformer.storage.tensors import PortingError
 
 FileWriter = Callable[[str | os.PathLike[str], Mapping[str, Any], str | None], Any]
-"""Writes named arrays to a file, and a text beside them, as `write_tensors` does."""
+"""Writes named arrays to a file, and a text with them, as `write_tensors` does."""
 
 
 def export_checkpoint(
@@ -98,9 +98,9 @@ def export_checkpoint(
     prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
     to_file, table = os.fspath(path).endswith(SUFFIXES), get_dialect(name)
     if to_file:
-        _check_untold(model, table, origin.get("config", {}) if is_return else {})
+        _check_program_fields(model, table, origin.get("config", {}) if is_return else {})
     else:
-        file = hugging_face.of_family(table)
+        file = hugging_face.family_file(table)
         check_free(path, PortingError)
         if not model.config.share_embeddings:
             order += [name for name in file.always_there if name not in order]
@@ -123,11 +123,13 @@ def export_checkpoint(
         hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer, write_more)
 
 
-def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
+def _check_program_fields(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
     """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other
     numbers."""
     dialect_and_shapes(model.config, table)
-    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in table.choices}
+    fixed = {
+        name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS and name not in table.choices
+    }
     expected = {**fixed, **imported}
     problems = [
         f"{name} must be {value!r}, as in "
@@ -141,24 +143,24 @@ def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> 
 
 
 def directory_problems(model: Model, table: Dialect) -> list[str]:
-    """Returns why transformers would compute other numbers of what a directory of this dialect can say; nothing if it
-    computes the same."""
+    """Lists the fields that a directory of this dialect can't express, so that transformers would compute other
+    numbers; empty if it computes the same."""
     problems = table.refusals(model.config)
     if problems:
         return problems
-    file = hugging_face.of_family(table)
+    file = hugging_face.family_file(table)
     try:
-        told = hugging_face.config_fields(file, file.write(model.config))
+        stated = hugging_face.config_fields(file, file.write(model.config))
     except ConfigError as error:  # rates of dropout that differ between the stacks
         return [str(error)]
-    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in told}
+    fixed = {name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS and name not in stated}
     problems = [
         f"{name} must be {value!r}, as in its programs; received {getattr(model.config, name)!r}"
         for name, value in fixed.items()
         if getattr(model.config, name) != value
     ]
     if table.leaves_out_positions(model.config) and not computes_position_table(model, table.name):
-        problems.append("constants/encoder_positions and decoder_positions must be those that its programs compute")
+        problems.append("constants/encoder_positions and decoder_positions must be the ones that its programs compute")
     return problems
 
 

@@ -35,7 +35,7 @@ from jax_transformer.storage.tensors import PortingError
 CONFIG, GENERATION = "config.json", "generation_config.json"
 FLAX_WEIGHTS = ("flax_model.msgpack", f"flax_model.msgpack{INDEX}")
 LAST = {"kernel": ("weight", True), "scale": ("weight", False), "embedding": ("weight", False)}
-"""The last part of a path → PyTorch's, and whether the axes are the other way round. Others (bias, weight,
+"""The last part of a path → PyTorch's, and whether the axes are the other way round. Other parts (bias, weight,
 final_logits_bias) are alike."""
 WEIGHTS = (
     "model.safetensors",
@@ -71,7 +71,7 @@ class HuggingFaceModel:
     config: Json
     """config.json."""
     fields: dict[str, Any]
-    """What it says of TransformerConfig and GenerationConfig."""
+    """Its fields of TransformerConfig and GenerationConfig."""
     generation: str = ""
     """The text of generation_config.json; "" where there is none."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
     try:
         content = in_effect(config, generation)
-        resolved = resolved_config(of_family(table), config)
+        resolved = resolved_config(family_file(table), config)
         fields |= _ids(table, resolved, content) | decoding_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
@@ -141,7 +141,7 @@ def download(name: HubName) -> Path:
 def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
     """Returns the config fields of a config.json. Raises PortingError, with all problems, if it describes another kind
     of model."""
-    file = of_family(table)
+    file = family_file(table)
     problems = [
         f"{key} must be {' or '.join(map(repr, values))}; received {config[key]!r}"
         for key, values in file.allowed.items()
@@ -183,7 +183,7 @@ def resolved_config(file: ConfigFile, config: Json) -> dict[str, Any]:
 
 def _like_default(value: Any, default: Any) -> Any:
     """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
-    and those of a default that is a float, are returned as they are."""
+    and values whose default is a float, are returned as they are."""
     if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
@@ -191,9 +191,9 @@ def _like_default(value: Any, default: Any) -> Any:
     return value
 
 
-def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
-    """Returns the dialect of a model in memory, and what its config and its generation config tell; None and nothing if
-    its model_type is unknown.
+def read_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
+    """Reads the config and the generation config of a model in memory: its dialect and its fields; None and no fields
+    if its model_type is unknown.
 
     Raises:
       PortingError: no config expresses such models; values that no model here has.
@@ -203,7 +203,7 @@ def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[st
     path = Path("its config")
     table = _table(path, config)
     try:
-        ids = _ids(table, resolved_config(of_family(table), config), generation or in_effect(config, ""))
+        ids = _ids(table, resolved_config(family_file(table), config), generation or in_effect(config, ""))
     except PortingError as error:
         raise PortingError(f"{path}: {error}") from None
     return table.name, read_fields(path, table, config) | ids
@@ -233,18 +233,18 @@ def _table(path: Path, config: Json) -> Dialect:
 
 
 def _ids(table: Dialect, config: Json, content: Json) -> dict[str, Any]:
-    """Returns the start and end ids that `generate` takes or, for those that it lacks, those of config.json.
+    """Returns the start and end ids that `generate` takes and, where it has none, config.json's.
 
     Args:
       config: config.json with the family's defaults.
       content: the settings in effect.
     """
-    taken, lacking = start_and_end(content, config, starts_with_tag=of_family(table).starts_with_tag)
+    taken, lacking = start_and_end(content, config, starts_with_tag=family_file(table).starts_with_tag)
     return taken | lacking
 
 
-def of_family(table: Dialect) -> ConfigFile:
-    """Raises PortingError if the dialect is none of transformers."""
+def family_file(table: Dialect) -> ConfigFile:
+    """Returns the form of a family's config.json. Raises PortingError if the dialect is none of transformers."""
     if table.config_file is None:
         families = ", ".join(name for name, other in all_dialects().items() if other.config_file)
         raise PortingError(
@@ -271,11 +271,11 @@ SAME = {
     "top_p": "top_p",
     "min_p": "min_p",
 }
-"""Keys whose values are those of fields of GenerationConfig."""
+"""Keys → fields of GenerationConfig with the same values."""
 LENGTHS = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
-"""Keys, and fields, that count new tokens, and prevail, and those that count the start token, too."""
+"""Keys and fields that count new tokens, and prevail → keys that count the start token, too."""
 TOP_K = 50
-"""Of `generate`, where tokens are drawn and no top_k is said."""
+"""The default of `generate` where tokens are drawn."""
 UNBUILT = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -318,7 +318,7 @@ FORCES_BOS = "force_bos_token_to_be_generated"
 
 
 def in_effect(config: Json, text: str) -> dict[str, Any]:
-    """Returns the settings that transformers 5 applies: those of generation_config.json or, without this file, those of
+    """Returns the settings that transformers 5 applies: generation_config.json's or, without this file, the ones of
     config.json that it knows.
 
     Args:
@@ -354,8 +354,8 @@ def _typed(key: str, value: Any) -> Any:
 def start_and_end(
     content: Json, config: Json, *, starts_with_tag: bool = False
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the ids that start and end a target as fields of GenerationConfig: those that `generate` takes, and those
-    that it lacks, which config.json has.
+    """Returns the ids that start and end a target as fields of GenerationConfig: the ids that `generate` takes, and the
+    ids of config.json that it lacks.
 
     `generate` starts with bos_token_id without a decoder_start_token_id, refuses to start without both, and goes on to
     the longest length without an eos_token_id.
@@ -497,7 +497,7 @@ class FlaxCheckpoint(Mapping[str, np.ndarray]):
 
 
 def read_flax(path: Path) -> FlaxCheckpoint:
-    """Reads the tensors of a .msgpack file, or of those that an index names, by PyTorch's names.
+    """Reads the tensors of a .msgpack file, or of the files in an index, by PyTorch's names.
 
     Raises:
       PortingError: a file is truncated, or isn't a tree of arrays; an index that `read_shards` refuses.
@@ -545,7 +545,7 @@ def write_directory(
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
     """
     check_free(path, PortingError)
-    file = of_family(table)
+    file = family_file(table)
     original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
     if not isinstance(text, str):
         text, generation = _of_first_format(original, text, generation)
@@ -631,7 +631,7 @@ def text_of(generation: GenerationConfig, config: Json, text: str) -> str:
 
 
 def _expressed(generation: GenerationConfig) -> dict[str, Any]:
-    """Its fields as generation_config.json has them, where they are known."""
+    """Returns the known fields as generation_config.json has them."""
     fields = {name: getattr(generation, name) for name in (*SAME.values(), *LENGTHS)}
     most = [count for count in (generation.max_new_tokens, generation.max_decode_length) if count is not None]
     fields["max_new_tokens"] = min(most, default=None)

@@ -24,7 +24,7 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.mapping.rules import count
 from jax_transformer.porting.checkpoint import KnownCheckpoint, identify
-from jax_transformer.porting.dialects import UNTOLD, Dialect
+from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.names_of_dialects import read_map
@@ -54,17 +54,17 @@ def import_checkpoint(
         that Hugging Face's transformers wrote, or its name on the Hub, whose config.json says what the tensors don't.
       dialect: the dialect of the tensors' names. None: detected, if the names or config.json leave one possibility.
       names: a map of names, or its YAML file, for a program of no dialect.
-      config: beside a map, the model's config, or a YAML file with its fields or with them under `model`. Its sizes of
+      config: with a map, the model's config, or a YAML file with its fields or with them under `model`. Its sizes of
         vocabularies may be 0: the embeddings have them.
-      **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`,
-        an array [rows, D] or a file with one, in place of the table that is computed where a dialect's checkpoints hold
-        none. Which are needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate,
-        norm_eps, …) are as in the published program unless given.
+      **hints: what a state_dict doesn't contain: fields of TransformerConfig and GenerationConfig, and
+        `position_table`, an array [rows, D] or a file with one, in place of the table that is computed where a
+        dialect's checkpoints hold none. The dialect decides which are needed; a message asks for missing ones. Other
+        fields (dropout_rate, norm_eps, …) are as in the published program unless given.
 
     Returns:
       A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with
         the source; its `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with
-        their dtypes, and what the tensors don't tell of the program's numbers; of a directory also its config.json and
+        their dtypes, and the program's numbers that the tensors don't contain; of a directory also its config.json and
         generation_config.json.
 
     Raises:
@@ -98,16 +98,13 @@ def read_checkpoint(
     if names is not None and dialect is not None:
         raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     if names is None and config is not None:
-        raise PortingError("config: expected a map of names beside it; a dialect says what its programs compute")
+        raise PortingError("config: expected a map of names with it; a dialect says what its programs compute")
     known = identify(source, dialect, None if names is None else read_map(names), with_settings=config is None)
     positions = _take_position_table(known, hints)
     fields = _in_our_words(known.table, hints)
     if known.directory is not None:
         fields = _with_fields(known.directory, fields)
-    generation_fields = {name: fields.pop(name) for name in GENERATION_FIELDS & fields.keys()}
-    if known.settings is not None:
-        generation_fields = known.settings.generation | generation_fields
-    return _make_model(known, positions, config, fields, generation_fields)
+    return _make_model(known, positions, config, fields)
 
 
 def _make_model(
@@ -115,35 +112,36 @@ def _make_model(
     positions: np.ndarray | None,
     given: TransformerConfig | str | os.PathLike[str] | None,
     fields: dict[str, Any],
-    generation_fields: dict[str, Any],
 ) -> Model:
     """Makes the model of a checkpoint.
 
     Args:
       positions: the position table in place of the computed one.
-      given: the config beside a map, or its file.
-      fields: the hints of TransformerConfig, with config.json's.
-      generation_fields: those of GenerationConfig, with the settings of the file.
+      given: the config for a map, or its file.
+      fields: the hints, with the fields of config.json.
     """
     is_mapped = known.names is not None
+    generation_fields = {name: fields.pop(name) for name in GENERATION_FIELDS & fields.keys()}
+    if known.settings is not None:
+        generation_fields = known.settings.generation | generation_fields
     read = _read_fields(known, fields)
     if positions is not None and is_mapped:
         fields.setdefault("max_length", len(positions))
     elif positions is not None:
         read["max_length"] = len(positions)
-    stated = _with_settings(known, read, fields)
+    flat = _flat_fields(known.table, read, _with_settings(known, read, fields))
     what = "config" if is_mapped else known.table.name
     try:
-        config = _make_config(known, given, read, fields, stated)
+        config = _make_config(known, given, fields, flat)
         if positions is not None and is_mapped and not known.table.computed(config):
             raise PortingError("position_table: the config has no such tables, or the map names them; leave it out")
-        what = "hints beside a map of names" if is_mapped else known.table.name
+        what = "hints with a map of names" if is_mapped else known.table.name
         generation = GenerationConfig(**{**known.table.generation, **generation_fields})
     except ConfigError as error:
-        raise PortingError(f"{what}: {error}", _problems_with_one_head(known, read, stated, positions)) from None
+        raise PortingError(f"{what}: {error}", _problems_with_one_head(known, read, flat, positions)) from None
     outside = generation.ids_outside(config.target_vocab_size)
     if outside:
-        raise PortingError("hints beside a map of names" if is_mapped else f"hints for dialect {what}", outside)
+        raise PortingError("hints with a map of names" if is_mapped else f"hints for dialect {what}", outside)
     params = _make_params(known, config, positions)
     tokenizer = None if known.directory is None else dict(known.directory.tokenizer) or None
     kept, origin = _kept(known), _origin(known, config)
@@ -156,9 +154,8 @@ def _make_model(
 def _make_config(
     known: KnownCheckpoint,
     given: TransformerConfig | str | os.PathLike[str] | None,
-    read: dict[str, Any],
     fields: dict[str, Any],
-    stated: dict[str, Any],
+    flat: dict[str, Any],
 ) -> TransformerConfig:
     """Returns the config.
 
@@ -168,20 +165,18 @@ def _make_config(
 
     Args:
       given: as of `_make_model`.
-      read: the fields that the tensors determine.
       fields: the hints.
-      stated: the hints with the settings of the file.
+      flat: the fields of all sources by short names.
 
     Raises:
       ConfigError: the config is impossible.
-      PortingError: hints contradict the tensors; there is no config beside a map.
+      PortingError: there is no config with a map.
     """
     settings = known.settings
     if known.names is not None and given is None and settings is None:
         raise PortingError(
-            "a map of names doesn't say what the model computes: expected its config beside the map (--config FILE)"
+            "a map of names doesn't say what the model computes: expected its config with the map (--config FILE)"
         )
-    flat = _flat_fields(known.table, read, stated)
     base = None if settings is None or settings.parts is None else config_from_plain(settings.parts)
     if known.names is None:
         config = TransformerConfig.from_flat(flat)
@@ -219,7 +214,7 @@ def _flat_fields(table: Dialect, read: dict[str, Any], stated: dict[str, Any]) -
 
 
 def _vocabulary_sizes(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, int]:
-    """Returns the sizes of vocabularies that a config beside a map leaves open with 0, as the embeddings have them."""
+    """Returns the sizes of vocabularies that a map's config leaves open with 0, as the embeddings have them."""
     embeddings = {"source_vocab_size": "source_embedding", "target_vocab_size": "target_embedding"}
     return {name: _rows(known, config, path) for name, path in embeddings.items() if getattr(config, name) == 0}
 
@@ -239,14 +234,14 @@ def _rows(known: KnownCheckpoint, config: TransformerConfig, embedding: str) -> 
 
 
 def _problems_with_one_head(
-    known: KnownCheckpoint, read: dict[str, Any], stated: dict[str, Any], positions: np.ndarray | None
+    known: KnownCheckpoint, read: dict[str, Any], flat: dict[str, Any], positions: np.ndarray | None
 ) -> list[str]:
     """Returns the other problems of a dialect's checkpoint whose config is impossible, found with one head, whose width
     is always possible."""
     if known.names is not None or "num_heads" in read:
         return []
     try:
-        config = _make_config(known, None, read, {}, stated | {"num_heads": 1})
+        config = _make_config(known, None, {}, flat | {"num_heads": 1})
         _make_params(known, config, positions)
     except PortingError as error:
         return error.problems or [str(error)]
@@ -290,8 +285,8 @@ def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str
     """Returns the hints with the fields of config.json. Raises PortingError for hints that contradict it in a field
     that changes the computation."""
     table = directory.table
-    says = {name: value for name, value in table.defaults.items() if name in UNTOLD} | directory.fields
-    function = {*table.fixed, *table.choices, *table.asks, *UNTOLD}
+    says = {name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS} | directory.fields
+    function = {*table.fixed, *table.choices, *table.asks, *PROGRAM_FIELDS}
     problems = [
         f"{name}: config.json says {says[name]!r}; received {value!r}"
         for name, value in hints.items()
@@ -389,7 +384,7 @@ def _make_params(known: KnownCheckpoint, config: TransformerConfig, positions: n
 
 
 def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]:
-    """Returns what exporting the model again needs to know of the checkpoint."""
+    """Returns the facts of the checkpoint that exporting the model again needs."""
     checkpoint, directory, is_mapped = known.checkpoint, known.directory, known.names is not None
     origin: dict[str, Any] = {"dialect": known.table.name}
     if known.names is not None:
@@ -399,7 +394,9 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
         "prefix": known.prefix if is_mapped else checkpoint.prefix,
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
         "config": {
-            option: values_of(config, option) for option in UNTOLD if is_mapped or option in known.table.defaults
+            option: values_of(config, option)
+            for option in PROGRAM_FIELDS
+            if is_mapped or option in known.table.defaults
         },
     }
     if known.settings is not None and not is_mapped:
@@ -416,7 +413,7 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
 
 
 def _kept(known: KnownCheckpoint) -> Relocated | None:
-    """Returns the tensors that a map ignores; of a dialect's file the numbers among them, such as versions, which
+    """Returns the ignored tensors to keep: all for a map; for a dialect's file the numbers, such as versions, which
     programs ask for."""
     tensors = known.checkpoint.tensors
     if known.names is None:

@@ -17,7 +17,7 @@ from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 NAME = "map"
-"""The name of every such dialect, as a model's origin has it beside the text of the map."""
+"""The name of every such dialect, as a model's origin has it with the text of the map."""
 
 
 def read_map(names: NameMap | str | os.PathLike[str]) -> NameMap:
@@ -39,7 +39,7 @@ def dialect_of_map(
     Args:
       names: the map.
       rules: its rules.
-      computed: a config's constants by path, for those that checkpoints lack. None: `computed_positions`.
+      computed: a config's constants by path, for tensors that checkpoints lack. None: `computed_positions`.
     """
     return Dialect(
         name=NAME,

@@ -66,7 +66,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
-    """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
+    """Lists files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
     problems = []
     listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
     for name in dict.fromkeys((*FILES, *tokenizer_files(directory), *listed)):

@@ -106,7 +106,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     problems = [
         f"{name}: a link to {os.path.realpath(index.with_name(name))}, outside of the directory"
         for name in names
-        if not _is_beside(index, name)
+        if not _is_in_folder(index, name)
     ]
     if problems:
         raise PortingError(f"{index}: expected files in its folder", problems)
@@ -130,7 +130,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     return Relocated({name: (shards[place], name) for name, place in places.items()})
 
 
-def _is_beside(index: Path, name: str) -> bool:
+def _is_in_folder(index: Path, name: str) -> bool:
     """Returns whether a file is in the index's directory, wherever links lead. The Hub's cache, in which snapshots are
     folders of links, keeps files in a folder of its own."""
     folder, file = Path(os.path.realpath(index.parent)), Path(os.path.realpath(index.with_name(name)))
@@ -327,7 +327,7 @@ class TorchFile(StateDict):
 
 
 def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensors:
-    """Presents a state_dict of torch tensors, NumPy or JAX arrays as NumPy arrays, without copies of those in main
+    """Presents a state_dict of torch tensors, NumPy or JAX arrays as NumPy arrays, without copying arrays in main
     memory.
 
     Raises:

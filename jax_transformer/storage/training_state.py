@@ -73,7 +73,7 @@ PARTS: Mapping[str, type] = {
     "form": str, "keys": dict, "order": list, "parameters": list, "groups": list, "step": str, "is_flat": bool,
     "extras": dict, "others": dict, "left_out": list,
 }  # fmt: skip
-"""What an origin holds, unless it is empty."""
+"""The parts of an origin that isn't empty."""
 
 
 def parse_training_state(described: Any) -> TrainingState:

@@ -241,7 +241,7 @@ def test_a_layer_after_a_gap_is_unexpected():
 def test_a_missing_layer_is_found():
     state_dict = {name: tensor for name, tensor in make_state_dict().items() if "encoder.layers.0." not in name}
     with pytest.raises(
-        PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size"
+        PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which gives the model's size"
     ) as error:
         import_checkpoint(state_dict, dialect="pytorch", **HINTS)
     assert "no tensor starts with transformer.encoder.layers.0." in str(error.value)

@@ -132,7 +132,7 @@ def test_options_that_are_no_part_of_the_function_are_never_refused(name: str, u
         (
             "decoder.norm",
             {"eps": 1e-3},
-            "decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps stands for all; received 0.001",
+            "decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps applies to all; received 0.001",
         ),
         ("decoder.norm", {"bias": False}, "decoder.norm.bias must be True; received False"),
         ("encoder.norm", {"scale": False}, "encoder.norm.scale must be True; received False"),
@@ -141,7 +141,7 @@ def test_options_that_are_no_part_of_the_function_are_never_refused(name: str, u
             "decoder.cross_attention",
             {"num_heads": 4},
             "decoder.cross_attention.num_heads must be 3, as decoder.self_attention.num_heads is: one "
-            "decoder_num_heads stands for all; received 4",
+            "decoder_num_heads applies to all; received 4",
         ),
         ("decoder.self_attention", {"bias": False}, "decoder.self_attention.bias must be True; received False"),
         ("decoder.feed_forward", {"gated": True}, "decoder.feed_forward.gated must be False; received True"),

@@ -74,14 +74,14 @@ def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -
     module keeps these itself. A model of transformers has a config that tells what hints don't."""
     from jax_transformer.comparison.torch_tensors import equal_tensor
     from jax_transformer.parity.backends.families import is_of_transformers
-    from jax_transformer.porting.hugging_face import told_by_configs
+    from jax_transformer.porting.hugging_face import read_configs
     from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.tensors import PortingError
 
     held = module.state_dict()
     if dialect is None and is_of_transformers(module):
         configs = module.config, getattr(module, "generation_config", None)
-        dialect, told = told_by_configs(*({} if one is None else one.to_dict() for one in configs))
+        dialect, told = read_configs(*({} if one is None else one.to_dict() for one in configs))
         hints = {**told, **hints}
     try:
         return import_checkpoint(held, dialect, **hints)
