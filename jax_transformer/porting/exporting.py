@@ -67,6 +67,7 @@ def export_checkpoint(
 
     Example:
       >>> import torch
+      >>> from jax_transformer import import_checkpoint
       >>> from torch_reference.harvard import HarvardTransformer
       >>> module = HarvardTransformer(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
       ...                             num_encoder_layers=1, num_decoder_layers=1, max_length=16)
