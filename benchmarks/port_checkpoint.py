@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import get_dialect
-from jax_transformer.porting.hugging_face import of_family
+from jax_transformer.porting.hugging_face import family_file
 from jax_transformer.porting.state_dicts import param_shapes
 
 RESULTS = Path(__file__).parent / "results" / "port_checkpoint.json"
@@ -49,7 +49,7 @@ def generate(folder: Path, config: TransformerConfig, shard_bytes: float) -> int
     """Writes the directory, one shard after another, and returns the bytes of its tensors."""
     table, shapes, rng = get_dialect("t5"), param_shapes(config), np.random.default_rng(0)
     folder.mkdir()
-    file = of_family(table)
+    file = family_file(table)
     content = {
         "model_type": file.model_type,
         "architectures": [file.architectures[0]],

@@ -58,7 +58,7 @@ def pair(size: Size) -> tuple[Any, Any, Any]:
     from jax_transformer.parity.backends.systems import SystemReference
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.parity.problems import Problem
-    from jax_transformer.porting.convert import import_checkpoint
+    from jax_transformer.porting.importing import import_checkpoint
     from torch_reference.harvard import HarvardTransformer
 
     torch.manual_seed(0)

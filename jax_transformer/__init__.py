@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         start_decoding,
     )
     from jax_transformer.parity.api import compare
-    from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+    from jax_transformer.porting.exporting import export_checkpoint
+    from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
     from jax_transformer.training.loop import train
     from jax_transformer.training.state import init_state
@@ -104,7 +105,8 @@ _HOMES = {
         "start_decoding",
     ),
     "jax_transformer.parity.api": ("compare",),
-    "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
+    "jax_transformer.porting.exporting": ("export_checkpoint",),
+    "jax_transformer.porting.importing": ("import_checkpoint",),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
     "jax_transformer.training.loop": ("train",),
     "jax_transformer.training.state": ("init_state",),

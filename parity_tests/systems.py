@@ -23,8 +23,8 @@ from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.porting.convert import import_checkpoint
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.porting.importing import import_checkpoint
 from jax_transformer.storage.model_directory import Model
 from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, pytorch, sayhello, stepwise
 

@@ -20,7 +20,7 @@ from jax_transformer.data.phrasebook.pairs import sample_pairs
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model

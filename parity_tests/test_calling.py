@@ -21,8 +21,8 @@ from jax_transformer.parity.backends.modules import LOGITS, ModuleReference
 from jax_transformer.parity.backends.side import NotFinite
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.porting.convert import import_checkpoint
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.porting.importing import import_checkpoint
 from jax_transformer.storage.model_directory import Model
 
 IDS = tuple(torch.tensor(ids) for ids in ([[3, 4, 5, 1], [6, 7, 1, 1]], [[4, 5, 6], [7, 8, 2]]))

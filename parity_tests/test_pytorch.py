@@ -18,7 +18,7 @@ from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.stages.forward import attended
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten
 from torch_reference.pytorch import greedy
 from torch_reference.trace import Trace

@@ -181,8 +181,9 @@ def test_a_run_directory_with_a_model_in_it_is_accepted(saved):
 def test_loading_imports_neither_torch_nor_transformers_nor_datasets(tmp_path):
     save_model(make_model(source_tokenizer=make_tokenizer()), tmp_path / "model")
     program = (
-        "import sys, jax_transformer.porting.convert; from jax_transformer.storage.model_directory import load_model; "
-        "load_model(sys.argv[1]);"
+        "import sys, jax_transformer.porting.importing\n"
+        "from jax_transformer.storage.model_directory import load_model\n"
+        "load_model(sys.argv[1])\n"
         "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & sys.modules.keys()))"
     )
     result = subprocess.run(

@@ -87,7 +87,7 @@ def test_vocabularies_and_computed_positions(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["model.safetensors", "model", "--map", "map.yaml"], "expected its config beside the map (--config FILE)"),
+        (["model.safetensors", "model", "--map", "map.yaml"], "expected its config with the map (--config FILE)"),
         (["model.safetensors", "model", *TOLD, "--dialect", "bart"], "expected --map or --dialect; received both"),
         (["model.safetensors", "model", "--config", "config.yaml"], "--config config.yaml: expected --map;"),
         (["model.safetensors", "model", *TOLD, "--num-heads", "2"], "expected shape (3,); received (2,)"),

@@ -156,7 +156,7 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
 
 
 def _import(options: PortOptions) -> int:
-    from jax_transformer.porting.convert import read_checkpoint
+    from jax_transformer.porting.importing import read_checkpoint
     from jax_transformer.porting.position_tables import described, other_tables
     from jax_transformer.storage.model_directory import save_model
 
@@ -211,11 +211,10 @@ def _print_names(origin: Mapping[str, Any]) -> None:
 
 def _computed(model: Model) -> list[str]:
     """Returns the position tables that a map leaves to be computed."""
-    from jax_transformer.porting.by_map import computed_positions
-    from jax_transformer.porting.names_of_dialects import map_of_origin
+    from jax_transformer.porting.names_of_dialects import computed_positions, map_of_origin
 
     names = map_of_origin(model.origin)
-    return [] if names is None else list(computed_positions(names, model.config))
+    return [] if names is None else list(computed_positions(names.rules(), model.config))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -230,7 +229,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the decoding settings of a Hugging Face model that aren't built here."""
-    from jax_transformer.porting.generation_config import in_effect, not_decoded
+    from jax_transformer.porting.hugging_face import in_effect, not_decoded
 
     files = origin.get("hugging_face", {"config": {}, "generation_config": ""})
     return not_decoded(in_effect(files["config"], files["generation_config"]))
@@ -239,14 +238,13 @@ def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
 def _lacking(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the start and end ids that transformers' `generate` has none for, where the files leave them out."""
     from jax_transformer.porting.dialects import get_dialect
-    from jax_transformer.porting.generation_config import in_effect, start_and_end
-    from jax_transformer.porting.hugging_face import of_family
+    from jax_transformer.porting.hugging_face import family_file, in_effect, resolved_config, start_and_end
 
     if "hugging_face" not in origin:
         return {}
-    files, file = origin["hugging_face"], of_family(get_dialect(origin["dialect"]))
+    files, file = origin["hugging_face"], family_file(get_dialect(origin["dialect"]))
     content = in_effect(files["config"], files["generation_config"])
-    return start_and_end(content, file.resolved(files["config"]), starts_with_tag=file.starts_with_tag)[1]
+    return start_and_end(content, resolved_config(file, files["config"]), starts_with_tag=file.starts_with_tag)[1]
 
 
 def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,7 +292,7 @@ def _num_parameters(model: Model) -> int:
 
 def _export(options: PortOptions) -> int:
     from jax_transformer.mapping.maps import NameMap
-    from jax_transformer.porting.convert import export_checkpoint
+    from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.names_of_dialects import map_of_origin
 
     with_optimizer = options.training.with_optimizer
@@ -335,10 +333,10 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
     """Returns the same of a map."""
     import numpy as np
 
-    from jax_transformer.porting.by_map import computed_positions
+    from jax_transformer.porting.names_of_dialects import computed_positions
     from jax_transformer.runtime.trees import flatten
 
-    computed, leaves = computed_positions(names, model.config), flatten(model.params)
+    computed, leaves = computed_positions(names.rules(), model.config), flatten(model.params)
     if not computed:
         return None
     return "computed" if all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items()) else "others"
@@ -350,7 +348,7 @@ def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] 
 def _port_adapters(options: PortOptions) -> int:
     """Merges PEFT's adapters into a model, or writes a model's adapters for PEFT."""
     from jax_transformer.porting.adapters import is_adapter_directory
-    from jax_transformer.porting.convert import read_checkpoint
+    from jax_transformer.porting.importing import read_checkpoint
 
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
@@ -378,10 +376,9 @@ def _port_adapters(options: PortOptions) -> int:
 
 
 def _inspect(options: PortOptions) -> int:
-    from jax_transformer.porting.checkpoint import open_checkpoint
+    from jax_transformer.porting.checkpoint import open_checkpoint, open_directory, parse_settings
     from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
-    from jax_transformer.porting.exported_settings import parse_settings
-    from jax_transformer.porting.hugging_face import of_family, open_directory
+    from jax_transformer.porting.hugging_face import family_file
 
     directory = open_directory(options.source)
     source = options.source if directory is None else directory.tensors
@@ -404,7 +401,7 @@ def _inspect(options: PortOptions) -> int:
             return 0
         possible = [get_dialect(settings.dialect)]
     if directory is not None:
-        print(f"config.json says {of_family(directory.table).model_type}")
+        print(f"config.json says {family_file(directory.table).model_type}")
         possible = [directory.table]
     for dialect in possible:
         print(f"could be {dialect.name}: {dialect.title}")

@@ -27,7 +27,7 @@ from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.proof.jaxprs import used_inputs
 from jax_transformer.proof.programs import OutOfBounds, WideIntegers
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 
 if TYPE_CHECKING:
     import torch

@@ -21,15 +21,15 @@ from jax_transformer.discover.inputs import Batch, checks, long_checks
 from jax_transformer.discover.problems import CannotRun, DiscoverError
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model import functional
-from jax_transformer.porting.by_map import export_by_map, import_by_map
+from jax_transformer.porting.exporting import export_by_map
+from jax_transformer.porting.importing import read_checkpoint
 from jax_transformer.programs.calling import Call
 from jax_transformer.programs.calling.trials import first_line, place
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.modes import wide
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +79,7 @@ class Candidate:
 
     def model(self, module: nn.Module) -> Model:
         """Returns the model with a module's weights."""
-        model = import_by_map(as_arrays(module.state_dict()), self.names, self.config, {})
+        model = read_checkpoint(as_arrays(module.state_dict()), None, {}, names=self.names, config=self.config)
         return replace(model, params=_with_tables(jax.tree.map(np.asarray, model.params), self.tables))
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from jax_transformer.exporting.family_forms import in_form_of
 from jax_transformer.exporting.options import ExportError
 from jax_transformer.exporting.tokenizer_files import tokenizer_files
-from jax_transformer.porting.convert import directory_problems, export_checkpoint
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.porting.dialects.fairseq import POSITIONS
+from jax_transformer.porting.exporting import directory_problems, export_checkpoint
 from jax_transformer.porting.state_dicts import computes_position_table
 from jax_transformer.runtime.directories import check_free
 from jax_transformer.storage.model_directory import Model

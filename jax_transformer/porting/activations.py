@@ -20,16 +20,16 @@ from jax_transformer.mapping.files import OF_HEADS
 from jax_transformer.mapping.rules import Rule
 
 OWN = "output"
-"""What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads,
+"""The output of the model itself, as its observer calls it; PATH and PATH@input are what a module returns and reads,
 PATH@logits and PATH@weights what a softmax in it does."""
 
 
 def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
     """Returns a map from the names under which hooks on the model's modules find activations to our names.
 
-    Each of our names appears once. The map leaves out activations that no module reads or returns, and those that rules
-    don't tell: masks, positions, relative biases, scaled or shared embeddings, and the projections of attentions that
-    aren't modules, such as those of `nn.MultiheadAttention`. In evaluation mode dropout returns its input, so its name
+    Each of our names appears once. The map leaves out activations that no module reads or returns, and all that rules
+    don't give: masks, positions, relative biases, scaled or shared embeddings, and the projections of attentions that
+    aren't modules, as in `nn.MultiheadAttention`. In evaluation mode dropout returns its input, so its name
     isn't needed.
     """
     naming = _Naming(config, rules)
@@ -173,7 +173,7 @@ class _Naming:
         return self._rules[path].names_of(layer)[0].rpartition(".")[0] or OWN
 
     def _module(self, path: str, layer: int | None = None) -> str | None:
-        """Returns the module, or those numbered {n}, that has this leaf as a parameter of its own; None if the leaf is
+        """Returns the module, or modules numbered {n}, with this leaf as a parameter of its own; None if the leaf is
         missing, a constant or part of a fused one, or one module has several."""
         rule = self._rules.get(path)
         if rule is None or not rule.are_copies or not rule.names_of(layer):
@@ -194,7 +194,7 @@ class _Naming:
         return self._parts[layer]
 
     def _sublayer_norm(self, stack: str, sublayer: Sublayer, layer: int) -> str | None:
-        """Returns the module of the norm beside a sublayer. None: it has none of its own, or one that is called several
+        """Returns the module of a sublayer's norm. None: it has none of its own, or one that is called several
         times in a layer."""
         own: Stack = getattr(self.config, stack)
         if not sublayer.norm or (own.share_norms and not own.residual.parallel):

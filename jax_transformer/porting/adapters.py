@@ -3,7 +3,7 @@
 model = import_adapter("adapter", model)     # merged
 export_adapter(model, "adapter")
 
-PEFT names A and B after the linear layers that they adapt, so a dialect's table of names tells theirs, too: a rule
+PEFT names A and B after the linear layers that they adapt, so a dialect's table gives their names, too: a rule
 `q_proj.weight ↔ query/kernel, (N H) D -> D N H` gives `q_proj.lora_A.weight ↔ query/lora_a, R D -> D R` and
 `q_proj.lora_B.weight ↔ query/lora_b, (N H) R -> R N H`.
 """
@@ -23,23 +23,21 @@ from jax_transformer.mapping.axes import Axes
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, not_finite, tensors_from_leaves
 from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.porting.dialects import Dialect, get_dialect
-from jax_transformer.porting.hugging_face import of_family
+from jax_transformer.porting.hugging_face import family_file
 from jax_transformer.porting.peft_config import PeftConfig, peft_config, read_peft_config
 from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.runtime.directories import check_free, new_directory
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 CONFIG, TENSORS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 PREFIX = "base_model.model."
-"""What all names of a PEFT file begin with."""
-OF_A, OF_B = ".lora_A.weight", ".lora_B.weight"
+"""The beginning of all names in a PEFT file."""
+A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 
 
 class Pair(NamedTuple):
@@ -70,7 +68,7 @@ def import_adapter(path: str | os.PathLike[str], model: Model) -> Model:
 
     If all adapters have one rank and one scale, and reach all layers of a stack, the result also holds them by
     themselves: training can go on from them, and `export_adapter` writes them back. It leaves out the model's scores
-    and training state, which are those of other parameters.
+    and training state, which belong to other parameters.
 
     Args:
       path: a directory that PEFT's save_pretrained wrote.
@@ -122,7 +120,7 @@ def export_adapter(model: Model, path: str | os.PathLike[str], dialect: str | No
       model: a model that was trained with `train.lora`, or the result of `import_adapter`.
       path: a new or an empty directory.
       dialect: the family of transformers. None: the one that the model was imported from.
-      base: name or path of the model of transformers that the adapters are for, which adapter_config.json tells.
+      base: name or path of the model of transformers that the adapters are for, for adapter_config.json.
 
     Raises:
       PortingError: the model has no adapters; its dialect is none of transformers' families; the path can't be written.
@@ -184,7 +182,7 @@ def _family(model: Model, dialect: str | None) -> Dialect:
             "this model was not imported from transformers, so PEFT's names aren't known: give its family's dialect"
         )
     table = get_dialect(name)
-    of_family(table)
+    family_file(table)
     if problems := table.refusals(model.config):
         raise PortingError(f"dialect {table.name} has no models of this config", problems)
     return table
@@ -212,7 +210,7 @@ def _all_names(table: Dialect, model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _adapter_rules(kernels: list[Rule]) -> list[Rule]:
-    """Returns the rules of A and B beside the rules of kernels."""
+    """Returns the rules of A and B for the rules of kernels."""
     return [rule for kernel in kernels for rule in (_rule(kernel, A), _rule(kernel, B))]
 
 
@@ -222,7 +220,7 @@ def _rule(kernel: Rule, part: str) -> Rule:
     side = inputs if part == A else outputs
     merged, apart = f"({' '.join(side)})", " ".join(axis for axis in _axes(kernel).jax if axis in side)
     axes = f"R {merged} -> {apart} R" if part == A else f"{merged} R -> R {apart}"
-    return Rule(_module(kernel.names) + (OF_A if part == A else OF_B), _part(kernel, part), axes)
+    return Rule(_module(kernel.names) + (A_SUFFIX if part == A else B_SUFFIX), _part(kernel, part), axes)
 
 
 def _axes(kernel: Rule) -> Axes:
@@ -253,7 +251,7 @@ def _ends(modules: list[str], others: Collection[str]) -> list[str]:
 
 def _read_config(path: Path) -> PeftConfig:
     try:
-        content = parse_json(read_text(path / CONFIG, JSON_BYTES, PortingError))
+        content = read_json(path / CONFIG, PortingError)
     except (OSError, ValueError) as error:
         raise PortingError(f"{path / CONFIG}: expected PEFT's config of adapters; {error}") from None
     if not isinstance(content, dict):
@@ -274,7 +272,9 @@ def _read_tensors(path: Path, table: Dialect, rules: list[Rule], shapes: Mapping
     if file is None:
         raise PortingError(f"{path}: expected adapters, one of {', '.join(TENSORS)}; received none of them")
     content = as_arrays(read_tensors(file), str(file))
-    known = {_module(place.names) + part for rule in rules for place in rule.places(shapes) for part in (OF_A, OF_B)}
+    known = {
+        _module(place.names) + part for rule in rules for place in rule.places(shapes) for part in (A_SUFFIX, B_SUFFIX)
+    }
     tensors, problems = {}, []
     for full_name in content:
         name = full_name.removeprefix(PREFIX)
@@ -285,7 +285,7 @@ def _read_tensors(path: Path, table: Dialect, rules: list[Rule], shapes: Mapping
         else:
             problems.append(_why_unknown(full_name, tuple(content[full_name].shape), known))
     problems += [
-        f"missing tensor {PREFIX}{other}, beside {PREFIX}{name}"
+        f"missing tensor {PREFIX}{other}, the counterpart of {PREFIX}{name}"
         for name in tensors
         if (other := _other(name)) not in tensors
     ]
@@ -299,7 +299,7 @@ def _read_tensors(path: Path, table: Dialect, rules: list[Rule], shapes: Mapping
 
 def _other(name: str) -> str:
     """Returns the name of B for that of A, and of A for that of B."""
-    return name.replace(OF_A, OF_B) if name.endswith(OF_A) else name.replace(OF_B, OF_A)
+    return name.replace(A_SUFFIX, B_SUFFIX) if name.endswith(A_SUFFIX) else name.replace(B_SUFFIX, A_SUFFIX)
 
 
 def _why_unknown(name: str, shape: tuple[int, ...], known: Collection[str]) -> str:
@@ -307,25 +307,25 @@ def _why_unknown(name: str, shape: tuple[int, ...], known: Collection[str]) -> s
         return f"tensor {name} {shape}: adapters of embeddings have no place here"
     if "lora_magnitude_vector" in name:
         return f"tensor {name} {shape}: DoRA's magnitudes have no place here"
-    if OF_A in name or OF_B in name:
+    if A_SUFFIX in name or B_SUFFIX in name:
         return (
             f"tensor {name} {shape}: the model has no such linear layer, or its weight is tied to an embedding"
             f"{nearest(name.removeprefix(PREFIX), known)}"
         )
-    return f"tensor {name} {shape}: expected {OF_A[1:]} and {OF_B[1:]} of linear layers alone"
+    return f"tensor {name} {shape}: expected {A_SUFFIX[1:]} and {B_SUFFIX[1:]} of linear layers alone"
 
 
 def _pairs(
     config: PeftConfig, tensors: Mapping[str, np.ndarray], rules: list[Rule], shapes: Mapping[str, Any]
 ) -> dict[str, Pair]:
-    """Returns the adapters by the names of their modules. Raises PortingError for those of other shapes."""
+    """Returns the adapters by the names of their modules. Raises PortingError for adapters of other shapes."""
     pairs, problems = {}, []
     for rule in rules:
         outputs, inputs = rule.torch_shape(shapes)
         for module in (_module(place.names) for place in rule.places(shapes)):
-            if module + OF_A not in tensors:
+            if module + A_SUFFIX not in tensors:
                 continue
-            a, b = tensors[module + OF_A], tensors[module + OF_B]
+            a, b = tensors[module + A_SUFFIX], tensors[module + B_SUFFIX]
             rank = a.shape[0] if a.ndim else 0
             if not rank or a.shape != (rank, inputs) or b.shape != (outputs, rank):
                 problems.append(

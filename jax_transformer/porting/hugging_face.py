@@ -1,11 +1,19 @@
 """Directories in which Hugging Face's transformers keeps a model: config.json, generation_config.json, weights and
-tokenizer files."""
+tokenizer files.
+
+Weights may also be `flax_model.msgpack`, which the Flax models of transformers up to 4 wrote, or several such files
+with an index. A path in it such as model/encoder/layers/0/fc1/kernel is the tensor
+model.encoder.layers.0.fc1.weight, with its axes the other way round; norms have a scale and embeddings an embedding
+where PyTorch says weight. (As transformers' own modeling_flax_pytorch_utils.py maps them.)
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,17 +23,20 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
-from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
-from jax_transformer.porting.generation_config import IDS, decoding_fields, in_effect, parsed, start_and_end, text_of
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.directories import check_free, new_directory
-from jax_transformer.runtime.json_text import indented_json
+from jax_transformer.runtime.json_text import indented_json, parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
-from jax_transformer.storage.hub import HubName, hub_name
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.hub import HubName
+from jax_transformer.storage.tensor_files import INDEX, read_shards, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+FLAX_WEIGHTS = ("flax_model.msgpack", f"flax_model.msgpack{INDEX}")
+LAST = {"kernel": ("weight", True), "scale": ("weight", False), "embedding": ("weight", False)}
+"""The last part of a path → PyTorch's, and whether the axes are the other way round. Other parts (bias, weight,
+final_logits_bias) are alike."""
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -60,22 +71,11 @@ class HuggingFaceModel:
     config: Json
     """config.json."""
     fields: dict[str, Any]
-    """What it says of TransformerConfig and GenerationConfig."""
+    """Its fields of TransformerConfig and GenerationConfig."""
     generation: str = ""
     """The text of generation_config.json; "" where there is none."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     """Tokenizer files by name."""
-
-
-def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
-    """Reads a directory, or a model on the Hub; None if the path is neither.
-
-    Raises:
-      PortingError: see `read_directory` and `download`.
-    """
-    on_hub = hub_name(path)
-    directory = download(on_hub) if on_hub else path
-    return read_directory(directory) if os.path.isdir(directory) else None
 
 
 def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
@@ -92,89 +92,13 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
     try:
         content = in_effect(config, generation)
-        fields |= _ids(of_family(table), config, content) | decoding_fields(content)
+        resolved = resolved_config(family_file(table), config)
+        fields |= _ids(table, resolved, content) | decoding_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
     files = [path / name for name in TOKENIZER_FILES if (path / name).is_file()]
     tokenizer = {file.name: read_bytes(file, TOKENIZER_BYTES, PortingError) for file in files}
     return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
-
-
-def write_directory(
-    path: str | os.PathLike[str],
-    table: Dialect,
-    config: TransformerConfig,
-    generation: GenerationConfig,
-    tensors: Mapping[str, np.ndarray],
-    origin: Mapping[str, Any],
-    tokenizer: Mapping[str, bytes],
-    write_more: Callable[[Path], None] | None = None,
-) -> None:
-    """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
-
-    Args:
-      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model
-        doesn't say stays as it was.
-      write_more: writes other files into the directory.
-
-    Raises:
-      PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
-    """
-    check_free(path, PortingError)
-    file = of_family(table)
-    original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
-    if not isinstance(text, str):
-        text, generation = _of_first_format(original, text, generation)
-    content = _config_json(file, config, original)
-    content |= dict.fromkeys(
-        [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
-    )
-    ids = {key: getattr(generation, name) for key, name in IDS.items()}
-    if original:
-        said = _ids(file, original, in_effect(original, text))
-        ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
-    else:
-        text = indented_json({"pad_token_id": config.target_pad_id})
-    text = text_of(generation, original, text)
-    if text and ids:
-        text = indented_json(parsed(text) | ids)
-    with new_directory(path, PortingError) as temporary:
-        (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
-        if text:  # where there was none, transformers makes it of config.json
-            (temporary / GENERATION).write_bytes(text.encode())
-        for name, data in tokenizer.items():
-            (temporary / name).parent.mkdir(exist_ok=True)
-            (temporary / name).write_bytes(data)
-        write_tensors(temporary / WEIGHTS[0], tensors)
-        if write_more is not None:
-            write_more(temporary)
-
-
-def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
-    """Returns the text of generation_config.json, and the settings of it and of generation.json together, for a model
-    directory of the first format, whose generation.json lacks them."""
-    text = indented_json(kept) if kept else ""
-    known = {name: value for name, value in vars(generation).items() if value is not None}
-    return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
-
-
-def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
-    """Returns the dtype that most values have."""
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype.name] += tensor.size
-    return sizes.most_common(1)[0][0]
-
-
-def of_family(table: Dialect) -> ConfigFile:
-    """Raises PortingError if the dialect is none of transformers."""
-    if table.config_file is None:
-        families = ", ".join(name for name, other in all_dialects().items() if other.config_file)
-        raise PortingError(
-            f"dialect {table.name} has no directories, as {families} have: expected a name that ends in .pt or "
-            ".safetensors"
-        )
-    return table.config_file
 
 
 def download(name: HubName) -> Path:
@@ -217,7 +141,7 @@ def download(name: HubName) -> Path:
 def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
     """Returns the config fields of a config.json. Raises PortingError, with all problems, if it describes another kind
     of model."""
-    file = of_family(table)
+    file = family_file(table)
     problems = [
         f"{key} must be {' or '.join(map(repr, values))}; received {config[key]!r}"
         for key, values in file.allowed.items()
@@ -234,7 +158,7 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
             "parts"
         )
     try:
-        fields = file.fields(config)
+        fields = config_fields(file, config)
     except PortingError as error:
         problems += error.problems or [str(error).removeprefix("config.json: ")]
     if problems:
@@ -242,9 +166,34 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
     return fields
 
 
-def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
-    """Returns the dialect of a model in memory, and what its config and its generation config tell; None and nothing if
-    its model_type is unknown.
+def config_fields(file: ConfigFile, config: Json) -> dict[str, Any]:
+    """Returns the config fields of a config.json. Raises as `ConfigFile.read` does."""
+    return file.read(resolved_config(file, config))
+
+
+def resolved_config(file: ConfigFile, config: Json) -> dict[str, Any]:
+    """Returns a config.json with all defaults filled in, and aliases under their full names. Some programs write
+    integers as 12.0 and booleans as 0 or 1.0: these are read as the integers and booleans that they are."""
+    named = {key: config[alias] for alias, key in file.aliases.items() if alias in config}
+    found = {**file.defaults, **config, **named}
+    return {
+        key: _like_default(value, file.defaults[key]) if key in file.defaults else value for key, value in found.items()
+    }
+
+
+def _like_default(value: Any, default: Any) -> Any:
+    """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
+    and values whose default is a float, are returned as they are."""
+    if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def read_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
+    """Reads the config and the generation config of a model in memory: its dialect and its fields; None and no fields
+    if its model_type is unknown.
 
     Raises:
       PortingError: no config expresses such models; values that no model here has.
@@ -254,23 +203,10 @@ def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[st
     path = Path("its config")
     table = _table(path, config)
     try:
-        ids = _ids(of_family(table), config, generation or in_effect(config, ""))
+        ids = _ids(table, resolved_config(family_file(table), config), generation or in_effect(config, ""))
     except PortingError as error:
         raise PortingError(f"{path}: {error}") from None
     return table.name, read_fields(path, table, config) | ids
-
-
-def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) -> dict[str, Any]:
-    """Returns the config.json of a config, with the values of `original` where they still hold."""
-    start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
-    if original:
-        said = file.fields(original)
-        if all(getattr(config, name) == value for name, value in said.items()):
-            return dict(original)
-    follows = {
-        key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)
-    }
-    return {key: value for key, value in (original or start).items() if key not in file.aliases} | follows
 
 
 def _architectures(config: Json) -> list[str]:
@@ -296,15 +232,206 @@ def _table(path: Path, config: Json) -> Dialect:
     raise PortingError(f"{path}: model_type must be one of {', '.join(families)}; received {what}{kind}")
 
 
-def _ids(file: ConfigFile, config: Json, content: Json) -> dict[str, Any]:
-    """Returns the start and end ids that `generate` takes or, for those that it lacks, those of config.json.
+def _ids(table: Dialect, config: Json, content: Json) -> dict[str, Any]:
+    """Returns the start and end ids that `generate` takes and, where it has none, config.json's.
+
+    Args:
+      config: config.json with the family's defaults.
+      content: the settings in effect.
+    """
+    taken, lacking = start_and_end(content, config, starts_with_tag=family_file(table).starts_with_tag)
+    return taken | lacking
+
+
+def family_file(table: Dialect) -> ConfigFile:
+    """Returns the form of a family's config.json. Raises PortingError if the dialect is none of transformers."""
+    if table.config_file is None:
+        families = ", ".join(name for name, other in all_dialects().items() if other.config_file)
+        raise PortingError(
+            f"dialect {table.name} has no directories, as {families} have: expected a name that ends in .pt or "
+            ".safetensors"
+        )
+    return table.config_file
+
+
+# --- generation_config.json, and of old, config.json
+
+SAME = {
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "bad_words_ids": "bad_words",
+    "forced_bos_token_id": "forced_bos_id",
+    "forced_eos_token_id": "forced_eos_id",
+    "num_beams": "beam_size",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "renormalize_logits": "renormalize",
+    "do_sample": "sampling",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+}
+"""Keys → fields of GenerationConfig with the same values."""
+LENGTHS = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
+"""Keys and fields that count new tokens, and prevail → keys that count the start token, too."""
+TOP_K = 50
+"""The default of `generate` where tokens are drawn."""
+UNBUILT = {
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "remove_invalid_values": False,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "penalty_alpha": 0.0,
+    "dola_layers": None,
+    "num_return_sequences": 1,
+    "max_time": None,
+    "stop_strings": None,
+    "token_healing": False,
+}
+"""Keys that no decoding here obeys, and the values that change nothing."""
+IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
+"""Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
+IDS_AND_PADS = ("pad_token_id", "bos_token_id", *IDS)
+INTEGERS = (
+    *("num_beams", "no_repeat_ngram_size", "top_k", "forced_bos_token_id", "forced_eos_token_id"),
+    *LENGTHS,
+    *LENGTHS.values(),
+    *IDS_AND_PADS,
+)
+BOOLEANS = ("renormalize_logits", "do_sample", "early_stopping", "remove_invalid_values", "token_healing")
+FORCES_BOS = "force_bos_token_to_be_generated"
+"""A former key of config.json: the first token is bos_token_id."""
+
+
+def in_effect(config: Json, text: str) -> dict[str, Any]:
+    """Returns the settings that transformers 5 applies: generation_config.json's or, without this file, the ones of
+    config.json that it knows.
 
     Args:
       config: config.json.
-      content: the settings in effect.
+      text: the text of generation_config.json; "" for none.
+
+    Raises:
+      PortingError: the text is no JSON object; a number of beams, or a length, that is no integer.
     """
-    taken, lacking = start_and_end(content, file.resolved(config), starts_with_tag=file.starts_with_tag)
-    return taken | lacking
+    content = parsed(text)
+    if not text:
+        known = {*SAME, *LENGTHS, *LENGTHS.values(), *UNBUILT, *IDS_AND_PADS}
+        content = {key: value for key, value in config.items() if key in known}
+        if config.get(FORCES_BOS):
+            content["forced_bos_token_id"] = config.get("bos_token_id")
+    content = {key: _typed(key, value) for key, value in content.items() if value is not None}
+    for key in ("num_beams", *LENGTHS, *LENGTHS.values()):
+        if type(content.get(key, 0)) is not int:
+            raise PortingError(f"{key} must be an integer; received {content[key]!r}")
+    return content
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Returns 12.0 as an integer and 0 or 1.0 as a boolean where the key has such values: transformers takes them for
+    these."""
+    if key in BOOLEANS:
+        return _like_default(value, False)
+    if key not in INTEGERS:
+        return value
+    return [_like_default(one, 0) for one in value] if isinstance(value, list) else _like_default(value, 0)
+
+
+def start_and_end(
+    content: Json, config: Json, *, starts_with_tag: bool = False
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the ids that start and end a target as fields of GenerationConfig: the ids that `generate` takes, and the
+    ids of config.json that it lacks.
+
+    `generate` starts with bos_token_id without a decoder_start_token_id, refuses to start without both, and goes on to
+    the longest length without an eos_token_id.
+
+    Args:
+      content: the settings in effect.
+      config: config.json with the family's defaults.
+      starts_with_tag: the tag of the target's language is the start unless decoder_start_token_id gives another.
+
+    Raises:
+      PortingError: several ids, or something else than an id.
+    """
+    taken: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    for key, name in IDS.items():
+        value = content.get(key)
+        if value is None and key == "decoder_start_token_id" and not starts_with_tag:
+            value = content.get("bos_token_id")
+        where = lacking if value is None else taken
+        value = _typed(key, config.get(key)) if value is None else value
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and type(value) is not int:
+            raise PortingError(f"{key} must be one id; received {value!r}")
+        if value is not None:
+            where[name] = value
+    return taken, lacking
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Parses the text of generation_config.json; "" has no settings. Raises PortingError if it is no JSON object."""
+    try:
+        content = parse_json(text or "{}")
+    except ValueError as error:
+        raise PortingError(f"no JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise PortingError(f"expected a JSON object; received {type(content).__name__}")
+    return content
+
+
+def decoding_fields(content: Json) -> dict[str, Any]:
+    """Returns the decoding fields of GenerationConfig from the settings in effect."""
+    left_out = not_decoded(content)
+    fields = {name: content[key] for key, name in SAME.items() if key in content and key not in left_out}
+    fields |= {name: value for name, value in _lengths(content).items() if not left_out.keys() & {name, LENGTHS[name]}}
+    if isinstance(ids := fields.get("forced_eos_id"), list) and len(ids) == 1:
+        (fields["forced_eos_id"],) = ids
+    if fields.get("sampling"):
+        fields.setdefault("top_k", TOP_K)
+    if isinstance(words := fields.get("bad_words"), list):
+        end = content.get("eos_token_id")
+        fields["bad_words"] = [word for word in words if word not in ([end], end)] or None  # the end isn't forbidden
+    return fields
+
+
+def _lengths(content: Json) -> dict[str, int]:
+    """Returns the most and the fewest new tokens, by the keys of LENGTHS."""
+    found = {}
+    for new, whole in LENGTHS.items():
+        if new in content:
+            found[new] = content[new]
+        elif whole in content:
+            found[new] = content[whole] - 1
+    return {name: count for name, count in found.items() if name == "max_new_tokens" or count > 0}
+
+
+def not_decoded(content: Json) -> dict[str, Any]:
+    """Returns the settings that `generate` obeys and decoding here doesn't."""
+    found = {key: content[key] for key, usual in UNBUILT.items() if content.get(key) and content[key] != usual}
+    if content.get("do_sample") and content.get("num_beams", 1) > 1:
+        found["do_sample"] = True  # of beams
+    if isinstance(ids := content.get("forced_eos_token_id"), list) and len(ids) != 1:
+        found["forced_eos_token_id"] = ids
+    lengths = _lengths(content)
+    if lengths.get("min_new_tokens", 0) >= lengths.get("max_new_tokens", math.inf):  # no sentence ever ends
+        found |= {key: content[key] for key in ("min_new_tokens", "min_length") if key in content}
+    return found
 
 
 # --- files
@@ -339,3 +466,175 @@ def _read_text(path: Path) -> str:
         raise PortingError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise PortingError(f"{path}: no JSON ({error})") from None
+
+
+class FlaxCheckpoint(Mapping[str, np.ndarray]):
+    """Presents the arrays of a Flax model under PyTorch's names, without copies."""
+
+    def __init__(self, leaves: Mapping[str, np.ndarray]) -> None:
+        """Stores `leaves` by path, its parts joined by "/". Raises PortingError if two leaves get one name."""
+        self._places: dict[str, tuple[np.ndarray, bool]] = {}
+        for path, leaf in leaves.items():
+            *parts, last = path.split("/")
+            name, turned = LAST.get(last, (last, False))
+            torch_name = ".".join([*parts, name])
+            if torch_name in self._places:
+                raise PortingError(f"{path}: another array becomes {torch_name}, too")
+            self._places[torch_name] = leaf, turned
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        leaf, turned = self._places[name]
+        return leaf.T if turned else leaf
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def read_flax(path: Path) -> FlaxCheckpoint:
+    """Reads the tensors of a .msgpack file, or of the files in an index, by PyTorch's names.
+
+    Raises:
+      PortingError: a file is truncated, or isn't a tree of arrays; an index that `read_shards` refuses.
+    """
+    return FlaxCheckpoint(_leaves(path) if not path.name.endswith(INDEX) else read_shards(path, _leaves))
+
+
+def _leaves(path: Path) -> dict[str, np.ndarray]:
+    from flax import serialization
+
+    try:
+        tree = serialization.msgpack_restore(path.read_bytes())
+        leaves = flatten(tree) if isinstance(tree, dict) else {}
+    except OSError as error:
+        raise PortingError(f"{path}: {error.strerror or type(error).__name__}") from None
+    except Exception as error:  # foreign bytes end in any exception
+        raise PortingError(f"{path}: truncated, or no file of flax.serialization ({type(error).__name__})") from None
+    odd = [name for name, leaf in leaves.items() if not isinstance(leaf, np.ndarray)]
+    if odd or not leaves:
+        raise PortingError(f"{path}: expected a tree of arrays; received {', '.join(odd[:3]) or type(tree).__name__}")
+    return leaves
+
+
+# --- writing
+
+
+def write_directory(
+    path: str | os.PathLike[str],
+    table: Dialect,
+    config: TransformerConfig,
+    generation: GenerationConfig,
+    tensors: Mapping[str, np.ndarray],
+    origin: Mapping[str, Any],
+    tokenizer: Mapping[str, bytes],
+    write_more: Callable[[Path], None] | None = None,
+) -> None:
+    """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
+
+    Args:
+      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model
+        doesn't say stays as it was.
+      write_more: writes other files into the directory.
+
+    Raises:
+      PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
+    """
+    check_free(path, PortingError)
+    file = family_file(table)
+    original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
+    if not isinstance(text, str):
+        text, generation = _of_first_format(original, text, generation)
+    content = _config_json(file, config, original)
+    content |= dict.fromkeys(
+        [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
+    )
+    ids = {key: getattr(generation, name) for key, name in IDS.items()}
+    if original:
+        said = _ids(table, resolved_config(file, original), in_effect(original, text))
+        ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
+    else:
+        text = indented_json({"pad_token_id": config.target_pad_id})
+    text = text_of(generation, original, text)
+    if text and ids:
+        text = indented_json(parsed(text) | ids)
+    with new_directory(path, PortingError) as temporary:
+        (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
+        if text:  # where there was none, transformers makes it of config.json
+            (temporary / GENERATION).write_bytes(text.encode())
+        for name, data in tokenizer.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_bytes(data)
+        write_tensors(temporary / WEIGHTS[0], tensors)
+        if write_more is not None:
+            write_more(temporary)
+
+
+def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
+    """Returns the text of generation_config.json, and the settings of it and of generation.json together, for a model
+    directory of the first format, whose generation.json lacks them."""
+    text = indented_json(kept) if kept else ""
+    known = {name: value for name, value in vars(generation).items() if value is not None}
+    return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
+
+
+def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
+    """Returns the dtype that most values have."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype.name] += tensor.size
+    return sizes.most_common(1)[0][0]
+
+
+def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) -> dict[str, Any]:
+    """Returns the config.json of a config, with the values of `original` where they still hold."""
+    start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
+    if original:
+        said = config_fields(file, original)
+        if all(getattr(config, name) == value for name, value in said.items()):
+            return dict(original)
+    follows = {
+        key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)
+    }
+    return {key: value for key, value in (original or start).items() if key not in file.aliases} | follows
+
+
+def text_of(generation: GenerationConfig, config: Json, text: str) -> str:
+    """Returns the text of a generation_config.json with the model's decoding settings: the original text if it has
+    them, "" if none is needed.
+
+    Args:
+      config, text: the model's original ones, as in `in_effect`, or {} and "".
+
+    Raises:
+      PortingError: transformers has no such beam search.
+    """
+    if generation.semantics not in (None, "huggingface"):
+        raise PortingError(
+            f"generation_config.json: semantics must be 'huggingface'; received {generation.semantics!r}"
+        )
+    content = in_effect(config, text)
+    wanted, said = _expressed(generation), _expressed(GenerationConfig(**decoding_fields(content)))
+    changed = {name for name in wanted | said if wanted.get(name) != said.get(name)}
+    if not changed:
+        return text
+    content = parsed(text) if text else content
+    for key, name in {**SAME, **{name: name for name in LENGTHS}}.items():
+        if name in changed:
+            content.pop(LENGTHS.get(key, key), None)
+            content[key] = wanted.get(name)
+    return json.dumps({key: value for key, value in content.items() if value is not None}, indent=2) + "\n"
+
+
+def _expressed(generation: GenerationConfig) -> dict[str, Any]:
+    """Returns the known fields as generation_config.json has them."""
+    fields = {name: getattr(generation, name) for name in (*SAME.values(), *LENGTHS)}
+    most = [count for count in (generation.max_new_tokens, generation.max_decode_length) if count is not None]
+    fields["max_new_tokens"] = min(most, default=None)
+    if generation.sampling and generation.top_k is None:
+        fields["top_k"] = 0
+    return {name: value for name, value in fields.items() if value is not None}

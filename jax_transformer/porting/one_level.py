@@ -1,6 +1,6 @@
-"""Why a format whose options have one level can't hold a config.
+"""Find the obstacles of a config to a format whose options have one level.
 
-A checkpoint's config has one `norm_eps`, and a program may lack an option altogether. So a format names the options
+A checkpoint's config has one `norm_eps`, and a program may lack an option entirely. So a format names the options
 that it can express, by their short names, and everything else is accepted only at its default: an option that is new in
 the config is refused everywhere until a format says that it has it. Where a format has one field, all places of a model
 must have one value.
@@ -32,7 +32,7 @@ from jax_transformer.config.validation import ConfigError
 NO_PART_OF_THE_FUNCTION = ("compute", "encoder.dropout", "decoder.dropout")
 """Parts that decide how a model is computed and trained, not what function it is."""
 FLAGS = ("output_norm", "context_norm")
-"""Short names that stand for a flag of each sublayer."""
+"""Short names of a flag of each sublayer."""
 FIRST_VALUES = ("initializer", "sublayer_scale_init")
 """Options that decide the first values of weights alone."""
 
@@ -55,15 +55,15 @@ class Obstacle:
 def obstacles(
     config: TransformerConfig,
     allowed: Mapping[str, Collection[Any]],
-    others: Collection[str],
+    elsewhere: Collection[str],
     *,
     may_differ: Callable[[str], bool] = lambda name: False,
 ) -> list[Obstacle]:
-    """Returns why a format can't hold a config: for each option where, what is expected and what is received.
+    """Lists the obstacles of a config to a format: for each option its place, the expected and the received value.
 
     Args:
       allowed: short name → the values that the format has for it.
-      others: short names that the format has, and that something else checks.
+      elsewhere: short names that the format has, and that something else checks.
       may_differ: whether the format has a field for each place of a short name.
 
     Example:
@@ -71,19 +71,20 @@ def obstacles(
       >>> print(*obstacles(TransformerConfig(share_layers=True), {"activation": ("relu", "gelu")}, ["d_model"]))
       share_layers must be False; received True
     """
+    unsaid = [
+        Obstacle(path, path, repr(default), value)
+        for path, value, default in options(config)
+        if value != default and path not in _reached() and not path.startswith(NO_PART_OF_THE_FUNCTION)
+    ]
     found = []
     for name in option_names():
         values = allowed.get(name)
         if values is None and not changes_the_function(name):
             continue
-        if values is None and name not in others:
+        if values is None and name not in elsewhere:
             values = (default_of(name),)
         found += _obstacles(config, name, values, may_differ=may_differ(name))
-    return found + [
-        Obstacle(path, path, repr(default), value)
-        for path, value, default in options(config)
-        if value != default and path not in _reached() and not path.startswith(NO_PART_OF_THE_FUNCTION)
-    ]
+    return found + unsaid
 
 
 def has_one_value(config: TransformerConfig, name: str) -> bool:
@@ -168,7 +169,8 @@ def _reached() -> frozenset[str]:
 def _obstacles(
     config: TransformerConfig, name: str, values: Collection[Any] | None, *, may_differ: bool
 ) -> list[Obstacle]:
-    """Returns why an option has none of these values (None: all are allowed), or not the same in all places."""
+    """Lists the places in which an option has none of these values (None: all are allowed), or another than in the
+    first place."""
     try:
         received = getattr(config, name)
     except ConfigError:
@@ -188,7 +190,7 @@ def _in_places(
     if values is not None and (may_differ or len(values) == 1) and not is_of_decoder(name):
         return [Obstacle(path, name, _listed(values), own) for path, own in held if own not in values]
     first, value = held[0]
-    expected = f"{value!r}, as {first} is: one {name} stands for all"
+    expected = f"{value!r}, as {first} is: one {name} applies to all"
     return [Obstacle(path, name, expected, own) for path, own in held if own != value and not may_differ]
 
 

@@ -1,4 +1,4 @@
-"""adapter_config.json of PEFT: what it says of LoRA, and what of it isn't LoRA proper."""
+"""Reads and writes adapter_config.json of PEFT, and refuses settings that aren't LoRA proper."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jax_transformer.porting.dialects import Json
 from jax_transformer.storage.tensors import PortingError
 
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
-"""First values after which the model's own weights are as they were. Others, such as pissa, change them."""
-OTHERS = {
+"""First values after which the model's own weights are as they were. Other values, such as pissa, change them."""
+MORE_THAN_LORA = {
     "use_dora": "DoRA",
     "use_qalora": "QALoRA",
     "use_bdlora": "BD-LoRA",
@@ -39,18 +39,18 @@ SILENT = {
 """Keys that are read here, or that say nothing of the trained model."""
 
 SIMPLE = re.compile(r"\^?(?:[\w-]|\\?\.[*+]?|\\d\+?)++\$?")
-"""An alternative of a pattern that is matched: names, dots, `.*` and `\\d+`. Others may take forever."""
+"""An alternative of a pattern that is matched: names, dots, `.*` and `\\d+`. Other patterns may take forever."""
 PATTERNS, LENGTH, REPETITIONS = 1000, 500, 2
 """Most patterns in a file, characters in one, and repetitions in it, so that matching them ends soon."""
 
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """Holds what adapter_config.json says of the scales."""
+    """Holds the scales in adapter_config.json."""
 
     alpha: float
     alphas: Mapping[re.Pattern[str], float]
-    """Those of some modules, by a regular expression for their names."""
+    """The alphas of some modules, by a regular expression for their names."""
     use_rslora: bool
     base: str
     """Name or path of the model that the adapters are for; "" if it says nothing."""
@@ -66,7 +66,7 @@ class PeftConfig:
 
 
 def read_peft_config(json: Json) -> PeftConfig:
-    """Returns what a file says.
+    """Reads adapter_config.json.
 
     Raises:
       PortingError: it isn't LoRA's, asks for more than LoRA, or has values of other types; lists all problems.
@@ -96,13 +96,15 @@ def read_peft_config(json: Json) -> PeftConfig:
 
 
 def _refusals(json: Json) -> list[str]:
-    """Returns what a file says that isn't LoRA proper."""
+    """Lists the settings of a file that aren't LoRA proper."""
     problems = []
     if json.get("peft_type") != "LORA":
         problems.append(f"peft_type must be 'LORA'; received {json.get('peft_type')!r}")
         return problems  # other methods have other keys
     problems += [
-        f"{key}: {what} can't be carried over; received {json[key]!r}" for key, what in OTHERS.items() if json.get(key)
+        f"{key}: {what} can't be carried over; received {json[key]!r}"
+        for key, what in MORE_THAN_LORA.items()
+        if json.get(key)
     ]
     if json.get("bias", "none") != "none":
         problems.append(
@@ -118,13 +120,13 @@ def _refusals(json: Json) -> list[str]:
     problems += [
         f"{key}: unknown, and not left empty; received {value!r}"
         for key, value in json.items()
-        if key not in SILENT and key not in OTHERS and value
+        if key not in SILENT and key not in MORE_THAN_LORA and value
     ]
     return problems
 
 
 def _pattern_problems(patterns: list[str]) -> list[str]:
-    """Returns which patterns aren't matched."""
+    """Lists the patterns that are refused."""
     if len(patterns) > PATTERNS:
         return [f"alpha_pattern: expected at most {PATTERNS:,} patterns; received {len(patterns):,}"]
     return [

@@ -16,7 +16,7 @@ from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
@@ -69,14 +69,14 @@ def state_dict_from_params(
 
 
 def make_arrays(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
-    """Makes all arrays. It takes the leaves out one by one, so those that nobody else holds need their memory only
+    """Makes all arrays. It takes the leaves out one by one, so leaves that nobody else holds need their memory only
     once."""
     made: dict[Deferred, np.ndarray] = {}
     tensors = {}
     for name in list(deferred):
         tensor = deferred.pop(name)
         if tensor not in made:
-            made.clear()  # copies stand side by side
+            made.clear()  # equal tensors follow each other
             made[tensor] = np.asarray(tensor)
         tensors[name] = made[tensor]
     return tensors
@@ -122,7 +122,7 @@ def _computed(
 
     Args:
       position_table: replaces the computed ones.
-      is_held: tells, for a computed leaf that also has a rule, whether the checkpoint holds it.
+      is_held: decides, for a computed leaf that also has a rule, whether the checkpoint holds it.
     """
     rules, computed = table.rules(config), table.computed(config)
     if position_table is not None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
+from jax_transformer.runtime.limits import JSON_BYTES, read_bytes, read_text
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -25,6 +25,25 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def read_json(file: str | os.PathLike[str], error: type[ValueError] = ValueError) -> Any:
+    """Returns the value of the JSON text in a file.
+
+    Raises:
+      OSError: it can't be read.
+      ValueError: it isn't JSON or UTF-8; it is larger than JSON_BYTES, of the class `error`.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from jax_transformer.runtime.json_text import read_json
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = Path(folder, "steps.json").write_text("[3, 4]")
+      ...     read_json(Path(folder, "steps.json"))
+      [3, 4]
+    """
+    return parse_json(read_text(file, JSON_BYTES, error))
 
 
 def read_json_object(file: str | os.PathLike[str], error: type[ValueError] = ValueError) -> dict[str, Any]:

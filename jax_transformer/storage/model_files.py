@@ -17,8 +17,8 @@ from jax_transformer.config.sizes import SIZES, least_parameters
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
-from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_text
+from jax_transformer.runtime.json_text import read_json
+from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_text
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -47,7 +47,7 @@ class ModelError(ValueError):
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     try:
-        manifest = parse_json(read_text(directory / MANIFEST, JSON_BYTES))
+        manifest = read_json(directory / MANIFEST)
     except ValueError as error:
         raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -66,7 +66,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
-    """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
+    """Lists files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
     problems = []
     listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
     for name in dict.fromkeys((*FILES, *tokenizer_files(directory), *listed)):
@@ -86,7 +86,7 @@ def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
 def read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
     """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
     try:
-        content = parse_json(read_text(directory / name, JSON_BYTES))
+        content = read_json(directory / name)
     except ValueError as error:
         problems.append(f"{name}: no JSON ({error})")
         return None

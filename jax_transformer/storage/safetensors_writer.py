@@ -33,7 +33,7 @@ SAFETENSORS_DTYPES = {
 }
 """In the order that safetensors has them; the last come first in a file."""
 WRITTEN_BYTES = 64 * 2**20
-"""How much is written before it is forced to the disk, about."""
+"""Bytes, about, that are written before they are forced to the disk."""
 
 
 def save_safetensors(

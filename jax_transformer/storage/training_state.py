@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import Relocated
+from jax_transformer.storage.tensor_files import Relocated, read_tensors
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SLOTS: Mapping[str, tuple[str, ...]] = {
@@ -74,7 +73,7 @@ PARTS: Mapping[str, type] = {
     "form": str, "keys": dict, "order": list, "parameters": list, "groups": list, "step": str, "is_flat": bool,
     "extras": dict, "others": dict, "left_out": list,
 }  # fmt: skip
-"""What an origin holds, unless it is empty."""
+"""The parts of an origin that isn't empty."""
 
 
 def parse_training_state(described: Any) -> TrainingState:

@@ -10,7 +10,7 @@ from parity_command import PYTORCH, Run
 
 from jax_transformer import compare
 from jax_transformer.comparison.torch_tensors import to_tensor
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import as_array
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

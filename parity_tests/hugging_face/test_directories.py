@@ -27,7 +27,7 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

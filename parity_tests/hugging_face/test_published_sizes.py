@@ -10,6 +10,7 @@ import transformers
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import all_dialects
+from jax_transformer.porting.hugging_face import config_fields
 from jax_transformer.porting.state_dicts import dialect_and_shapes
 
 
@@ -67,7 +68,7 @@ def test_names_and_shapes_are_those_of_transformers(name: str) -> None:
         one for one in all_dialects().values() if one.config_file and one.config_file.model_type == kind.model_type
     )
     assert table.config_file is not None
-    fields = table.config_file.fields(config.to_dict()) | {
+    fields = config_fields(table.config_file, config.to_dict()) | {
         "tie_head": theirs.lm_head.weight is theirs.get_input_embeddings().weight
     }
     ours = TransformerConfig(**{**table.fixed, **table.defaults, **fields})

@@ -144,7 +144,7 @@ def _problem(
 ) -> Problem:
     """The weights that the module has at the moment, and its inputs."""
     from jax_transformer.runtime.trees import unflatten
-    from jax_transformer.storage.tensor_mappings import as_arrays
+    from jax_transformer.storage.tensor_files import as_arrays
 
     leaves = unflatten(
         dict(reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()})))

@@ -258,7 +258,7 @@ def test_scores_of_stacks_that_differ_are_those_of_ctranslate2(
             "decoder.cross_attention",
             {"num_heads": 2},
             "decoder.cross_attention.num_heads=2 (it has 4, as decoder.self_attention.num_heads is: one "
-            "decoder_num_heads stands for all)",
+            "decoder_num_heads applies to all)",
         ),
         ("decoder.cross_attention", {"query_key_norm": True}, "decoder.cross_attention.query_key_norm=True (it norms"),
         ("decoder.cross_attention", {"masked_value": -5.0}, "decoder.cross_attention.masked_value=-5.0 (it gives"),

@@ -18,7 +18,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_raw_lines
 from jax_transformer.porting import NameMap
-from jax_transformer.porting.generation_config import parsed
+from jax_transformer.porting.hugging_face import parsed
 from jax_transformer.runtime.digests import DIGESTS, changes
 from jax_transformer.runtime.limits import JSON_BYTES, LIMITS, LINE_BYTES, Limit, read_bytes
 from jax_transformer.storage.tensors import PortingError

@@ -124,7 +124,10 @@ LONG = np.zeros((2, 13), np.float32)
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (without("1.self_attn.q_proj.lora_B.weight"), r"missing tensor .*1.self_attn.q_proj.lora_B.weight, beside"),
+        (
+            without("1.self_attn.q_proj.lora_B.weight"),
+            r"missing tensor .*1.self_attn.q_proj.lora_B.weight, the counterpart of",
+        ),
         (without(**{f"{START}2.self_attn.q_proj.lora_A.weight": LONG}), r"no such linear layer, .* \(nearest: "),
         (without(**{"base_model.model.lm_head.lora_A.weight": LONG}), "its weight is tied to an embedding"),
         (without(**{"base_model.model.model.shared.lora_embedding_A": LONG}), "adapters of embeddings have no place"),

@@ -18,7 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.storage.tensor_files import read_tensors
@@ -171,17 +171,17 @@ def test_all_that_does_not_fit_is_told_together() -> None:
 
 def test_a_map_and_a_config_are_asked_for(tmp_path: Path) -> None:
     tensors = make_tensors()
-    with pytest.raises(PortingError, match=r"expected its config beside the map \(--config FILE\)"):
+    with pytest.raises(PortingError, match=r"expected its config with the map \(--config FILE\)"):
         import_checkpoint(tensors, names=NAMES)
     with pytest.raises(PortingError, match="a dialect or a map of names; received both"):
         import_checkpoint(tensors, "harvard", names=NAMES, config=CONFIG)
-    with pytest.raises(PortingError, match="config: expected a map of names beside it"):
+    with pytest.raises(PortingError, match="config: expected a map of names with it"):
         import_checkpoint(tensors, config=CONFIG)
     with pytest.raises(PortingError, match=r"num_head: no such hint \(nearest: num_heads\)"):
         import_checkpoint(tensors, names=NAMES, config=CONFIG, num_head=3)
     with pytest.raises(PortingError, match=r"config: .*activation must be"):
         import_checkpoint(tensors, names=NAMES, config=CONFIG, activation="swish")
-    with pytest.raises(PortingError, match=r"hints beside a map of names:\n.*eos_id"):
+    with pytest.raises(PortingError, match=r"hints with a map of names:\n.*eos_id"):
         import_checkpoint(tensors, names=NAMES, config=CONFIG, eos_id=11)
     with pytest.raises(PortingError, match="expected parameters, their names and ours; received none"):
         import_checkpoint(tensors, names=NameMap({"a": ("b",)}), config=CONFIG)

@@ -114,7 +114,7 @@ def test_parts_of_one_model_that_lie_side_by_side_are_joined() -> None:
     head = {name.removeprefix("decoder.linear."): whole[name] for name in whole.keys() - rest.keys()}
     assert head
     checkpoint = open_checkpoint({"model": rest, "generator": head, "epoch": 3}, lambda names: False)
-    assert checkpoint.described() == "the state_dict lies under 'model', and its part 'generator' lies beside it"
+    assert checkpoint.described() == "the state_dict lies under 'model', and its part 'generator' lies next to it"
     assert {*checkpoint.tensors} == {*rest, *(f"generator.{name}" for name in head)}
     assert all(np.array_equal(checkpoint.tensors[f"generator.{name}"], head[name]) for name in head)
     # other things beside a model that is known are no parts of it
@@ -122,7 +122,7 @@ def test_parts_of_one_model_that_lie_side_by_side_are_joined() -> None:
     # and copies aren't, nor what lies elsewhere
     for several in ({"model": rest, "ema": rest}, {"model": rest, "inner": {"generator": head}}):
         with pytest.raises(
-            PortingError, match=r"received several.*by itself or, if all are parts of one model, as one"
+            PortingError, match=r"received several.*on its own or, if all are parts of one model, as one"
         ):
             open_checkpoint(several, lambda names: False)
 

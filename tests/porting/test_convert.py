@@ -11,8 +11,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.porting import dialects
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import dialects, export_checkpoint, import_checkpoint
 from jax_transformer.porting.dialects import detect, get_dialect, pytorch
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
@@ -242,7 +241,7 @@ def test_a_layer_after_a_gap_is_unexpected():
 def test_a_missing_layer_is_found():
     state_dict = {name: tensor for name, tensor in make_state_dict().items() if "encoder.layers.0." not in name}
     with pytest.raises(
-        PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size"
+        PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which gives the model's size"
     ) as error:
         import_checkpoint(state_dict, dialect="pytorch", **HINTS)
     assert "no tensor starts with transformer.encoder.layers.0." in str(error.value)

@@ -15,11 +15,10 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import init_params
 from jax_transformer.porting import PortingError, export_checkpoint, import_checkpoint
-from jax_transformer.porting.exported_settings import VERSION
+from jax_transformer.porting.checkpoint import VERSION
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
-from jax_transformer.storage.tensor_mappings import settings_of
+from jax_transformer.storage.tensor_files import read_tensors, settings_of, write_tensors
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

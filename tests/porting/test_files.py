@@ -7,11 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.storage import tensor_files as files
-from jax_transformer.storage import tensor_mappings
+from jax_transformer.storage import tensor_files
 from jax_transformer.storage.deferred import Deferred
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
 
@@ -27,7 +25,7 @@ def make_arrays():
     }
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", tensor_files.SUFFIXES)
 def test_round_trip(suffix, tmp_path):
     if suffix != ".safetensors":
         pytest.importorskip("torch")
@@ -44,11 +42,11 @@ def test_round_trip(suffix, tmp_path):
         assert list(received) == list(arrays)
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", tensor_files.SUFFIXES)
 @pytest.mark.parametrize("key", [None, "model"])
 def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkeypatch):
     """Here after every tensor. Arrays that were read before stay what they are."""
-    monkeypatch.setattr(tensor_mappings, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
+    monkeypatch.setattr(tensor_files, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
     arrays = {f"{name}.{i}": array for name, array in make_arrays().items() for i in range(5)}
     path = tmp_path / f"a{suffix}"
     write_tensors(path, arrays)
@@ -57,9 +55,9 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     def counted(own):
         return lambda file: opened.append(1) or own(file)
 
-    opening, loading = tensor_mappings.SafetensorsFile._open, tensor_mappings.load_torch
-    monkeypatch.setattr(tensor_mappings.SafetensorsFile, "_open", counted(opening))
-    monkeypatch.setattr(tensor_mappings, "load_torch", counted(loading))
+    opening, loading = tensor_files.SafetensorsFile._open, tensor_files.load_torch
+    monkeypatch.setattr(tensor_files.SafetensorsFile, "_open", counted(opening))
+    monkeypatch.setattr(tensor_files, "load_torch", counted(loading))
     if suffix == ".safetensors":
         tensors = read_tensors(path)
     else:
@@ -107,7 +105,7 @@ def test_a_file_is_what_safetensors_writes(tmp_path):
         'é "quoted" \\ 名': np.ones(2, np.float32),
     }
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    assert len(DTYPES) == len(files.SAFETENSORS_DTYPES)
+    assert len(DTYPES) == len(tensor_files.SAFETENSORS_DTYPES)
     save_file(arrays, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
     deferred = {
         name: Deferred(array.shape, array.dtype, lambda array=array: iter(array[None]))
@@ -140,7 +138,7 @@ def test_a_file_that_is_mapped(tmp_path):
     """Views of it, that can't be written to."""
     arrays = {name: np.arange(6.0).reshape(2, 3).astype(name) for name in ("float32", "float16", "bfloat16", "float64")}
     write_tensors(tmp_path / "model.safetensors", arrays)
-    mapped = files.map_tensors(tmp_path / "model.safetensors")
+    mapped = tensor_files.map_tensors(tmp_path / "model.safetensors")
     assert {name: array.dtype.name for name, array in mapped.items()} == {name: name for name in arrays}
     for name, array in mapped.items():
         np.testing.assert_array_equal(array, arrays[name])
@@ -148,12 +146,12 @@ def test_a_file_that_is_mapped(tmp_path):
             array[0] = 1
     write_tensors(tmp_path / "whole.safetensors", {"step": np.zeros(2, np.int64)})
     with pytest.raises(PortingError, match=r"tensor step has a dtype that no parameter has \(I64\)"):
-        files.map_tensors(tmp_path / "whole.safetensors")
+        tensor_files.map_tensors(tmp_path / "whole.safetensors")
     write_tensors(tmp_path / "none.safetensors", {})
-    assert files.map_tensors(tmp_path / "none.safetensors") == {}
+    assert tensor_files.map_tensors(tmp_path / "none.safetensors") == {}
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", tensor_files.SUFFIXES)
 def test_files_may_be_read_by_whom_other_files_may(suffix, tmp_path):
     if suffix != ".safetensors":
         pytest.importorskip("torch")
@@ -179,7 +177,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         temporary.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(files, "save_safetensors", fail)
+    monkeypatch.setattr(tensor_files, "save_safetensors", fail)
     with pytest.raises(OSError, match="disk full"):
         write_tensors(path, {"a": np.zeros(3)})
     np.testing.assert_array_equal(read_tensors(path)["a"], np.ones(3))
@@ -205,7 +203,7 @@ def test_missing_and_unknown_files(tmp_path):
         write_tensors(tmp_path / "b" / "a.safetensors", {})
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", tensor_files.SUFFIXES)
 @pytest.mark.parametrize("kept", [0, 5, 100, -7])
 def test_truncated_files(suffix, kept, tmp_path):
     if suffix != ".safetensors":
@@ -216,7 +214,7 @@ def test_truncated_files(suffix, kept, tmp_path):
     assert "truncated, or no" in refusal(path)
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", tensor_files.SUFFIXES)
 def test_foreign_files(suffix, tmp_path):
     if suffix != ".safetensors":
         pytest.importorskip("torch")

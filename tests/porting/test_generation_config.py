@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.porting.generation_config import decoding_fields, in_effect, not_decoded, start_and_end, text_of
+from jax_transformer.porting.hugging_face import decoding_fields, in_effect, not_decoded, start_and_end, text_of
 from jax_transformer.storage.tensors import PortingError
 
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -19,10 +19,9 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import Attention, RmsNorm
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.porting import one_level
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting import export_checkpoint, import_checkpoint, one_level
+from jax_transformer.porting.checkpoint import parse_settings, settings_text
 from jax_transformer.porting.dialects import all_dialects, get_dialect
-from jax_transformer.porting.exported_settings import parse_settings, settings_text
 from jax_transformer.porting.names_of_dialects import dialect_of_map
 from jax_transformer.porting.state_dicts import dialect_and_shapes
 from jax_transformer.storage.model_directory import Model
@@ -133,7 +132,7 @@ def test_options_that_are_no_part_of_the_function_are_never_refused(name: str, u
         (
             "decoder.norm",
             {"eps": 1e-3},
-            "decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps stands for all; received 0.001",
+            "decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps applies to all; received 0.001",
         ),
         ("decoder.norm", {"bias": False}, "decoder.norm.bias must be True; received False"),
         ("encoder.norm", {"scale": False}, "encoder.norm.scale must be True; received False"),
@@ -142,7 +141,7 @@ def test_options_that_are_no_part_of_the_function_are_never_refused(name: str, u
             "decoder.cross_attention",
             {"num_heads": 4},
             "decoder.cross_attention.num_heads must be 3, as decoder.self_attention.num_heads is: one "
-            "decoder_num_heads stands for all; received 4",
+            "decoder_num_heads applies to all; received 4",
         ),
         ("decoder.self_attention", {"bias": False}, "decoder.self_attention.bias must be True; received False"),
         ("decoder.feed_forward", {"gated": True}, "decoder.feed_forward.gated must be False; received True"),
@@ -227,7 +226,8 @@ def test_a_map_of_names_has_models_whose_stacks_differ(unchecked: None, tmp_path
 def test_settings_of_parts_have_a_version_of_their_own(unchecked: None) -> None:
     """An earlier version refuses them, and says that a newer one wrote them."""
     config = with_part(MAPPED, "decoder.norm", eps=1e-3)
-    table = dialect_of_map(NameMap.parse(MAP, "map"), lambda config: {})
+    names = NameMap.parse(MAP, "map")
+    table = dialect_of_map(names, names.rules(), lambda config: {})
     text = settings_text(Model(config, {}, None, None, GenerationConfig()), table, MAP)
     assert json.loads(text)["version"] == 2
     settings = parse_settings(text, "the file")

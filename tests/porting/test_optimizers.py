@@ -144,7 +144,7 @@ def test_an_old_file_of_adam_must_say_how_it_decays() -> None:
 def test_a_file_must_hold_one_optimizer(tmp_path: Path) -> None:
     state_dict = stepped(adam).state_dict()
     for content, message in (
-        ({"model": {}, "one": state_dict, "two": state_dict}, "received those under 'one', 'two'"),
+        ({"model": {}, "one": state_dict, "two": state_dict}, "received states under 'one', 'two'"),
         ({"model": {"a": torch.ones(1)}}, "expected the state of one optimizer; received none"),
         (["nothing"], "expected an optimizer's state; received list"),
     ):

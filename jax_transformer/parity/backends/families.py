@@ -14,8 +14,8 @@ from jax_transformer.parity.backends.module_names import names_of
 from jax_transformer.parity.backends.modules import ModuleReference
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.problems import own_problem
-from jax_transformer.porting.convert import export_checkpoint
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.porting.exporting import export_checkpoint
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.programs.copies import converted, copied
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 
 if TYPE_CHECKING:
     import torch

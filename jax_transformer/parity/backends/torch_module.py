@@ -39,7 +39,7 @@ from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_mappings import as_arrays
+from jax_transformer.storage.tensor_files import as_arrays
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from jax_transformer.parity.backends.torch_programs import BuiltInOptimizer, Opt
 from jax_transformer.porting.optimizers.kinds import Kind, kind_of, read_groups
 from jax_transformer.porting.optimizers.numbering import name_entries
 from jax_transformer.runtime.trees import flatten, unflatten
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import as_array
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
 

@@ -22,7 +22,7 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
       ParityError: hints for a model that needs none.
       ModelError, PortingError: it can't be read.
     """
-    from jax_transformer.porting.convert import import_checkpoint
+    from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model
 
     is_path, is_directory = isinstance(source, str | os.PathLike), _is_directory_of_a_model(source)
@@ -74,14 +74,14 @@ def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -
     module keeps these itself. A model of transformers has a config that tells what hints don't."""
     from jax_transformer.comparison.torch_tensors import equal_tensor
     from jax_transformer.parity.backends.families import is_of_transformers
-    from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.porting.hugging_face import told_by_configs
+    from jax_transformer.porting.hugging_face import read_configs
+    from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.tensors import PortingError
 
     held = module.state_dict()
     if dialect is None and is_of_transformers(module):
         configs = module.config, getattr(module, "generation_config", None)
-        dialect, told = told_by_configs(*({} if one is None else one.to_dict() for one in configs))
+        dialect, told = read_configs(*({} if one is None else one.to_dict() for one in configs))
         hints = {**told, **hints}
     try:
         return import_checkpoint(held, dialect, **hints)

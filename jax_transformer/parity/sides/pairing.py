@@ -302,7 +302,9 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     if names is not None and names.parameters:
         paths = [path for path, _ in module.named_modules()]
         names = names.under(names.prefix_in(module.state_dict().keys()), paths)
-        dialect = dialect_of_map(names, lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()})
+        dialect = dialect_of_map(
+            names, names.rules(), lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()}
+        )
     else:
         known = sides.options.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
@@ -367,7 +369,7 @@ def _fitting_dialect(model: Model) -> str:
 def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
     """Returns the SHA-256 of the files and weights of both sides, by path or name."""
     from jax_transformer.runtime.trees import flatten
-    from jax_transformer.storage.tensor_mappings import as_arrays
+    from jax_transformer.storage.tensor_files import as_arrays
 
     parts = (sides.candidate.program, sides.reference.program, sides.options.model, sides.names)
     sums = {

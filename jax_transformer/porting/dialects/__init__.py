@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.mapping.rules import Rule
+from jax_transformer.mapping.rules import Rule, not_finite
 from jax_transformer.porting import one_level
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -52,7 +52,7 @@ def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 
 def one_size_of_heads(config: TransformerConfig) -> list[str]:
-    """Returns why a program with one number of heads, together as wide as the model, can't have this config."""
+    """Lists the obstacles of a config to a program with one number of heads, together as wide as the model."""
     encoder, decoder = config.encoder.heads, config.decoder.heads
     problems = []
     if decoder.num_heads != encoder.num_heads:
@@ -61,7 +61,7 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
 
 
 def heads_as_wide_as_the_model(config: TransformerConfig, decoder_heads: str = "decoder_num_heads") -> list[str]:
-    """Returns why a program whose heads are together as wide as the model can't have this config.
+    """Lists the obstacles of a config to a program whose heads are together as wide as the model.
 
     Args:
       decoder_heads: what the program calls the number of the decoder's heads.
@@ -79,7 +79,7 @@ def heads_as_wide_as_the_model(config: TransformerConfig, decoder_heads: str = "
 
 
 def one_target_pad_id(config: TransformerConfig) -> list[str]:
-    """Returns why a program whose decoder masks the target's padding can't have this config."""
+    """Lists the obstacles of a config to a program whose decoder masks the target's padding."""
     if config.decoder_padding_id in (None, config.target_pad_id):
         return []
     return [
@@ -91,13 +91,14 @@ def _usual_refusals(config: TransformerConfig) -> list[str]:
     return one_size_of_heads(config) + one_target_pad_id(config)
 
 
+PROGRAM_FIELDS = ("norm_eps", "position_index", "relative_max_distance")
+"""Config fields that decide what is computed, where a checkpoint only has them from its program."""
 SIZES = (
     "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "decoder_d_ff", "num_encoder_layers",
     "num_decoder_layers", "max_length", "decoder_max_length", "num_heads", "decoder_num_heads", "head_dim",
     "decoder_head_dim", "source_pad_id", "target_pad_id", "decoder_padding_id",
 )  # fmt: skip
-"""Config fields that every dialect has: its tensors or a hint tell them, and `refuses` checks what its programs can't
-have."""
+"""Config fields of every dialect: tensors or hints determine them, and `refuses` checks what programs can't have."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Text:
     lowercase: bool = False
     add_bos: bool = False
     add_eos: bool = False
-    """Of the target neither: what goes before and after it is the batch's business."""
+    """Targets get neither here: the batch adds their first and last token."""
 
 
 Json = Mapping[str, Any]
@@ -117,7 +118,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """Describes how a family of transformers stores in config.json what its tensors don't tell."""
+    """Describes how a family of transformers stores in config.json what its tensors don't contain."""
 
     model_type: str
     architectures: tuple[str, ...]
@@ -126,42 +127,18 @@ class ConfigFile:
     aliases: Mapping[str, str]
     """Other names of keys, which prevail over these."""
     defaults: Json
-    """What transformers takes for keys that are left out."""
+    """The values of keys that are left out."""
     allowed: Mapping[str, tuple[Any, ...]]
-    """The values that keys may have, where others are of models that this table isn't for."""
+    """The values that keys may have. Other values mark models that this table isn't for."""
     read: Callable[[Json], dict[str, Any]]
     """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config
     has."""
     write: Callable[[TransformerConfig], dict[str, Any]]
-    """What of config.json follows from a config."""
+    """Returns the keys of config.json that follow from a config."""
     starts_with_tag: bool = False
     """Whether the tag of the target's language starts the decoder, unless config.json gives another token."""
     always_there: tuple[str, ...] = ()
     """Tensors that its models have and don't read where the two sides have embeddings of their own."""
-
-    def resolved(self, json: Json) -> dict[str, Any]:
-        """Returns a config.json with all defaults filled in, and aliases under their full names. Some programs write
-        integers as 12.0 and booleans as 0 or 1.0: these are read as the integers and booleans that they are."""
-        named = {key: json[alias] for alias, key in self.aliases.items() if alias in json}
-        found = {**self.defaults, **json, **named}
-        return {
-            key: like_default(value, self.defaults[key]) if key in self.defaults else value
-            for key, value in found.items()
-        }
-
-    def fields(self, json: Json) -> dict[str, Any]:
-        """Returns the config fields of a config.json. Raises as `read` does."""
-        return self.read(self.resolved(json))
-
-
-def like_default(value: Any, default: Any) -> Any:
-    """Returns a number of JSON in the type of its default: 12.0 as an integer, and 0 or 1.0 as a boolean. Other values,
-    and those of a default that is a float, are returned as they are."""
-    if isinstance(default, bool) and isinstance(value, int | float) and value in (0, 1):
-        return bool(value)
-    if not isinstance(default, float) and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,44 +156,44 @@ class Dialect:
     recognises: Callable[[Collection[str]], bool]
     """Whether a state_dict with these names could be one of the family's."""
     by_names: bool = True
-    """Whether names alone may be taken for the family's. False: those of another family are the same, and so is what
+    """Whether names alone may be taken for the family's. False: another family has the same names, and computes what
     it computes."""
     fixed: Mapping[str, Any]
     """Config fields that all of its models agree in."""
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Config fields in which they differ, and the values that occur."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Config fields that no checkpoint tells, as the published program has them; hints may say otherwise."""
+    """Config fields that no checkpoint contains, as the published program has them; hints may say otherwise."""
     read: Callable[[Tensors], dict[str, Any]]
-    """The config fields that a checkpoint tells by its names, shapes and equal tensors. Raises PortingError where it
+    """Reads the config fields that names, shapes and equal tensors determine. Raises PortingError where it
     can't."""
     asks: Mapping[str, str]
-    """The config fields that it does not tell, or not always: what to say about them when they are asked for."""
+    """The config fields that it doesn't determine, or not always, and what to say about them when asking for them."""
     rules: Callable[[TransformerConfig], list[Rule]]
     """The correspondence of names, for models of this config."""
-    tells: Collection[str] = ()
-    """Other config fields that its tensors tell, or that follow from others and that `refuses` checks."""
+    determines: Collection[str] = ()
+    """Other config fields that its tensors determine, or that follow from other fields and that `refuses` checks."""
     refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
-    """What else stands in the way of a config."""
+    """Lists the other obstacles of a config."""
     has_all_options: bool = False
     """Whether models of every config can have such checkpoints."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
-    """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule,
-    some do."""
+    """Leaves by path that its checkpoints don't hold, because the program computes them. Some checkpoints hold leaves
+    that have a rule."""
     ignores: Callable[[Tensors], list[str]] = _nothing_ignored
-    """Those of a checkpoint's tensors that no program of the family reads."""
+    """Lists the tensors of a checkpoint that no program of the family reads."""
     base_prefix: str = ""
-    """What the names begin with, but those of checkpoints that were saved without the head."""
+    """The beginning of all names, which checkpoints that were saved without the head lack."""
     config_file: ConfigFile | None = None
-    """Of a family of transformers."""
+    """The form of config.json, for a family of transformers."""
     aliases: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None
     """The family's own words for a config field: {"norm_first": ("norm_placement", {True: "pre", False: "post"})}."""
     text: Mapping[str, Text] = field(default_factory=lambda: {"source": Text(add_eos=True), "target": Text()})
-    """Of each side, for checkpoints that come with lists of tokens."""
+    """How to tokenize each side, for checkpoints that come with lists of tokens."""
     generation: Mapping[str, Any] = field(default_factory=dict)
     """Fields of GenerationConfig as the published program has them; hints may say otherwise."""
     follows: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing_follows
-    """Config fields that follow from the others."""
+    """Returns the config fields that follow from other fields."""
 
     @property
     def computes_positions(self) -> bool:
@@ -230,18 +207,18 @@ class Dialect:
         return self.computes_positions and "constants/encoder_positions" not in paths
 
     def refusals(self, config: TransformerConfig) -> list[str]:
-        """Returns why a model of this config can't be written in this dialect: each field with its value and the
-        allowed ones, by its path where two places of a model differ in it."""
+        """Lists the obstacles of a config to this dialect: each field with its value and the allowed ones, by its path
+        where two places of a model differ in it."""
         if self.has_all_options:
             return []
+        more = self.refuses(config) if one_level.is_readable(config) else []
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
-        problems = [str(obstacle) for obstacle in one_level.obstacles(config, allowed, self.mentions)]
-        return problems + (self.refuses(config) if one_level.is_readable(config) else [])
+        return [*map(str, one_level.obstacles(config, allowed, self.mentions)), *more]
 
     @property
     def mentions(self) -> frozenset[str]:
         """Returns the config fields that the table says something of. Other options have their defaults."""
-        return frozenset({*self.fixed, *self.choices, *self.asks, *self.defaults, *self.tells, *SIZES})
+        return frozenset({*self.fixed, *self.choices, *self.asks, *self.defaults, *self.determines, *SIZES})
 
 
 @cache
@@ -298,7 +275,7 @@ class Reader:
         """Returns the length of one axis of the tensor `name`, which must have `rank` axes; 1 if the tensor is missing
         or wrong."""
         if name not in self.tensors:
-            self._add(f"missing tensor {name}, which tells the model's size{nearest(name, self.tensors)}")
+            self._add(f"missing tensor {name}, which gives the model's size{nearest(name, self.tensors)}")
             return 1
         shape = self.tensors[name].shape
         if len(shape) != rank:
@@ -313,7 +290,7 @@ class Reader:
         found = {int(match[1]) for match in map(expression.match, self.tensors) if match}
         count = next(number for number in itertools.count() if number not in found)
         if count == 0:
-            self._add(f"no tensor starts with {pattern.replace('{i}', '0')}, so the number of layers can't be told")
+            self._add(f"no tensor starts with {pattern.replace('{i}', '0')}, so the number of layers is unknown")
         return max(count, 1)
 
     def equal(self, first: str, second: str) -> bool:
@@ -327,15 +304,17 @@ class Reader:
         return first in self.tensors and second in self.tensors and first != second and not self.equal(first, second)
 
     def finished(self, what: str, **fields: Any) -> dict[str, Any]:
-        """Returns the fields that were read, without those of the decoder that equal the encoder's.
+        """Returns the fields that were read, without the decoder's where they equal the encoder's.
 
         Raises:
           PortingError: a tensor or field is missing.
         """
         if self.problems:
-            raise PortingError(f"this is no {what} checkpoint", self.problems)
-        of_encoder = {f"decoder_{name}": value for name, value in fields.items()}
-        return {name: value for name, value in fields.items() if name not in of_encoder or value != of_encoder[name]}
+            raise PortingError(f"this is no {what} checkpoint", self.problems + not_finite(self.tensors))
+        encoder_fields = {f"decoder_{name}": value for name, value in fields.items()}
+        return {
+            name: value for name, value in fields.items() if name not in encoder_fields or value != encoder_fields[name]
+        }
 
     def _add(self, problem: str) -> None:
         if problem not in self.problems:

@@ -66,7 +66,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes. Raises PortingError naming the tensors that are missing for it."""
+    """Reads sizes off shapes. Raises PortingError naming the tensors that are missing for it."""
     reader = Reader(tensors)
     return reader.finished(
         "codersarts",

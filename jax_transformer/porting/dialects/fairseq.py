@@ -1,5 +1,5 @@
-"""What the tables of Marian, BART and M2M-100 share: the names that transformers took from fairseq, and the keys of
-their config.json."""
+"""The common part of the tables of Marian, BART and M2M-100: the names that transformers took from fairseq, and the
+keys of their config.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_transformer.porting.dialects.tables import LINEAR, attention, layers, n
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 PREFIX = "model."
-"""Of a model with a head. (BART's own checkpoints have none.)"""
+"""The beginning of names in a model with a head. (BART's own checkpoints have none.)"""
 SHARED = "model.shared.weight"
 EMBEDDINGS = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
 HEAD = "lm_head.weight"
@@ -64,7 +64,7 @@ ASKS = {
     "share_embeddings": "whether the two sides have one embedding",
     "tie_head": "whether the head's weight is the target embedding",
 }
-"""What is asked for beside a state_dict without its config.json."""
+"""The fields to ask for, when a state_dict comes without its config.json."""
 
 NORM = norm("weight", "bias")
 ATTENTION = attention("q_proj", "k_proj", "v_proj", "out_proj")
@@ -122,38 +122,38 @@ def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool
 
 
 def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
-    """Sizes by shapes, and which embeddings are one, as far as it shows. Raises PortingError naming the tensors that
+    """Reads sizes off shapes, and shared embeddings off their values. Raises PortingError naming the tensors that
     are missing for it.
 
     Args:
-      more: other fields, of which a function of the Reader tells.
+      more: other fields, and functions that read them from a Reader.
     """
     reader = Reader(tensors)
     source, target = EMBEDDINGS.values()
-    of_source, of_target = (
+    source_table, target_table = (
         next((name for name in names if name in tensors), SHARED)
         for names in ((source, SHARED, target, HEAD, OWN_HEAD), (target, SHARED, HEAD, OWN_HEAD, source))
     )
     fields = reader.finished(
         what,
-        source_vocab_size=reader.size(of_source, 0, 2),
-        target_vocab_size=reader.size(of_target, 0, 2),
-        d_model=reader.size(of_source, 1, 2),
+        source_vocab_size=reader.size(source_table, 0, 2),
+        target_vocab_size=reader.size(target_table, 0, 2),
+        d_model=reader.size(source_table, 1, 2),
         d_ff=reader.size("model.encoder.layers.0.fc1.weight", 0, 2),
         decoder_d_ff=reader.size("model.decoder.layers.0.fc1.weight", 0, 2),
         num_encoder_layers=reader.layers("model.encoder.layers.{i}."),
         num_decoder_layers=reader.layers("model.decoder.layers.{i}."),
-        **{name: tell(reader) for name, tell in more.items()},
+        **{name: read_field(reader) for name, read_field in more.items()},
     )
     if any(reader.differ(first, second) for first, second in ((source, target), (SHARED, source), (SHARED, target))):
         fields["share_embeddings"] = False
     elif SHARED in tensors:
         fields["share_embeddings"] = True
-    return fields | {"tie_head": not any(reader.differ(of_target, head) for head in (HEAD, OWN_HEAD))}
+    return fields | {"tie_head": not any(reader.differ(target_table, head) for head in (HEAD, OWN_HEAD))}
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """Heads that are not as wide together as the model; two lengths of tables, two paddings."""
+    """Refuses heads that are not as wide together as the model, two lengths of tables, and two paddings."""
     problems = heads_as_wide_as_the_model(config)
     if config.decoder.max_length != config.max_length:
         problems.append(
@@ -165,7 +165,7 @@ def refuses(config: TransformerConfig) -> list[str]:
 
 
 def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
-    """Returns why the families whose sides share a vocabulary, with one embedding or two, can't have this config."""
+    """Lists the obstacles of a config to families whose sides share a vocabulary, with one embedding or two."""
     problems = refuses(config)
     if config.source_vocab_size != config.target_vocab_size:
         problems.append(
@@ -193,7 +193,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "silu": "silu",
 }
-"""Those of transformers that are ours, too. (Its gelu_fast rounds a constant.)"""
+"""Activations of transformers → ours. (Its gelu_fast rounds a constant.)"""
 SAME = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
@@ -206,7 +206,7 @@ SAME = {
     "attention_dropout": "attention_dropout_rate",
     "activation_dropout": "feed_forward_dropout_rate",
 }
-"""Keys of config.json whose values are those of config fields."""
+"""Keys of config.json → config fields of the same values."""
 DEFAULT_JSON: dict[str, Any] = {
     "d_model": 1024,
     "encoder_layers": 12,

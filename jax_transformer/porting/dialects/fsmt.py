@@ -47,21 +47,21 @@ def read(tensors: Tensors) -> dict[str, Any]:
     """Reads the sizes from the tensors."""
     reader = Reader(tensors)
     source, target = fairseq.EMBEDDINGS.values()
-    of_source, of_target = (
+    source_table, target_table = (
         next((name for name in names if name in tensors), names[0])
         for names in ((source, target, HEAD), (target, HEAD, source))
     )
     fields = reader.finished(
         "fsmt",
-        source_vocab_size=reader.size(of_source, 0, 2),
-        target_vocab_size=reader.size(of_target, 0, 2),
-        d_model=reader.size(of_source, 1, 2),
+        source_vocab_size=reader.size(source_table, 0, 2),
+        target_vocab_size=reader.size(target_table, 0, 2),
+        d_model=reader.size(source_table, 1, 2),
         d_ff=reader.size("model.encoder.layers.0.fc1.weight", 0, 2),
         decoder_d_ff=reader.size("model.decoder.layers.0.fc1.weight", 0, 2),
         num_encoder_layers=reader.layers("model.encoder.layers.{i}."),
         num_decoder_layers=reader.layers("model.decoder.layers.{i}."),
     )
-    ties = {"share_embeddings": (source, target), "tie_head": (of_target, HEAD)}
+    ties = {"share_embeddings": (source, target), "tie_head": (target_table, HEAD)}
     return fields | {name: False for name, (first, second) in ties.items() if reader.differ(first, second)}
 
 
@@ -81,7 +81,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """Pads stand in row pad_id of the table; all three embeddings are one, or none are."""
+    """Checks that pads take row pad_id of the table, and that all three embeddings are one, or none are."""
     problems = fairseq.refuses(config) + m2m_100.refuses_other_offset(config)
     if config.share_embeddings != config.tie_head:
         problems.append(f"tie_head must be share_embeddings={config.share_embeddings}; received {config.tie_head}")
@@ -102,7 +102,7 @@ DIALECT = Dialect(
     read=read,
     asks=fairseq.ASKS | marian.LENGTH,
     rules=rules,
-    tells=("position_offset",),
+    determines=("position_offset",),
     refuses=refuses,
     follows=m2m_100.follows,
     computed=m2m_100.computed,

@@ -43,7 +43,7 @@ def refuses(config: TransformerConfig) -> list[str]:
 
 
 def refuses_other_offset(config: TransformerConfig) -> list[str]:
-    """Pads stand in row pad_id of the table, and the first token in the next."""
+    """Checks that pads take row pad_id of the table, and the first token the next row."""
     if config.position_offset == config.source_pad_id:
         return []
     return [f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}"]
@@ -93,7 +93,7 @@ DIALECT = Dialect(
     read=read,
     asks=fairseq.ASKS | marian.LENGTH,
     rules=fairseq.rules,
-    tells=("position_offset",),
+    determines=("position_offset",),
     refuses=refuses,
     follows=follows,
     computed=computed,

@@ -28,7 +28,7 @@ FIXED = fairseq.FIXED | {
 }
 
 LENGTH = {"max_length": "how many positions its tables have (max_position_embeddings)"}
-"""What is asked for where a checkpoint may lack its tables."""
+"""The field to ask for where a checkpoint may lack its tables."""
 
 
 def rules(config: TransformerConfig) -> list[Rule]:

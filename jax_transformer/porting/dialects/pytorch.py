@@ -111,7 +111,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes, and what is not tied because it differs. Raises PortingError naming the tensors that are missing
+    """Reads sizes off shapes, and unties tensors that differ. Raises PortingError naming the tensors that are missing
     for it."""
     reader = Reader(tensors)
     fields = reader.finished(
@@ -132,7 +132,7 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """Returns why nn.Transformer can't have this config: it has one nhead, one dim_feedforward, heads that divide
+    """Lists the obstacles of a config to nn.Transformer, which has one nhead, one dim_feedforward, heads that divide
     d_model, and here one position table."""
     problems = [
         f"decoder_{name} must be the encoder's {getattr(config, name)}; received {getattr(config, f'decoder_{name}')}"

@@ -73,8 +73,8 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes, and whether the attentions have biases. Raises PortingError naming the tensors that are missing
-    for it."""
+    """Reads sizes off shapes, and whether attentions have biases. Raises PortingError naming the tensors that are
+    missing for it."""
     reader = Reader(tensors)
     has_bias = "encoder.layers.0.attention.w_q.bias" in tensors
     return reader.finished(

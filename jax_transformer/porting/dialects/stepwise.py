@@ -83,7 +83,7 @@ def _around(config: TransformerConfig) -> list[Rule]:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes. Raises PortingError naming the tensors that are missing for it."""
+    """Reads sizes off shapes. Raises PortingError naming the tensors that are missing for it."""
     reader = Reader(tensors)
     fields: dict[str, Any] = {
         "source_vocab_size": reader.size("encoder_embedding.weight", 0, 2),

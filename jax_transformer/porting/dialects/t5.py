@@ -108,25 +108,25 @@ def _parts(config: TransformerConfig, sublayers: tuple[str, ...]) -> dict[str, t
 
 def recognises(names: Collection[str], *, per_layer: bool) -> bool:
     """Returns whether the names are T5's, with biases by distance in the first layer or in all."""
-    of_second = f"{_self_attention('encoder', '1')}.relative_attention_bias.weight" in names
+    second_has_biases = f"{_self_attention('encoder', '1')}.relative_attention_bias.weight" in names
     several = f"{_self_attention('encoder', '1')}.q.weight" in names
     has_stacks = all(f"{_self_attention(stack, '0')}.q.weight" in names for stack in ("encoder", "decoder"))
-    return has_stacks and (not several or of_second == per_layer)
+    return has_stacks and (not several or second_has_biases == per_layer)
 
 
 def read(tensors: Tensors, name: str) -> dict[str, Any]:
-    """Sizes by shapes, and whether the head is tied: the file decides. Raises PortingError naming the tensors that are
-    missing for it."""
+    """Reads sizes off shapes, and from the file whether the head is tied. Raises PortingError naming the tensors that
+    are missing for it."""
     reader = Reader(tensors)
-    of_embedding = next((name for name in (SHARED, *COPIES, HEAD) if name in tensors), SHARED)
+    embedding = next((name for name in (SHARED, *COPIES, HEAD) if name in tensors), SHARED)
     bias = f"{_self_attention('encoder', '0')}.relative_attention_bias.weight"
     is_gated = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight" in tensors
     heads = reader.size(bias, 1, 2)
     return reader.finished(
         name,
-        source_vocab_size=reader.size(of_embedding, 0, 2),
-        target_vocab_size=reader.size(of_embedding, 0, 2),
-        d_model=reader.size(of_embedding, 1, 2),
+        source_vocab_size=reader.size(embedding, 0, 2),
+        target_vocab_size=reader.size(embedding, 0, 2),
+        d_model=reader.size(embedding, 1, 2),
         num_heads=heads,
         head_dim=reader.size(f"{_self_attention('encoder', '0')}.q.weight", 0, 2) // heads,
         d_ff=reader.size("encoder.block.0.layer.1.DenseReluDense.wo.weight", 1, 2),
@@ -134,7 +134,7 @@ def read(tensors: Tensors, name: str) -> dict[str, Any]:
         num_decoder_layers=reader.layers("decoder.block.{i}."),
         relative_buckets=reader.size(bias, 0, 2),
         feed_forward_gated=is_gated,
-        tie_head=not reader.differ(of_embedding, HEAD),
+        tie_head=not reader.differ(embedding, HEAD),
     )
 
 
@@ -182,7 +182,7 @@ SAME = {
     "dropout_rate": "dropout_rate",
     "pad_token_id": "source_pad_id",
 }
-"""Keys of config.json whose values are those of config fields."""
+"""Keys of config.json → config fields of the same values."""
 
 
 def read_config(json: Json) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool 
         read=partial(read, name=name),
         asks=ASKS | (SCALE if scale_head is None else {}),
         rules=rules,
-        tells=("relative_buckets",),
+        determines=("relative_buckets",),
         refuses=refuses,
         ignores=ignores,
         config_file=ConfigFile(

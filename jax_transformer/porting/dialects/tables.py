@@ -8,7 +8,7 @@ from typing import Any
 from jax_transformer.mapping.rules import Rule
 
 Lines = Iterable[tuple[str, str, str]]
-"""(tensor's name, leaf's path, axes), the names below those of the submodule."""
+"""(tensor's name, leaf's path, axes), the names relative to the submodule."""
 
 LINEAR = [("weight", "kernel", "O I -> I O"), ("bias", "bias", "")]
 
@@ -77,11 +77,11 @@ TUTORIAL: dict[str, Any] = {
     "decoder_causal": True,
     "output_dropout_rate": 0.0,
 }
-"""What most of the published tutorials agree in; a dialect says where its own differs."""
+"""The fields in which most published tutorials agree; a dialect overrides the rest."""
 
 ASKS = {
     "num_heads": "how many heads its attentions have",
     "source_pad_id": "the id that pads source sentences",
     "target_pad_id": "the id that pads target sentences",
 }
-"""What none of their checkpoints tells."""
+"""The fields that none of their checkpoints determines."""

@@ -14,7 +14,7 @@ import numpy as np
 from jax_transformer.mapping.rules import Place, Rule, Shapes, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.model.matrices import matrix_size
 from jax_transformer.porting.optimizers.kinds import Kind
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import as_array
 from jax_transformer.storage.tensors import PortingError
 
 Slots = dict[str, dict[str, np.ndarray]]
@@ -29,7 +29,7 @@ class Table:
 
     rules: list[Rule]
     shapes: Shapes
-    """Of every leaf, by path."""
+    """The shape of every leaf, by path."""
 
     constants: tuple[str, ...] = ()
     """Names of the tensors that are constants here. A program may count them among its parameters."""
@@ -70,7 +70,7 @@ class Table:
         """Returns the paths of the leaves whose tensors all have one of these names.
 
         Raises:
-          PortingError: leaves of which some tensors have, and others haven't: a stack's layers are one leaf here.
+          PortingError: leaves of which only some tensors have one: a stack's layers are one leaf here.
         """
         paths: list[str] = []
         problems = []

@@ -1,5 +1,5 @@
-"""Where checkpoints keep the state of their training: beside the model in one dict, in files of transformers' Trainer,
-in fairseq's form, or in a file of its own."""
+"""Find the training state of checkpoints: with the model in one dict, in files of transformers' Trainer, in fairseq's
+form, or in a file of its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any, Literal
 from jax_transformer.porting.optimizers.numbering import is_optimizer
 from jax_transformer.porting.optimizers.schedulers import is_scheduler
 from jax_transformer.runtime.json_text import read_json_object
-from jax_transformer.storage.tensor_files import write_torch
-from jax_transformer.storage.tensor_mappings import is_inner_state_dict, load_torch
+from jax_transformer.storage.tensor_files import is_inner_state_dict, load_torch, write_torch
 from jax_transformer.storage.tensors import PortingError
 
 OPTIMIZERS, SCHEDULER, TRAINER_STATE = ("optimizer.pt", "optimizer.bin"), "scheduler.pt", "trainer_state.json"
@@ -38,9 +37,9 @@ class TrainingFiles:
     order: tuple[str, ...] = ()
     """The keys of the dict."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """What else the dict, or trainer_state.json, holds, as far as JSON keeps it."""
+    """The rest of the dict, or of trainer_state.json, as far as JSON keeps it."""
     left_out: tuple[str, ...] = ()
-    """The keys of the rest, such as those of random states."""
+    """The keys of the rest, such as random states."""
 
 
 def read_training_files(
@@ -78,7 +77,7 @@ def _read_dict(path: Path, content: Mapping[str, Any]) -> TrainingFiles:
         if len(found) > 1 or (not found and what == "optimizer"):
             raise PortingError(
                 f"{path}: expected the state of one {what}; received "
-                f"{'those under ' + ', '.join(map(repr, found)) if found else 'none'}"
+                f"{'states under ' + ', '.join(map(repr, found)) if found else 'none'}"
             )
     steps = {key: content[key] for key in STEPS if type(content.get(key)) is int}
     keys = {"optimizer": optimizers[0]} | ({"scheduler": schedulers[0]} if schedulers else {})
@@ -152,7 +151,7 @@ def training_dict(
         content[keys.get("scheduler", "scheduler")] = scheduler
     counted: dict[str, Any] = {key: step for key in STEPS if key in others}
     if not counted and origin["step"] == "none":
-        counted = {"step": step}  # nothing else tells it
+        counted = {"step": step}  # nothing else has it
     if "optimizer_history" in others:
         *earlier, last = others["optimizer_history"]
         counted["optimizer_history"] = [*earlier, {**last, "num_updates": step}]
@@ -161,7 +160,7 @@ def training_dict(
 
 
 def write_trainer_files(directory: Path, origin: Mapping[str, Any], step: int, optimizer: Mapping[str, Any]) -> None:
-    """Writes the files from which transformers' Trainer resumes, beside a model's."""
+    """Writes the files from which transformers' Trainer resumes, next to a model's."""
     write_torch(directory / OPTIMIZERS[0], optimizer)
     if origin["scheduler"] is not None:
         write_torch(directory / SCHEDULER, decoded(origin["scheduler"]))
@@ -173,7 +172,7 @@ def write_trainer_files(directory: Path, origin: Mapping[str, Any], step: int, o
 # --- what a model directory keeps of it as JSON
 
 TUPLE, NAMESPACE = "tuple()", "argparse.Namespace()"
-"""Keys of objects that stand for what JSON doesn't have."""
+"""Keys of objects that represent what JSON doesn't have."""
 
 
 def encoded(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How PyTorch's optimizers keep their state, and what their settings are called in TrainConfig."""
+"""Describe how PyTorch's optimizers keep their state, and translate their settings into TrainConfig's."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Kind:
     marks: frozenset[str]
     """Settings that all of its groups have, and no other optimizer's."""
     settings: frozenset[str]
-    """Its other settings, without those that all optimizers have."""
+    """Its other settings, without the ones that all optimizers have."""
     slots: Mapping[str, str]
     """Slots by the key of a parameter's state. Adafactor's factors are "rows" and "columns" of the torch matrix."""
     fixed: Mapping[str, tuple[Any, ...]]
     """Settings that change the update, and their values that the update has here."""
     read: Callable[[Mapping[str, Any]], Fields]
-    """Returns the fields that a group's settings tell, without the weight decay."""
+    """Returns the fields that a group's settings determine, without the weight decay."""
     write: Callable[[Mapping[str, Any]], dict[str, Any]]
     """Returns a group's settings, without the weight decay, from all fields of TrainConfig and "rate", the learning
     rate."""
@@ -44,10 +44,10 @@ class Kind:
 
 def _read_adam(group: Mapping[str, Any]) -> Fields:
     b1, b2 = group["betas"]
-    told: Fields = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
+    fields: Fields = {"adam_b1": float(b1), "adam_b2": float(b2), "adam_eps": float(group["eps"])}
     if "decoupled_weight_decay" in group:
-        told["weight_decay_kind"] = "decoupled" if group["decoupled_weight_decay"] else "l2"
-    return told
+        fields["weight_decay_kind"] = "decoupled" if group["decoupled_weight_decay"] else "l2"
+    return fields
 
 
 def _write_adam(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,13 +82,13 @@ RELATIVE: Fields = {"schedule": "relative", "relative_step": 0.01, "learning_rat
 
 
 def _read_adafactor(group: Mapping[str, Any]) -> Fields:
-    told: Fields = {"scale_by_parameter": bool(group["scale_parameter"]), "factored_from": 1}
+    fields: Fields = {"scale_by_parameter": bool(group["scale_parameter"]), "factored_from": 1}
     if group["weight_decay"] and group["scale_parameter"]:
         raise PortingError(
             "weight_decay must be 0 with scale_parameter, by which transformers' Adafactor multiplies the decay too; "
             f"received {group['weight_decay']}"
         )
-    return told | (RELATIVE if group["relative_step"] else {})
+    return fields | (RELATIVE if group["relative_step"] else {})
 
 
 def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,11 +106,16 @@ def _write_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_torch_adafactor(group: Mapping[str, Any]) -> Fields:
-    """Its rate is min(lr, step^-½); with a scheduler's rates below that, as they are."""
-    told: Fields = {"factored_from": 1, "factored_eps": "clamped"}
+    """Reads PyTorch's Adafactor, whose rate is min(lr, step^-½), or a scheduler's where that is below."""
+    fields: Fields = {"factored_from": 1, "factored_eps": "clamped"}
     if "initial_lr" in group:
-        return told
-    return told | {"schedule": "relative", "relative_step": float(group["lr"]), "learning_rate": 1.0, "warmup_steps": 0}
+        return fields
+    return fields | {
+        "schedule": "relative",
+        "relative_step": float(group["lr"]),
+        "learning_rate": 1.0,
+        "warmup_steps": 0,
+    }
 
 
 def _write_torch_adafactor(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +211,7 @@ def kind_for(train: Mapping[str, Any]) -> Kind:
 
 
 def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Fields:
-    """Returns the fields of TrainConfig that the settings of all groups tell, without the parameters that don't decay.
+    """Returns the fields of TrainConfig that the settings of all groups determine, except the parameters without decay.
 
     Args:
       decay_kind: "l2" or "decoupled", for files of Adam that don't say so. (PyTorch says it since 2.6.)
@@ -221,10 +226,10 @@ def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Fi
         if name in group and _plain(group[name]) not in [_plain(value) for value in values]
     ]
     for name in groups[0]:
-        of_groups = [_plain(group.get(name)) for group in groups]
-        if name not in (*OWN, "weight_decay") and any(value != of_groups[0] for value in of_groups):
-            problems.append(f"{name} must be the same in all groups; received {', '.join(map(repr, of_groups))}")
-    known = kind.marks | kind.settings | OF_ALL
+        values = [_plain(group.get(name)) for group in groups]
+        if name not in (*OWN, "weight_decay") and any(value != values[0] for value in values):
+            problems.append(f"{name} must be the same in all groups; received {', '.join(map(repr, values))}")
+    known = kind.marks | kind.settings | SHARED
     problems += [
         f"{name}: no setting of {kind.title}; received {group[name]!r}"
         for group in groups
@@ -236,26 +241,26 @@ def read_groups(kind: Kind, groups: Groups, decay_kind: str | None = None) -> Fi
         problems.append(f"weight_decay must be one number or 0 in each group; received {', '.join(map(str, decays))}")
     if problems:
         raise PortingError(f"optimizer: {kind.title} with settings that no run here has", problems)
-    told: Fields = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
+    fields: Fields = {"optimizer": kind.optimizer, "weight_decay": decays[0] if decays else 0.0} | kind.read(groups[0])
     if kind.optimizer == "adafactor":
-        told["weight_decay_kind"] = "decoupled"
+        fields["weight_decay_kind"] = "decoupled"
     elif kind.optimizer == "sgd":
-        told["weight_decay_kind"] = "l2"
-    elif decay_kind is not None and told.setdefault("weight_decay_kind", decay_kind) != decay_kind:
+        fields["weight_decay_kind"] = "l2"
+    elif decay_kind is not None and fields.setdefault("weight_decay_kind", decay_kind) != decay_kind:
         raise PortingError(
-            f"--weight-decay-kind: the file says {told['weight_decay_kind']}; received {decay_kind}; leave it out"
+            f"--weight-decay-kind: the file says {fields['weight_decay_kind']}; received {decay_kind}; leave it out"
         )
-    if decays and "weight_decay_kind" not in told:
+    if decays and "weight_decay_kind" not in fields:
         raise PortingError(
             "optimizer: its file doesn't say whether it is Adam, whose weight decay is added to the gradient, or "
             "AdamW; give --weight-decay-kind l2 or decoupled"
         )
-    return told
+    return fields
 
 
 OWN = ("params", "param_names")
-"""What differs from group to group."""
-OF_ALL = frozenset({"lr", "initial_lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", *OWN})
+"""The settings that differ between groups."""
+SHARED = frozenset({"lr", "initial_lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", *OWN})
 """Settings that optimizers share; the last of them don't change what is computed."""
 
 

@@ -14,7 +14,7 @@ from jax_transformer.porting.optimizers.kinds import Groups, Kind, kind_of
 from jax_transformer.storage.tensors import PortingError
 
 WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
-"""Names that Trainer of transformers puts into its second group, which doesn't decay, beside the parameters of every
+"""Names that Trainer of transformers puts into its second group, which doesn't decay, with the parameters of every
 nn.LayerNorm (Trainer.get_decay_parameter_names)."""
 
 
@@ -44,9 +44,9 @@ def name_entries(
       state_dict: an optimizer's, with "state" and "param_groups".
       order: the names of the module's parameters in the order of `named_parameters`, with constants that it may count
         among them.
-      shapes: the shapes of those that the optimizer trains, by name.
-      norms: those that belong to norms.
-      prefix: what stands before the names that the optimizer may have kept itself.
+      shapes: the shapes of the parameters that the optimizer trains, by name.
+      norms: the parameters of norms.
+      prefix: the text before the names that the optimizer may have kept itself.
 
     Raises:
       PortingError: it is no optimizer's state; another number of parameters; entries of other shapes than the
@@ -124,7 +124,7 @@ def _names_of_groups(
     raise PortingError(
         f"optimizer: expected {len(trained)} parameters, in one group or in the two of transformers' Trainer "
         f"({len(by_norm[0])} and {len(by_norm[1])}); received {' and '.join(map(str, sizes))}. If it didn't receive "
-        "all, name the others with --frozen; or make it of named_parameters() (PyTorch 2.6 and later), so that its "
+        "all, name the rest with --frozen; or make it of named_parameters() (PyTorch 2.6 and later), so that its "
         "file says the names"
     )
 

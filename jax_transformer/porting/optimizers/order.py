@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jax_transformer.porting.hugging_face import of_family
+from jax_transformer.porting.hugging_face import family_file
 from jax_transformer.porting.names_of_dialects import dialect_of_origin
 from jax_transformer.porting.optimizers.conversion import Table
 from jax_transformer.storage.model_directory import Model
@@ -14,7 +14,7 @@ from jax_transformer.storage.tensors import PortingError
 
 def parameter_names(model: Model, table: Table) -> list[str]:
     """Returns the names of the model's parameters in the order of the module's `named_parameters`, tied ones once. The
-    names of constants stand among them, since a module may register them as parameters.
+    names of constants are among them, since a module may register them as parameters.
 
     A state_dict in a torch file has this order. For a directory of transformers, whose files are ordered otherwise, it
     is that of the installed transformers.
@@ -47,7 +47,7 @@ def _names_in_transformers(origin: Mapping[str, Any], table: Table) -> list[str]
             "'jax-transformer[parity]'"
         ) from None
     config = origin["hugging_face"]["config"]
-    family = of_family(dialect_of_origin(origin))
+    family = family_file(dialect_of_origin(origin))
     options = {key: value for key, value in config.items() if key not in ("model_type", "transformers_version")}
     with torch.device("meta"):
         module = getattr(transformers, family.architectures[0])(

@@ -1,4 +1,4 @@
-"""Port training states: read them from a checkpoint beside its model, and write them back."""
+"""Port training states: read them from a model's checkpoint, and write them back."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
 from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, state_dict_of_tensors, write_torch
-from jax_transformer.storage.tensor_mappings import as_array
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_array, state_dict_of_tensors, write_torch
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
 
@@ -81,15 +80,15 @@ def import_training_state(
     named = name_entries(files.optimizer, order, shapes, norms, (model.origin or {}).get("prefix", ""))
     trained = table.paths_of(named.state) if named.state else list(table.shapes)
     done = _steps(named, files, step)
-    told = _settings(named.kind, named.groups, files.form, decay_kind)
-    told |= _without_decay(named, table, told) | _rates(named, files, told, done)
+    fields = _settings(named.kind, named.groups, files.form, decay_kind)
+    fields |= _without_decay(named, table, fields) | _rates(named, files, fields, done)
     left = [path for path in table.shapes if path not in trained]
     slots = slots_from_entries(named.kind, named.state, table.only(trained)) if named.state else {}
     state = TrainingState(
         named.kind.optimizer,
         done,
         slots,
-        told | ({"freeze": left} if left else {}),
+        fields | ({"freeze": left} if left else {}),
         None if files.scheduler is None else next_rate(files.scheduler),
         _origin(named, files, order),
     )
@@ -97,7 +96,7 @@ def import_training_state(
 
 
 def _settings(kind: Kind, groups: Groups, form: str, decay_kind: str | None) -> Fields:
-    """Returns what the groups tell; fairseq's Adam is AdamW, with an ε of its own."""
+    """Returns the fields that the groups determine; fairseq's Adam is AdamW, with an ε of its own."""
     if form != "fairseq" or kind.optimizer != "adam":
         return read_groups(kind, groups, decay_kind) | (
             {"adam_eps_uncorrected": False} if kind.optimizer == "adam" else {}
@@ -127,9 +126,9 @@ def _frozen_paths(table: Table, patterns: Sequence[str]) -> list[str]:
     return [path for path in table.shapes if _matches(path, patterns)]
 
 
-def _without_decay(named: NamedState, table: Table, told: Fields) -> Fields:
-    """Returns the parameters of the groups that don't decay, where others do."""
-    if not told["weight_decay"]:
+def _without_decay(named: NamedState, table: Table, fields: Fields) -> Fields:
+    """Returns the parameters of the groups that don't decay, where other groups do."""
+    if not fields["weight_decay"]:
         return {}
     exempt = [name for group in named.groups if not group["weight_decay"] for name in group["params"]]
     paths = table.paths_of(exempt) if exempt else []
@@ -140,7 +139,7 @@ USUAL = ("*/bias", "*norm/*")
 
 
 def _patterns(paths: Collection[str], known: Collection[str]) -> list[str]:
-    """Returns patterns that match these paths and no others: the usual ones as far as they do, and the other paths."""
+    """Returns patterns that match exactly these paths: the usual ones as far as they do, and the other paths."""
     patterns = [
         pattern
         for pattern in USUAL
@@ -150,18 +149,18 @@ def _patterns(paths: Collection[str], known: Collection[str]) -> list[str]:
     return patterns + [path for path in paths if not any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
-def _rates(named: NamedState, files: TrainingFiles, of_groups: Fields, step: int) -> Fields:
-    """Returns what the checkpoint tells of the learning rate and the number of steps, beside what its groups tell."""
-    group, told = named.groups[0], Fields()
+def _rates(named: NamedState, files: TrainingFiles, group_fields: Fields, step: int) -> Fields:
+    """Returns the fields of the learning rate and the number of steps that the groups don't determine."""
+    group, fields = named.groups[0], Fields()
     if files.scheduler is not None:
-        told |= read_scheduler(files.scheduler, step)
-    elif group.get("lr") is not None and "schedule" not in of_groups:
-        told["learning_rate"] = float(group.get("initial_lr", group["lr"]))
+        fields |= read_scheduler(files.scheduler, step)
+    elif group.get("lr") is not None and "schedule" not in group_fields:
+        fields["learning_rate"] = float(group.get("initial_lr", group["lr"]))
         if "initial_lr" not in group and files.form in ("dict", "file"):
-            told |= {"schedule": "constant", "warmup_steps": 0}
+            fields |= {"schedule": "constant", "warmup_steps": 0}
     if files.form == "trainer" and type(files.others.get("max_steps")) is int:
-        told["max_steps"] = files.others["max_steps"]
-    return told
+        fields["max_steps"] = files.others["max_steps"]
+    return fields
 
 
 def _steps(named: NamedState, files: TrainingFiles, given: int | None) -> int:
@@ -176,7 +175,7 @@ def _steps(named: NamedState, files: TrainingFiles, given: int | None) -> int:
         youngest = min(counts, key=counts.__getitem__)
         raise PortingError(
             f"optimizer: expected as many steps of every parameter; received {int(ages[0])} of {youngest} and "
-            f"{int(ages[-1])} of others"
+            f"{int(ages[-1])} of other parameters"
         )
     found = int(ages[0]) if ages else files.step if given is None else given
     if found is None:
@@ -189,7 +188,7 @@ def _steps(named: NamedState, files: TrainingFiles, given: int | None) -> int:
 
 
 def _origin(named: NamedState, files: TrainingFiles, names: list[str]) -> dict[str, Any]:
-    """Returns what the checkpoint is written again with."""
+    """Returns the parts with which the checkpoint is written again."""
     entries = list(named.state.values())
     steps = [entry["step"] for entry in entries if "step" in entry]
     extras = {
@@ -288,8 +287,8 @@ def _check_written(kind: Kind, groups: Groups, form: str, train: Mapping[str, An
 def _groups(
     table: Table, state: TrainingState, names: Sequence[str], former: TrainingState | None
 ) -> list[tuple[float, list[str]]]:
-    """Returns the weight decay and the names of each group: those of the former optimizer while the same parameters
-    are trained and decay, and otherwise those that decay, and those that don't."""
+    """Returns the weight decay and the names of each group: the former optimizer's while the same parameters
+    are trained and decay, and otherwise one group that decays and one that doesn't."""
     decay, patterns = state.train["weight_decay"], state.train["no_decay"] if state.train["weight_decay"] else ()
     trained = state.paths or [path for path in table.shapes if not _matches(path, state.train["freeze"])]
     exempt = table.names_of([path for path in trained if _matches(path, patterns)])
@@ -301,8 +300,8 @@ def _groups(
         if all(len(one) < 2 for one in decays) and all(name in had for name in names if name in known):
             return [(0.0 if one == {True} else decay, group) for one, group in zip(decays, groups, strict=True)]
     decayed = [name for name in names if name in known and name not in exempt]
-    others = [name for name in names if name in exempt]
-    return [(decay, decayed), (0.0, others)] if others else [(decay, decayed)]
+    undecayed = [name for name in names if name in exempt]
+    return [(decay, decayed), (0.0, undecayed)] if undecayed else [(decay, decayed)]
 
 
 def _matches(path: str, patterns: Collection[str]) -> bool:
@@ -345,7 +344,7 @@ def _number(dtype: str, value: float) -> Any:
 def file_writer(
     model: Model, path: str | os.PathLike[str]
 ) -> Callable[[str | os.PathLike[str], Mapping[str, Any], str | None], None]:
-    """Returns a function that writes a model's tensors to a torch file in which its training state lies beside them.
+    """Returns a function that writes a model's tensors to a torch file that holds its training state, too.
 
     Raises:
       PortingError: the model has no training state; the file is to be a .safetensors file.

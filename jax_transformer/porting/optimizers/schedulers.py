@@ -1,4 +1,4 @@
-"""What the state_dicts of PyTorch's schedulers tell of a schedule."""
+"""Reads schedules from the state_dicts of PyTorch's schedulers."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def counts_steps(state: Mapping[str, Any], step: int) -> bool:
 
 
 def read_scheduler(state: Mapping[str, Any], step: int) -> Fields:
-    """Returns the fields of TrainConfig that a scheduler's state tells after `step` optimizer steps.
+    """Returns the fields of TrainConfig that a scheduler's state determines after `step` optimizer steps.
 
     A LambdaLR, as transformers' schedules are, keeps its peak and forgets its function. A scheduler that counts epochs
-    tells its rate alone.
+    determines its rate alone.
     """
     if not counts_steps(state, step) and "num_bad_epochs" not in state:
         return {"learning_rate": next_rate(state), "schedule": "constant", "warmup_steps": 0}
-    told: Fields = {}
+    fields: Fields = {}
     rates = [float(rate) for rate in state.get("base_lrs", [])]
     if rates:
-        told["learning_rate"] = rates[0]
+        fields["learning_rate"] = rates[0]
     ends_at_zero = not state.get("eta_min")
     if "T_max" in state and ends_at_zero:
-        told |= {"schedule": "cosine", "max_steps": int(state["T_max"]), "warmup_steps": 0}
+        fields |= {"schedule": "cosine", "max_steps": int(state["T_max"]), "warmup_steps": 0}
     elif "T_0" in state and ends_at_zero:
-        told |= {"schedule": "cosine_restarts", "restart_steps": int(state["T_0"])}
-        told |= {"restart_factor": int(state["T_mult"]), "warmup_steps": 0}
+        fields |= {"schedule": "cosine_restarts", "restart_steps": int(state["T_0"])}
+        fields |= {"restart_factor": int(state["T_mult"]), "warmup_steps": 0}
     elif "num_bad_epochs" in state:  # ReduceLROnPlateau, whose rate is what it has come to
-        told |= {"learning_rate": float(state["_last_lr"][0]), "schedule": "constant", "warmup_steps": 0}
-        told |= {"plateau_patience": int(state["patience"]), "plateau_factor": float(state["factor"])}
-    return told
+        fields |= {"learning_rate": float(state["_last_lr"][0]), "schedule": "constant", "warmup_steps": 0}
+        fields |= {"plateau_patience": int(state["patience"]), "plateau_factor": float(state["factor"])}
+    return fields
 
 
 def next_rate(state: Mapping[str, Any]) -> float:
@@ -52,7 +52,7 @@ def moved_scheduler(
 ) -> dict[str, Any] | None:
     """Returns a scheduler's state after `step` steps, whose next one has this rate, from that after `former` steps.
 
-    None for schedulers that count epochs, and for those that are made of others, whose shares of the steps aren't
+    None for schedulers that count epochs, and for schedulers made of several, whose shares of the steps aren't
     known.
     """
     is_plateau = "num_bad_epochs" in state
