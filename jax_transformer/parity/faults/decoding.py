@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jax_transformer.parity.faults.cache_positions import at_other_positions
-from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.decoding import Captured, Decoded, DecodeRule, LogitsOf, decode, logits_of_model
+from jax_transformer.parity.oracle.graph import Node, nodes
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -276,14 +276,16 @@ SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
     config = problem.known_model.config.while_decoding()
-    attention, tokens = config.decoder.self_attention, config.target
 
-    def mask(captured: Captured) -> np.ndarray:
-        ids = captured["decoder_input_ids"]
-        numbers = np.arange(ids.shape[1])
-        return formulas.decoder_self_mask(attention, tokens, ids) & sees(numbers[:, None], numbers)
+    def mask(captured: Captured, node: Node) -> np.ndarray:
+        inputs = {argument: captured[name] for argument, name in node.inputs.items()}
+        numbers = np.arange(captured["decoder_input_ids"].shape[1])
+        return node.compute(config, inputs, {}) & sees(numbers[:, None], numbers)
 
-    return problem.replacing({"mask.decoder_self": mask})
+    masks = [one for one in nodes(config) if one.kind == "mask" and "source_ids" not in one.inputs.values()]
+    if not masks:
+        raise LookupError("no mask")
+    return problem.replacing({node.name: partial(mask, node=node) for node in masks})
 
 
 def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:

@@ -121,6 +121,15 @@ def sublayers_of(stack: Stack) -> tuple[str, ...]:
     return tuple(name for name in has if has[name])
 
 
+def shown_by(graph: Iterable[Node]) -> dict[str, str]:
+    """Returns the names of all masks, each with that of the first attention's logits that it hides some of."""
+    found: dict[str, str] = {}
+    for node in graph:
+        if node.kind == "attention_logits" and "mask" in node.inputs:
+            found.setdefault(node.inputs["mask"], node.name)
+    return found
+
+
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
     """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
