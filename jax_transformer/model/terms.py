@@ -6,15 +6,14 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from jax_transformer.config import specs
 from jax_transformer.config.positions import Alibi, Rotary
 from jax_transformer.model import rotary
-from jax_transformer.model.distances import Vectors, alibi_bias
+from jax_transformer.model.distances import Vectors, alibi_bias, offsets
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
-from jax_transformer.model.masks import Mask
+from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.positions import Places
 from jax_transformer.model.rotary import Rotation
 from jax_transformer.model.scope import Scope
@@ -38,6 +37,8 @@ class AttentionTerms(NamedTuple):
     """The angles by which positions rotate queries and keys; None rotates nothing."""
     vectors: Vectors | None = None
     """What distances add to keys and values; None adds nothing."""
+    window: Mask = None
+    """The mask of layers with a window, which hides what `mask` does and more; None: no layer has one."""
     places: Places | None = None
     """Where the tokens of self-attention stand. None: in cross-attention, whose keys stand in another sentence."""
 
@@ -65,7 +66,10 @@ def of_stack(module: HasPositions, places: Places, mask: Mask, dtype: jnp.dtype,
       dtype: that of the token vectors.
       scope: the model's.
     """
-    stack, terms = module.stack, AttentionTerms(mask, places=places)
+    stack, name = module.stack, "decoder" if module.is_decoder else "encoder"
+    terms = AttentionTerms(mask, window=window_mask(stack.self_attention, places, mask), places=places)
+    if scope.tap.record and terms.window is not None:
+        scope.tap.trace[f"mask.{name}_window"] = terms.window
     if isinstance(stack.positions, Rotary):
         angles = rotary.angles(stack.positions, stack.heads.head_dim, places.numbers, dtype)
         return terms._replace(rotation=Rotation(angles, angles))
@@ -78,24 +82,52 @@ def of_stack(module: HasPositions, places: Places, mask: Mask, dtype: jnp.dtype,
         bias = module.relative_bias(places.length, places.column)
     else:
         return terms
-    own = scope(Site.DECODER if module.is_decoder else Site.ENCODER)
+    own = scope(Site[name.upper()])
     return terms._replace(bias=own.tap("position_bias", bias))  # [1, N, T, T] or [1, N, 1, T]
 
 
-def of_layer(module: nnx.Module, terms: AttentionTerms, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
+def window_mask(part: specs.Attention, places: Places, mask: Mask) -> Mask:
+    """Returns a mask of self-attention that also hides what is out of the window, of every query [B, 1, T, T] or of the
+    one in the column of a step [B, 1, 1, T]. None: the attention has no window."""
+    if part.window is None:
+        return None
+    distances = jnp.abs(offsets(places.length, places.column))
+    return both(mask, (distances < part.window)[None, None])
+
+
+class HasPart(Protocol):
+    """Describes an attention's module. It may have a `relative_bias` or `relative_vectors` of its own."""
+
+    part: specs.Attention
+
+
+def of_layer(module: HasPart, terms: AttentionTerms, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
     """Returns the stack's terms with what the attention of one layer has of its own.
 
     Args:
-      module: the attention. It may have a `relative_bias` or `relative_vectors`.
       dtype: that of its keys.
       scope: the attention's.
     """
     if terms.places is None:
         return terms
     _, length, column = terms.places
+    terms = terms._replace(mask=_mask_of_layer(terms, module.part, scope.layer))
     if hasattr(module, "relative_bias"):
         bias = module.relative_bias(length, column)
         terms = terms._replace(bias=scope.tap("position_bias", bias))  # [1, N, Q, K]
     if hasattr(module, "relative_vectors"):
         terms = terms._replace(vectors=module.relative_vectors(length, column, dtype))
     return terms
+
+
+def _mask_of_layer(terms: AttentionTerms, part: specs.Attention, layer: jax.Array | int | None) -> Mask:
+    """Returns the mask of self-attention in a layer, whose number is traced under a scan."""
+    if terms.window is None:
+        return terms.mask
+    if part.full_every is None:
+        return terms.window
+    assert layer is not None
+    is_full = (layer + 1) % part.full_every == 0
+    if isinstance(is_full, bool):
+        return terms.mask if is_full else terms.window
+    return jnp.where(is_full, True if terms.mask is None else terms.mask, terms.window)
