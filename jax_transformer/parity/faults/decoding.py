@@ -264,6 +264,8 @@ def _caches(config: TransformerConfig) -> Iterator[Variant]:
             yield Variant(f"cache position one too {name}", longer, partial(_at_other_positions, by=by))
     for name, sees in SEES.items():
         yield Variant(name, longer, partial(_seeing, sees=sees))
+    if config.decoder.self_attention.window is not None:
+        yield Variant("window missing while decoding", "targets longer than the window", _without_window)
 
 
 SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -286,6 +288,19 @@ def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], n
     if not masks:
         raise LookupError("no mask")
     return problem.replacing({node.name: partial(mask, node=node) for node in masks})
+
+
+def _without_window(problem: DecodingProblem) -> Decoded:
+    """Decodes over all of the cache in every layer."""
+    config = problem.known_model.config.while_decoding()
+    (node,) = (one for one in nodes(config) if one.name == "mask.decoder_window")
+    parts = node.parts_of(config)
+    parts |= {"spec": dataclasses.replace(parts["spec"], window=None)}
+
+    def mask(captured: Captured) -> np.ndarray:
+        return node.formula(**parts, **{argument: captured[name] for argument, name in node.inputs.items()})
+
+    return problem.replacing({node.name: mask})
 
 
 def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
