@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,14 +37,31 @@ def _changed(part: Any, path: list[str], value: Any) -> Any:
 
 def single_changes(config: TransformerConfig, stack: str) -> Iterator[tuple[str, Any]]:
     """Every path of an option of a stack, and every other value that it may have, all else alike."""
+    for path, value in _other_values(config, stack):
+        if is_allowed(config, {path: value}):
+            yield path, value
+
+
+def joint_changes(config: TransformerConfig, stack: str) -> Iterator[dict[str, Any]]:
+    """For every option of a stack that may have no other value by itself, one that it may have beside another option of
+    its part, if there is one."""
+    values = list(_other_values(config, stack))
+    alone = {path for path, _ in single_changes(config, stack)}
+    for path in dict.fromkeys(path for path, _ in values if path not in alone):
+        beside = [one for one in values if one[0] in alone and one[0].rpartition(".")[0] == path.rpartition(".")[0]]
+        pairs = ({path: value, other: its} for own, value in values if own == path for other, its in beside)
+        yield from itertools.islice((both for both in pairs if is_allowed(config, both)), 1)
+
+
+def _other_values(config: TransformerConfig, stack: str) -> Iterator[tuple[str, Any]]:
+    """Every path of an option of a stack, and every other value of its type."""
     for path, part in _parts(getattr(config, stack), stack):
         hints = typing.get_type_hints(type(part))
         for field in dataclasses.fields(part):
             own = getattr(part, field.name)
             if field.init and not dataclasses.is_dataclass(own):
                 for value in _others(hints[field.name], field.name, own):
-                    if is_allowed(config, {f"{path}.{field.name}": value}):
-                        yield f"{path}.{field.name}", value
+                    yield f"{path}.{field.name}", value
 
 
 def _parts(part: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -299,7 +299,7 @@ def compare_in_precision(case: Case, dtype: Dtype) -> Stage:
     problem, reference = rounded(case.problem, dtype), case.reference
     truth, expected = (reference.forward(problem, one) for one in ("float64", dtype))
     received = case.candidate.forward(problem, dtype)
-    return compare_precision(dtype, {name: received[name] for name in expected}, expected, truth)
+    return compare_precision(case.config, dtype, {name: received[name] for name in expected}, expected, truth)
 
 
 def compare_training(case: Case) -> list[Stage]:

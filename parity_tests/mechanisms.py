@@ -66,6 +66,13 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "norm of contexts in self-attention": {"context_norm": "self_attention", "value_dim": 5},
     "norm of contexts": {"context_norm": "attention", "head_scale": True, "num_kv_heads": 2},
     "capped logits": {"attention_logits_cap": 0.7, "logits_cap": 1.5, "position_kind": "alibi"},
+    "windows, every other layer full": {"position_kind": "rotary", "window": 3, "full_every": 2},
+    "windows of each stack": {
+        **BIASES,
+        "encoder.self_attention.window": 4,
+        "encoder.self_attention.full_every": 2,
+        "decoder.self_attention.window": 2,
+    },
     "all at once": {
         "position_kind": "rotary",
         "position_layout": "halves",

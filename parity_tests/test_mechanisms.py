@@ -17,11 +17,13 @@ from torch.nn import functional
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
+from jax_transformer.config.specs import Attention
 from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.lowering import lowered
 from jax_transformer.parity.backends.torch_module import TorchSide
-from jax_transformer.parity.oracle import forward
+from jax_transformer.parity.oracle import formulas, forward
+from jax_transformer.parity.oracle.graph import has_window
 from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.training import ZERO, compare_gradients, compare_losses
@@ -40,6 +42,7 @@ TRAINED = (
     "narrow values, relative vectors",
     "norm of contexts",
     "capped logits",
+    "windows of each stack",
     "all at once",
     "stacks that differ",
 )
@@ -116,6 +119,8 @@ def test_stacks_that_differ_are_proven_and_a_norm_of_the_other_stack_refuted(mon
         "ALiBi",
         "narrow values, relative vectors",
         "capped logits",
+        "windows, every other layer full",
+        "windows of each stack",
         "all at once",
         "stacks that differ",
     ],
@@ -211,6 +216,17 @@ def exchanged(self: relative_vectors.RelativeVectors, query: Tensor) -> Tensor:
     return torch.einsum("bnqh,qkh->bnqk", query, self.values[self.rows(query.shape[2])])
 
 
+def too_wide(window: int, length: int) -> Tensor:
+    return WINDOW_MASK(window + 1, length)
+
+
+def counted_from_0(options: transformer.AttentionOptions, layer: int) -> bool:
+    return options.full_every is not None and layer % options.full_every == 0
+
+
+WINDOW_MASK = transformer.window_mask
+
+
 MISTAKES: dict[str, tuple[str, Mistake, set[str]]] = {
     "layout": ("rotary", other_option(rotary_halves=True), {"rotary: pairs of the two halves"}),
     "base": (
@@ -244,6 +260,19 @@ MISTAKES: dict[str, tuple[str, Mistake, set[str]]] = {
         other_function(relative_vectors.RelativeVectors, "products", exchanged),
         {"relative vectors of keys are those of values"},
     ),
+    "window": (
+        "windows, every other layer full",
+        other_function(transformer, "window_mask", too_wide),
+        {"window off by one: wider"},
+    ),
+    "full layers": (
+        "windows, every other layer full",
+        other_function(transformer, "sees_all", counted_from_0),
+        {
+            "window missing, in this attention alone",
+            "window where all positions should be seen, in this attention alone",
+        },
+    ),
     "head by head": (
         "norm of contexts in self-attention",
         other_function(nn.LayerNorm, "forward", normed_head_by_head),
@@ -271,6 +300,23 @@ def test_a_mistake_in_a_program_is_named(mistake: str, monkeypatch: pytest.Monke
     named = [{match.variant for match in fault.finding.matches} for fault in result.faults]
     assert set.union(*named) == causes, result.faults
     assert all(len(names) == 1 for names in named)
+
+
+def test_windows_are_those_of_transformers() -> None:
+    """Of a causal model the same number; of T5Gemma's encoder, whose masks count the query's neighbours, one more."""
+    from transformers import T5GemmaModuleConfig, masking_utils
+
+    query, key = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
+    config = TransformerConfig(window=4)
+    causal = formulas.decoder_window_mask(config.decoder.self_attention, config.target, np.full((1, 9), 5))
+    theirs = masking_utils.sliding_window_causal_mask_function(4)(0, 0, query, key)
+    np.testing.assert_array_equal(causal, theirs[None, None])
+    both_sides = formulas.encoder_window_mask(config.encoder.self_attention, config.source, np.full((1, 9), 5))
+    theirs = masking_utils.sliding_window_bidirectional_mask_function(3)(0, 0, query, key)
+    np.testing.assert_array_equal(both_sides, theirs[None, None])
+    of_gemma = Attention(window=4, full_every=2)
+    kinds = ["sliding_attention" if has_window(of_gemma, i) else "full_attention" for i in range(5)]
+    assert kinds == T5GemmaModuleConfig(num_hidden_layers=5).layer_types
 
 
 def test_kv_heads_that_do_not_divide_are_refused() -> None:

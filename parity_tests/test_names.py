@@ -81,7 +81,9 @@ def test_a_system_seen_through_hooks_is_its_own_trace(case: Case) -> None:
     assert list(found) == [name for name in expected if name in found]
     allowed = None if case.system.dialect == "pytorch" else 0.0  # pytorch traces another forward than nn.Transformer's
     assert_passed(
-        compare_stage("hooks", found, among(found, expected), tolerance=allowed, where=attended(found, expected))
+        compare_stage(
+            "hooks", found, among(found, expected), tolerance=allowed, where=attended(case.config, found, expected)
+        )
     )
 
 
@@ -142,7 +144,7 @@ def test_drafts_are_right_about_most_parameters_and_activations(
     found, missing = names.rename(captured, sides[1].activations)
     assert missing == {}
     assert len(found) >= activations * len(of_trace)
-    assert_passed(compare_stage("draft", found, among(found, of_trace), where=attended(found, of_trace)))
+    assert_passed(compare_stage("draft", found, among(found, of_trace), where=attended(case.config, found, of_trace)))
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_a_family_seen_through_hooks_is_the_same_with_any_attention(family: str,
     theirs = {key: tuple(name for name in ours if name in like) for key, ours in names.activations.items()}
     found, _ = NameMap({key: ours for key, ours in theirs.items() if ours}).rename(captured, like)
     assert list(found) == [name for name in like if name in compared]
-    assert_passed(compare_stage("hooks", found, among(found, expected), where=attended(found, expected)))
+    assert_passed(compare_stage("hooks", found, among(found, expected), where=attended(case.config, found, expected)))
     rows = len(case.problem.source_ids)  # some programs put the heads beside them
     logits = {
         ours[0]: captured[key].reshape(rows, -1, *captured[key].shape[-2:])

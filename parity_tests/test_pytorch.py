@@ -38,7 +38,7 @@ def test_masks_hide_some_and_not_all(case: Case) -> None:
         masks = {name: mask for name, mask in trace.items() if name.startswith("mask.")}
         assert list(masks) == ["mask.encoder_self", "mask.decoder_self", "mask.cross"]
         assert all(mask.any() and not mask.all() for mask in masks.values())
-        for name, where in attended(trace, trace).items():
+        for name, where in attended(case.config, trace, trace).items():
             hidden = np.broadcast_to(~where, trace[name].shape)
             np.testing.assert_array_equal(trace[name] == np.finfo(np.float64).min, hidden)
 

@@ -68,7 +68,7 @@ def test_jax_is_as_precise_as_torch_in_float32(shallow: Case) -> None:
     problem = rounded(shallow.problem, "float32")
     truth = shallow.reference.forward(problem, "float64")
     received, expected = (side.forward(problem, "float32") for side in (shallow.candidate, shallow.reference))
-    stage = compare_precision("float32", received, expected, truth)
+    stage = compare_precision(shallow.config, "float32", received, expected, truth)
     assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
 
 

@@ -50,7 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "parity.diagnosis": {"comparison.findings", "comparison.gates", "parity.faults", "parity.oracle"},
     "parity.backends": {
         *("config", "data.batching", "decoding", "model", "parallel", "porting", "runtime", "storage", "training"),
-        *("comparison", "mapping", "parity.names", "parity.problems", "parity.rules", "programs", "proof"),
+        *("comparison", "mapping", "parity.names", "parity.oracle.graph", "parity.problems", "parity.rules"),
+        *("programs", "proof"),
     },
     "parity": {
         *("comparison", "config", "data", "decoding", "exporting", "mapping", "model", "pages", "parallel", "porting"),

@@ -40,7 +40,8 @@ def _wrong_parts(config: ShortNames) -> list[str]:
     elif config.decoder.cross_attention.causal:
         problems.append("decoder.cross_attention.causal must be false; received true")
     unread = [("encoder.self_attention", "padding_id"), ("encoder.self_attention", "decoding_padding")]
-    unread += [("decoder.cross_attention", "padding_id")] * (config.decoder.cross_attention is not None)
+    if config.decoder.cross_attention is not None:
+        unread += [("decoder.cross_attention", field) for field in ("padding_id", "window", "full_every")]
     for place, field in unread:
         value = getattr(part_at(config, place), field)
         if value is not None:
@@ -78,7 +79,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "d_model num_heads d_ff num_encoder_layers num_decoder_layers max_length relative_buckets "
         "relative_max_distance",
     ),
-    "at least 1, or null": (lambda value: value >= 1, "num_kv_heads head_dim value_dim rotary_dim"),
+    "at least 1, or null": (lambda value: value >= 1, "num_kv_heads head_dim value_dim rotary_dim window"),
+    "at least 2, or null": (lambda value: value >= 2, "full_every"),
     "at least 0": (
         lambda value: value >= 0,
         "source_vocab_size target_vocab_size source_pad_id target_pad_id position_offset",
@@ -160,6 +162,7 @@ def _contradictory_sizes(config: ShortNames, name: str, stack: Stack) -> list[st
         shape = attention.shape(stack.d_model)
         divisor = f"a divisor of the {name}'s num_heads={shape.num_heads}"
         check(shape.num_heads % shape.num_kv_heads == 0, place, "num_kv_heads", divisor)
+        check(attention.window is not None or attention.full_every is None, place, "full_every", "null without window")
         width = shape.num_heads * shape.value_dim
         if not attention.output and width != stack.d_model:
             needed = f"num_heads * value_dim equal to d_model={stack.d_model}"

@@ -210,6 +210,8 @@ class ShortNames(ModelParts):
     decoding_decoder_padding: Annotated[PaddingCover | None, At(("decoder.self_attention",), "decoding_padding")]
     decoding_cross_padding: Annotated[PaddingCover | None, _cross("decoding_padding")]
     decoder_causal: Annotated[bool, At(("decoder.self_attention",), "causal")]
+    window: Annotated[int | None, _each("self_attention", "window")]
+    full_every: Annotated[int | None, _each("self_attention", "full_every")]
 
     dropout_rate: Annotated[float, _each("dropout", "rate")]
     embedding_dropout_rate: Annotated[float | None, _each("dropout", "embedding")]

@@ -155,6 +155,11 @@ class Attention(Spec):
     norm_placement="pre", and at all sublayers, the sandwich norm of CogView (Ding et al. 2021) and Gemma 2."""
     causal: bool = False
     """Hide later positions."""
+    window: int | None = None
+    """In self-attention: hide positions at this distance or farther, so that a query sees itself and the window - 1
+    positions before it, and without causal as many after it (Beltagy et al. 2020). None: hide none."""
+    full_every: int | None = None
+    """Let layers n, 2n, … counted from 1, see beyond the window (Gemma 2: 2; Gemma 3: 6). None: no layer does."""
     padding: PaddingCover = "keys"
     """Axes of the attention matrix on which padding is hidden: keys, queries or both."""
     decoding_padding: PaddingCover | None = None

@@ -13,19 +13,16 @@ from jax_transformer.config import positions, specs
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import Stack
 from jax_transformer.model import flash
-from jax_transformer.model.distances import RelativeBias, RelativeVectors, Vectors
+from jax_transformer.model.distances import RelativeBias, RelativeVectors
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.rotary import Rotation, rotate
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import platform
-
-Bias = jax.Array | None
-"""An array added to attention logits, [1, N, Q, K] or broadcastable; None adds nothing."""
+from jax_transformer.model.terms import AttentionTerms, of_layer
 
 
 class Heads(NamedTuple):
@@ -50,23 +47,6 @@ class Heads(NamedTuple):
             return self
         more = ((0, 0), (0, 0), (0, 0))
         return Heads(*(jnp.pad(array, (*more, (0, width - array.shape[-1]))) for array in self))
-
-
-class AttentionTerms(NamedTuple):
-    """Holds everything that enters attention logits besides query · key."""
-
-    mask: Mask = None
-    """Boolean, True = may attend. Masked logits become one finite value, so a fully masked row attends to all keys
-    alike."""
-    bias: Bias = None
-    """Added to the scaled logits."""
-    exists: Mask = None
-    """Boolean, False = an empty slot of a cache or buffer. Such keys get a weight of exactly zero, even in fully masked
-    rows."""
-    rotation: Rotation | None = None
-    """The angles by which positions rotate queries and keys; None rotates nothing."""
-    vectors: Vectors | None = None
-    """What distances add to keys and values; None adds nothing."""
 
 
 class HeadScale(nnx.Module):
@@ -121,10 +101,7 @@ class Attention(nnx.Module):
             heads = Heads(self.query(x), *project_together([self.key, self.value], y))
         heads = Heads(*(scope.tap(name, array) for name, array in heads._asdict().items()))
         heads = self._placed(heads, terms.rotation, scope)
-        if hasattr(self, "relative_bias"):
-            terms = terms._replace(bias=scope.tap("position_bias", self.relative_bias(y.shape[1])))  # [1, N, Q, K]
-        if hasattr(self, "relative_vectors"):
-            terms = terms._replace(vectors=self.relative_vectors(y.shape[1], None, heads.key.dtype))
+        terms = of_layer(self, terms, heads.key.dtype, scope)
 
         context = scope.tap("context", attend(self.how, heads, terms, scope))  # [B, Q, N, W]
         if self.part.head_scale:

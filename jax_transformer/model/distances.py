@@ -31,15 +31,15 @@ class RelativeBias(nnx.Module):
 
         The length of an exported program may be a symbol. From max_distance on, all distances share a bucket.
         """
-        offsets, reach = _offsets(length, column), length - 1
+        after, reach = offsets(length, column), length - 1
         if jax.export.is_symbolic_dim(length):
             reach = self.kind.max_distance
-            offsets = jnp.clip(offsets, -reach, reach)
+            after = jnp.clip(after, -reach, reach)
         buckets = relative_buckets(self.kind, self.is_causal, reach + 1)
         by_distance = self.embedding[...][buckets]  # [2 R + 1, N], of distances from -R to R
         factor = self.kind.factor
         by_distance = by_distance if factor == 1.0 else by_distance * factor
-        return jnp.moveaxis(by_distance[offsets + reach], 2, 0)[None]
+        return jnp.moveaxis(by_distance[after + reach], 2, 0)[None]
 
 
 def relative_buckets(kind: positions.RelativeBias, is_causal: bool, length: int) -> np.ndarray:
@@ -73,11 +73,11 @@ def alibi_slopes(heads: int) -> np.ndarray:
 def alibi_bias(heads: int, length: int, column: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
     """Returns minus slope times distance for `length` keys: of every query [1, N, T, T], or of the one in `column`
     [1, N, 1, T]. Distances count alike in both directions."""
-    distance = jnp.abs(_offsets(length, column)).astype(dtype)
+    distance = jnp.abs(offsets(length, column)).astype(dtype)
     return (-jnp.asarray(alibi_slopes(heads), dtype)[:, None, None] * distance)[None]
 
 
-def _offsets(length: int, column: jax.Array | None) -> jax.Array:
+def offsets(length: int, column: jax.Array | None) -> jax.Array:
     """Returns how far each of `length` keys stands after each query [T, T], or after the one in `column` [1, T]."""
     columns = jnp.arange(length)
     return columns - (columns[:, None] if column is None else column[None, None])
@@ -102,6 +102,6 @@ class RelativeVectors(nnx.Module):
 
     def __call__(self, length: int, column: jax.Array | None, dtype: jnp.dtype) -> Vectors:
         """Returns the vectors for `length` keys, of every query or of the one in `column`."""
-        rows = jnp.clip(_offsets(length, column), -self.limit, self.limit) + self.limit
+        rows = jnp.clip(offsets(length, column), -self.limit, self.limit) + self.limit
         values = self.values[...].astype(dtype)[rows] if hasattr(self, "values") else None
         return Vectors(self.keys[...].astype(dtype)[rows], values)

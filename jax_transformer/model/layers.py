@@ -14,13 +14,14 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.plan import Sublayer, SublayerName, plan
 from jax_transformer.config.specs import Stack
 from jax_transformer.model.activations import ACTIVATIONS
-from jax_transformer.model.attention import Attention, AttentionTerms
+from jax_transformer.model.attention import Attention
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.norms import Norm, Scale, output_scale
 from jax_transformer.model.projections import Projection, StepProjections, map_each
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain
+from jax_transformer.model.terms import AttentionTerms
 
 
 class FeedForward(nnx.Module):

@@ -16,11 +16,10 @@ from flax import nnx
 
 from jax_transformer.config import specs
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.positions import Alibi, Learned, RelativeBias, RelativeVectors, Rotary, Table
-from jax_transformer.model import distances, flash, positions, rotary
-from jax_transformer.model.attention import AttentionTerms
+from jax_transformer.config.positions import Learned, RelativeBias, RelativeVectors, Table
+from jax_transformer.model import distances, flash, positions
 from jax_transformer.model.dropout import Site, fold
-from jax_transformer.model.dtypes import at_least_float32, compute_dtype
+from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.embeddings import PositionTable
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
@@ -83,27 +82,6 @@ class Stack(nnx.Module):
         factor = self.stack.positions.factor if isinstance(self.stack.positions, Table) else 1.0
         positions = positions if factor == 1.0 else positions * factor
         return self.position_scale(positions) if hasattr(self, "position_scale") else positions
-
-    def position_terms(self, places: positions.Places, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
-        """Returns what positions add to the self-attention of every layer, without what each layer has of its own.
-
-        Args:
-          dtype: that of the token vectors.
-        """
-        kind, attention = self.stack.positions, self.stack.self_attention
-        if isinstance(kind, Rotary):
-            angles = rotary.angles(kind, self.stack.heads.head_dim, places.numbers, dtype)
-            return AttentionTerms(rotation=rotary.Rotation(angles, angles))
-        if hasattr(self, "relative_vectors"):
-            return AttentionTerms(vectors=self.relative_vectors(places.length, places.column, dtype))
-        if isinstance(kind, Alibi):
-            wide = at_least_float32(dtype)
-            bias = distances.alibi_bias(attention.num_heads, places.length, places.column, wide)
-        elif hasattr(self, "relative_bias"):
-            bias = self.relative_bias(places.length, places.column)
-        else:
-            return AttentionTerms()
-        return AttentionTerms(bias=scope.tap("position_bias", bias))  # [1, N, T, T] or [1, N, 1, T]
 
     def run(self, x: jax.Array, call: CallLayer, scope: Scope) -> jax.Array:
         """Returns x [B, T, D] after `call(layer, x, scope)` for every layer and the final norm."""

@@ -9,20 +9,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.plan import SublayerName
-from jax_transformer.model.attention import (
-    Attention,
-    AttentionTerms,
-    attention_weights,
-    merge_heads,
-    normed_together,
-)
+from jax_transformer.model.attention import Attention, attention_weights, merge_heads, normed_together
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.layers import Call, DecoderLayer, Layer
-from jax_transformer.model.masks import Mask
+from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.rotary import Angles, rotate, rotates_cross_attention
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.terms import AttentionTerms, of_layer
 
 
 class StepAttention(nnx.Module):
@@ -103,19 +98,9 @@ class StepSelfAttention(StepAttention):
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
         )  # [B, G, T K, H] and [B, G, T K, W]
         mask = state.key_is_real.reshape(x.shape[0], 1, 1, -1)  # [B, 1, 1, T K]
-        terms = self._for_beams(terms, state, key.dtype)._replace(mask=mask, exists=state.exists())
+        terms = of_layer(self, terms, key.dtype, scope).for_beams(state.num_beams)
+        terms = terms._replace(mask=both(terms.mask, mask), exists=state.exists())
         return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
-
-    def _for_beams(self, terms: AttentionTerms, state: DecoderState, dtype: jnp.dtype) -> AttentionTerms:
-        """Returns the terms of distances, the layer's own if it has any, for the T K keys in place of T columns."""
-        bias, vectors = terms.bias, terms.vectors
-        if hasattr(self, "relative_bias"):
-            bias = self.relative_bias(state.length, state.position)
-        if hasattr(self, "relative_vectors"):
-            vectors = self.relative_vectors(state.length, state.position, dtype)
-        bias = None if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
-        vectors = jax.tree.map(lambda part: jnp.repeat(part, state.num_beams, axis=1), vectors)  # [1, T K, H] each
-        return AttentionTerms(bias=bias, vectors=vectors)
 
 
 class StepCrossAttention(StepAttention):
@@ -170,7 +155,7 @@ class StepLayer(Layer):
         Args:
           cache: the keys and values of the tokens before; the one returned holds these tokens' too.
           state: already counts these tokens in (`DecoderState.written`).
-          terms: what positions add to self-attention (`Stack.position_terms`).
+          terms: what positions add to self-attention (`terms.of_stack`).
           layer: the layer's number, from 0.
         """
         angles = terms.rotation.query if terms.rotation and rotates_cross_attention(self.stack) else None

@@ -13,7 +13,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.model import initializers, positions, rotary
-from jax_transformer.model.attention import AttentionTerms, capped
+from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.embeddings import Constants, Embedding
@@ -24,6 +24,7 @@ from jax_transformer.model.projections import Projection
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.stack import Stack, layer_slice
 from jax_transformer.model.steps import StepLayer
+from jax_transformer.model.terms import AttentionTerms, of_stack
 
 
 class Source(NamedTuple):
@@ -57,12 +58,12 @@ class Transformer(nnx.Module):
     def encode(self, source_ids: jax.Array, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
         """Returns the encoder's output [B, S, D] for source_ids [B, S] and, of packed rows, their segments [B, S]."""
         positions.check_fits(self.config.encoder, "source_ids", source_ids.shape)
-        scope = scope(Site.ENCODER)
         numbers = positions.position_numbers(self.config.encoder, source_ids, self.config.source.pad_id, segments)
         table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
         vectors = table(source_ids, self.config.encoder.embedding_factor)
         places = positions.Places(numbers, source_ids.shape[1])
-        terms = self.encoder.position_terms(places, vectors.dtype, scope)._replace(mask=mask)
+        terms = of_stack(self.encoder, places, mask, vectors.dtype, scope)
+        scope = scope(Site.ENCODER)
         x = self.encoder.embed(vectors, self._table("encoder_positions"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
 
@@ -77,16 +78,16 @@ class Transformer(nnx.Module):
         """Returns the decoder's output [B, T, D] for decoder_input_ids [B, T] and, of packed rows, their segments
         [B, T]."""
         positions.check_fits(self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
-        scope = scope(Site.DECODER)
         numbers = positions.position_numbers(
             self.config.decoder, decoder_input_ids, self.config.target.pad_id, segments
         )
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
-        of_self = self.decoder.position_terms(places, vectors.dtype, scope)
+        of_self = of_stack(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
+        scope = scope(Site.DECODER)
         rotation, angles = of_self.rotation, self._source_angles(source)
         terms = DecoderTerms(
-            of_self._replace(mask=masks.decoder_self, exists=masks.decoder_exists),
+            of_self._replace(exists=masks.decoder_exists),
             AttentionTerms(masks.cross, rotation=rotation and angles and rotation._replace(key=angles)),
         )
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, scope)  # [B, T, D]
@@ -173,7 +174,7 @@ class Transformer(nnx.Module):
         vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, Scope())  # [B, K, D]
         places = positions.Places(numbers, state.length, state.position)
-        terms = self.decoder.position_terms(places, vectors.dtype, Scope())
+        terms = of_stack(self.decoder, places, None, vectors.dtype, Scope())
 
         steps, caches = self._steps(layers), []
         for i, cache in enumerate(state.layers):

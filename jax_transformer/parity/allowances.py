@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
+from jax_transformer.parity.oracle.replay import recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -48,13 +49,17 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
     The sentences of source and target are filled apart, so that all other padding stays.
     """
     source, target = problem.ids
-    of_encoder, of_decoder, of_cross = config.attentions
-    filled_source = _blind(formulas.encoder_self_mask(of_encoder, config.source, source), len(source))
-    crossing = _blind(formulas.cross_mask(of_cross, config.source, config.target, source, target), len(source))
-    by_query = of_cross.padding in ("queries", "both")
-    filled_source |= crossing & (source == config.source.pad_id).all(axis=1)
-    filled_target = _blind(formulas.decoder_self_mask(of_decoder, config.target, target), len(target))
-    filled_target |= crossing & by_query
+    filled_source, filled_target = (np.zeros(len(source), bool) for _ in range(2))
+    ids = dict(zip(MODEL_INPUTS, (source, target), strict=True))
+    for node in (one for one in nodes(config) if one.kind == "mask"):
+        blind = _blind(recompute(node, config, ids, {}), len(source))
+        if len(node.inputs) > 1:  # of cross-attention
+            filled_source |= blind & (source == config.source.pad_id).all(axis=1)
+            filled_target |= blind & (config.attentions[-1].padding in ("queries", "both"))
+        elif "source_ids" in node.inputs.values():
+            filled_source |= blind
+        else:
+            filled_target |= blind
     rng = np.random.default_rng(len(source))
     sources, targets = _pads(config)
     return replace(

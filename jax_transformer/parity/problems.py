@@ -98,6 +98,21 @@ def long_problem(
     return Problem("own weights, long sentences", params, source_ids, decoder_input_ids, labels)
 
 
+def unseen_windows(config: TransformerConfig, own: Problem, longest: Problem) -> tuple[str, ...]:
+    """Returns a remark for each window of attention that hides nothing from the sentences of a problem, or even from
+    the longest ones."""
+    found = []
+    for axis, stack in enumerate(("encoder", "decoder")):
+        window = getattr(config, stack).self_attention.window
+        length, most = own.ids[axis].shape[1], longest.ids[axis].shape[1]
+        what = f"the {stack}'s window of {window}"
+        if window is not None and window >= most:
+            found.append(f"no sentence here is longer than {what}: nothing shows how wide it is")
+        elif window is not None and window >= length:
+            found.append(f"what is compared on sentences of {length} tokens doesn't show {what}; forward does")
+    return tuple(found)
+
+
 def training_problem(config: TransformerConfig, problem: Problem, loss_counts_pads: bool) -> Problem:
     """Returns the problem to train on.
 

@@ -21,6 +21,7 @@ from jax_transformer.parity.problems import (
     other_weights,
     own_problem,
     training_problem,
+    unseen_windows,
 )
 from jax_transformer.parity.run_results import STAGES, Pair, RunResults
 from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
@@ -69,9 +70,10 @@ def run(
         for side in pair.sides.values():
             in_advance = decoded if "decode" in stages and not pair.is_large else None
             side.get_ready(Plan(stages, trained, in_advance, searches(pair)[0]))
-    inputs_before = _copies(own)
+    inputs_before, longest = _copies(own), own
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):
+            longest = max(longest, problem, key=lambda one: one.source_ids.shape[1])
             progress(f"forward, {problem.name}")
             run_forward(pair, problem, results, is_own=problem is own)
     for dtype in dtypes:
@@ -92,6 +94,7 @@ def run(
     if "proof" in stages:
         inside = results.harmless(pair.config)
         results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress, inside=inside)
+    results.remarks += unseen_windows(pair.config, own, longest)
     _add_missing_stages(stages, dtypes, results, own.name)
     for name, case in results.not_finite.items():
         results.doubts[f"the reference isn't finite: {name} has NaN or infinity (first on {case})"] = None

@@ -154,6 +154,8 @@ class RunResults:
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
     proof: Certificate | None = None
+    remarks: list[str] = field(default_factory=list)
+    """Facts that aren't compared."""
 
     @property
     def zeroes_padding(self) -> bool:
@@ -215,6 +217,7 @@ class RunResults:
             tuple(stages),
             faults=faults,
             notes=notes,
+            remarks=tuple(self.remarks),
             doubts=tuple(self.doubts),
             effect=worst if node is None or faults else None,
             environment=self.facts,

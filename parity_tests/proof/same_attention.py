@@ -197,8 +197,9 @@ def causal_by_hand(w: Weights) -> torch.Tensor:
 
 def own_reference_path(w: Weights) -> jax.Array:
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.model.attention import AttentionTerms, Computation, Heads, attend
+    from jax_transformer.model.attention import Computation, Heads, attend
     from jax_transformer.model.scope import Scope
+    from jax_transformer.model.terms import AttentionTerms
 
     config = TransformerConfig(
         source_vocab_size=11, target_vocab_size=13, d_model=N * H, num_heads=N, d_ff=6, attention_path="reference"

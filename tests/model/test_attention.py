@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import attention, functional
-from jax_transformer.model.attention import AttentionTerms, Computation, Heads, fused_attention, reference_attention
+from jax_transformer.model.attention import Computation, Heads, fused_attention, reference_attention
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.terms import AttentionTerms
 from jax_transformer.model.trace import Tap
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")

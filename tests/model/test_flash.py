@@ -15,9 +15,10 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Shape
 from jax_transformer.data.packing import pack_batch
 from jax_transformer.model import attention, flash, flash_kernels, functional, sharding
-from jax_transformer.model.attention import AttentionTerms, Heads, flash_path, reference_attention
+from jax_transformer.model.attention import Heads, flash_path, reference_attention
 from jax_transformer.model.flash_kernels import kernel_flops
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.terms import AttentionTerms
 from jax_transformer.model.trace import Tap
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")

@@ -17,8 +17,9 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import attention, distances, flash, functional, rotary
-from jax_transformer.model.attention import AttentionTerms, Heads
+from jax_transformer.model.attention import Heads
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.terms import AttentionTerms
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

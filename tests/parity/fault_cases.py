@@ -126,6 +126,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "position_kind": "alibi",
         "norm_placement": "pre",
     },
+    "windows": {
+        "window": 2,
+        "full_every": 2,
+        "position_kind": "alibi",
+        "norm_placement": "pre",
+        "encoder.self_attention.window": 4,
+    },
     "differing": {
         "decoder_norm_placement": "pre",
         "decoder_final_norm": True,

@@ -58,6 +58,7 @@ PROBLEMS: dict[str, tuple[TransformerConfig, dict[str, Any], tuple[int, ...]]] =
     "stopped early": (CONFIG, {"beam_size": 4, "early_stopping": True}, (3, 9)),
     "gnmt": (CONFIG, {"beam_size": 3, "early_stopping": "never", "semantics": "gnmt", "length_penalty": 2.0}, (10, 11)),
     "start is padding": (CONFIG, {"beam_size": 2, "decoder_start_id": PAD, "length_penalty": 2.0}, (3, 9)),
+    "windows": (dataclasses.replace(CONFIG, window=2, full_every=2), {"beam_size": 2}, (3, 9)),
     "relative": (RELATIVE, {"beam_size": 2, "early_stopping": True, "decoder_start_id": PAD}, (4, 11)),
 }
 """Config, fields of the rule, and seeds of weights with which sentences end at several places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -49,6 +50,26 @@ def test_all_problems_are_run() -> None:
     side = FakeSide("a")
     run_pair(side, FakeSide("b"), stages=("forward",))
     assert side.runs == ["forward"] * 6, "five problems, and the first once more"
+
+
+@pytest.mark.parametrize(
+    ("window", "told"),
+    [
+        (3, ""),
+        (
+            11,
+            "what is compared on sentences of 11 tokens doesn't show the encoder's window of 11; forward does",
+        ),
+        (15, "no sentence here is longer than the encoder's window of 15: nothing shows how wide it is"),
+    ],
+)
+def test_a_window_that_hides_nothing_is_remarked(window: int, told: str) -> None:
+    """Sources have 11 tokens, and the longest 15."""
+    encoder = replace(CONFIG.encoder, self_attention=replace(CONFIG.encoder.self_attention, window=window))
+    config = replace(CONFIG, encoder=encoder)
+    pair = Pair(config, own_params(), FakeSide(config=config), FakeSide(config=config), GENERATION)
+    report = run(pair, stages=("masks", "forward"), dtypes=("float64",))
+    assert (report.exit_code, "; ".join(report.remarks)) == (0, told), str(report)
 
 
 def test_stages_come_in_their_own_order() -> None:

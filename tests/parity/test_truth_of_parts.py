@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from config_parts import is_allowed, single_changes, with_paths
+from config_parts import is_allowed, joint_changes, single_changes, with_paths
 from truths import SIZES, assert_is_the_models
 
 from jax_transformer.config import positions, specs
@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """A base, and another value of one option of its encoder and of another of its decoder, by path: all options of the
-    first base, and of the others those that the first doesn't have."""
+    first base, and of the others those that the first doesn't have. Then options that need another one."""
     for base, options in BASES.items():
         config = TransformerConfig(**SIZES | options)
         wanted = {"post": (), "pre": ("norm", "positions", "residual")}.get(base, ("positions",))
@@ -57,6 +57,9 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
             both = one | other
             for changes in [both] if is_allowed(config, both) else [one, other]:
                 yield base, changes
+    config = TransformerConfig(**SIZES | BASES["post"])
+    for stack in ("encoder", "decoder"):
+        yield from (("post", changes) for changes in joint_changes(config, stack))
 
 
 CASES = list(cases())

@@ -37,6 +37,10 @@ class AttentionOptions:
     """Bend scaled logits to cap · tanh(logits / cap), before biases and masks (Gemma 2)."""
     masked_value: float | None = None
     """Replaces masked logits; None: the lowest number of the dtype."""
+    window: int | None = None
+    """Hide positions at this distance or farther (Beltagy et al. 2020)."""
+    full_every: int | None = None
+    """Let every n-th layer see beyond the window (Gemma 2)."""
     head_scale: bool = False
     query_key_norm: bool = False
     """Norm queries and keys over the features of each head."""
@@ -113,10 +117,12 @@ class MechanismTransformer(nn.Module):
         decoder_mask = tap("mask.decoder_self", causal & target_is_real)
         cross_mask = tap("mask.cross", source_is_real)
         scale = math.sqrt(self.d_model)
+        masks = self.encoder.masks(encoder_mask, source_ids.shape[1], tap, "mask.encoder_window")
         vectors = self.source_embedding(source_ids) * scale
-        encoded = self.encoder(vectors, encoder_mask, None, None, tap.scope("encoder"))
+        encoded = self.encoder(vectors, masks, None, None, tap.scope("encoder"))
+        masks = self.decoder.masks(decoder_mask, length, tap, "mask.decoder_window")
         vectors = self.target_embedding(decoder_input_ids) * scale
-        decoded = self.decoder(vectors, decoder_mask, encoded, cross_mask, tap.scope("decoder"))
+        decoded = self.decoder(vectors, masks, encoded, cross_mask, tap.scope("decoder"))
         logits, cap = self.head(decoded), self.logits_cap
         return tap("logits", logits if cap is None else cap * torch.tanh(logits / cap))
 
@@ -148,8 +154,18 @@ class Stack(nn.Module):
         self.relative_bias = make_biases(sizes, mechanisms, is_decoder=attends_to_source) if has_biases else None
         self.final_norm = sizes.norm(sizes.d_model, mechanisms)
 
-    def forward(self, x: Tensor, mask: Tensor, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap) -> Tensor:
-        """Returns the stack's output [B, T, D] for token vectors x [B, T, D]."""
+    def masks(self, mask: Tensor, length: int, tap: Tap, name: str) -> list[Tensor]:
+        """Returns the mask of each layer's self-attention; that of layers with a window is recorded under a name."""
+        options = self.mechanisms.self_attention
+        if options.window is None:
+            return [mask] * len(self.layers)
+        windowed = tap(name, mask & window_mask(options.window, length))
+        return [mask if sees_all(options, i) else windowed for i in range(len(self.layers))]
+
+    def forward(
+        self, x: Tensor, masks: list[Tensor], encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap
+    ) -> Tensor:
+        """Returns the stack's output [B, T, D] for token vectors x [B, T, D] and the mask of each layer."""
         bias = None
         if self.mechanisms.positions == "alibi":
             bias = tap("position_bias", alibi.bias(self.num_heads, x.shape[1], x.dtype))
@@ -157,8 +173,19 @@ class Stack(nn.Module):
             bias = tap("position_bias", self.relative_bias(x.shape[1]))
         x = tap("embedding", tap("token_embedding", x))
         for i, layer in enumerate(self.layers):
-            x = layer(x, Positions(mask, bias, self.shared_vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
+            x = layer(x, Positions(masks[i], bias, self.shared_vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
         return tap("output", self.final_norm(x))
+
+
+def window_mask(window: int, length: int) -> Tensor:
+    """Returns the mask [T, T] that hides positions at the distance of the window or farther."""
+    positions = torch.arange(length)
+    return (positions[:, None] - positions).abs() < window
+
+
+def sees_all(options: AttentionOptions, layer: int) -> bool:
+    """Returns whether a layer, counted from 0, sees beyond the window."""
+    return options.full_every is not None and (layer + 1) % options.full_every == 0
 
 
 class Positions(NamedTuple):

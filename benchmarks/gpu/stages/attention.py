@@ -96,8 +96,9 @@ def _compiled(case: Case, path: str) -> Any:
     import jax.numpy as jnp
 
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.model.attention import AttentionTerms, Computation, Heads, attend
+    from jax_transformer.model.attention import Computation, Heads, attend
     from jax_transformer.model.scope import Scope
+    from jax_transformer.model.terms import AttentionTerms
 
     config = TransformerConfig(
         source_vocab_size=8, target_vocab_size=8, d_model=case.heads * case.head_dim, num_heads=case.heads,

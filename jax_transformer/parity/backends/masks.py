@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jax_transformer.comparison.gates import tolerances
+from jax_transformer.parity.oracle.graph import known_nodes, shown_by
 
 if TYPE_CHECKING:
     from jax_transformer.comparison.gates.arrays import Arrays
     from jax_transformer.config.model import TransformerConfig
-    from jax_transformer.config.specs import PaddingCover
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Returns the masks that the config has and `named` lacks, read from the first layer's attention logits.
+    """Returns the masks that the config has and `named` lacks, each read from the logits of the first attention that
+    applies it.
 
     Masks are boolean, True = may attend, and shaped as in our trace: [B, 1, Q, K], with 1 for an axis that the config's
     padding ignores and along which the mask is constant; [B, N, Q, K] if heads have different masks.
@@ -23,32 +24,25 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
     Args:
       named: activations by our names. A mask whose logits are missing is left out.
     """
-    of_encoder, of_decoder, of_cross = config.attentions
-    covers: dict[str, tuple[str, PaddingCover]] = {
-        "encoder_self": ("encoder.layers.0.self_attention.logits", of_encoder.padding),
-        "decoder_self": (
-            "decoder.layers.0.self_attention.logits",
-            "both" if of_decoder.causal else of_decoder.padding,
-        ),
-        "cross": ("decoder.layers.0.cross_attention.logits", of_cross.padding),
-    }
-    found = {
-        f"mask.{kind}": _mask(named[logits], cover)
-        for kind, (logits, cover) in covers.items()
-        if cover != "none" and logits in named and f"mask.{kind}" not in named
-    }
-    if of_decoder.padding == "none" and "mask.decoder_self" in found:  # causal alone: one mask for all rows
-        found["mask.decoder_self"] = _without(found["mask.decoder_self"], 0)
+    graph, found = known_nodes(config), {}
+    logits = shown_by(graph)
+    for node in graph:
+        if node.kind == "mask" and node.name not in named and logits.get(node.name) in named:
+            shown = named[logits[node.name]]
+            batch, _, queries, keys = shown.shape
+            ids = {"source_ids": np.zeros((batch, keys), int), "decoder_input_ids": np.zeros((batch, queries), int)}
+            own = node.compute(config, {argument: ids[name] for argument, name in node.inputs.items()}, {})
+            found[node.name] = _mask(shown, own.shape)
     return found
 
 
-def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:
-    """Returns the places of logits [B, N, Q, K] that aren't masked, with constant axes reduced to 1."""
+def _mask(logits: np.ndarray, own: tuple[int, ...]) -> np.ndarray:
+    """Returns the places of logits [B, N, Q, K] that aren't masked. Axes along which it is constant are reduced to 1 if
+    the config's own mask has a size of 1 there."""
     mask = ~(logits <= tolerances.MASKED_BELOW)  # NaN is what other numbers make of it, no fill value
-    mask = _without(mask, 1)
-    if cover == "keys":
-        mask = _without(mask, 2)
-    return _without(mask, 3) if cover == "queries" else mask
+    for axis, size in enumerate(own):
+        mask = _without(mask, axis) if size == 1 else mask
+    return mask
 
 
 def _without(mask: np.ndarray, axis: int) -> np.ndarray:

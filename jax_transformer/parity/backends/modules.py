@@ -27,6 +27,7 @@ from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_ca
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import copying_trace
+from jax_transformer.parity.oracle.graph import known_nodes, shown_by
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.names_of_dialects import NAME as MAP
@@ -230,7 +231,7 @@ class ModuleReference:
         shapes = shapes_of_trace(self.config, ids, ids)
         pairs = self.names.rename({}, shapes).missing
         promised = set(pairs)
-        masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
+        masks = {mask for mask, logits in shown_by(known_nodes(self.config)).items() if logits in promised}
         return {name for name in shapes if name in promised | masks | {LOGITS}}
 
     def run(
@@ -391,14 +392,6 @@ class ModuleReference:
 
 def _watched_by_hooks(why: str) -> dict[str, Any]:
     return {"notes": {"watching": f"by hooks: {why}"}}
-
-
-MASKED = {
-    "encoder_self": "encoder.layers.0.self_attention.logits",
-    "decoder_self": "decoder.layers.0.self_attention.logits",
-    "cross": "decoder.layers.0.cross_attention.logits",
-}
-"""Mask → the logits that it is read from."""
 
 
 @lru_cache(maxsize=32)

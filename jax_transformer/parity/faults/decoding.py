@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jax_transformer.parity.faults.cache_positions import at_other_positions
-from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.decoding import Captured, Decoded, DecodeRule, LogitsOf, decode, logits_of_model
+from jax_transformer.parity.oracle.graph import Node, nodes
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -264,6 +264,8 @@ def _caches(config: TransformerConfig) -> Iterator[Variant]:
             yield Variant(f"cache position one too {name}", longer, partial(_at_other_positions, by=by))
     for name, sees in SEES.items():
         yield Variant(name, longer, partial(_seeing, sees=sees))
+    if config.decoder.self_attention.window is not None:
+        yield Variant("window missing while decoding", "targets longer than the window", _without_window)
 
 
 SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -276,14 +278,29 @@ SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
     config = problem.known_model.config.while_decoding()
-    attention, tokens = config.decoder.self_attention, config.target
+
+    def mask(captured: Captured, node: Node) -> np.ndarray:
+        inputs = {argument: captured[name] for argument, name in node.inputs.items()}
+        numbers = np.arange(captured["decoder_input_ids"].shape[1])
+        return node.compute(config, inputs, {}) & sees(numbers[:, None], numbers)
+
+    masks = [one for one in nodes(config) if one.kind == "mask" and "source_ids" not in one.inputs.values()]
+    if not masks:
+        raise LookupError("no mask")
+    return problem.replacing({node.name: partial(mask, node=node) for node in masks})
+
+
+def _without_window(problem: DecodingProblem) -> Decoded:
+    """Decodes over all of the cache in every layer."""
+    config = problem.known_model.config.while_decoding()
+    (node,) = (one for one in nodes(config) if one.name == "mask.decoder_window")
+    parts = node.parts_of(config)
+    parts |= {"spec": dataclasses.replace(parts["spec"], window=None)}
 
     def mask(captured: Captured) -> np.ndarray:
-        ids = captured["decoder_input_ids"]
-        numbers = np.arange(ids.shape[1])
-        return formulas.decoder_self_mask(attention, tokens, ids) & sees(numbers[:, None], numbers)
+        return node.formula(**parts, **{argument: captured[name] for argument, name in node.inputs.items()})
 
-    return problem.replacing({"mask.decoder_self": mask})
+    return problem.replacing({node.name: mask})
 
 
 def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from jax_transformer.comparison.gates import tolerances
 from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, known_nodes, place
+
+if TYPE_CHECKING:
+    from jax_transformer.config.specs import Attention
 
 COVERS = {
     "keys": "pads masked as keys", "queries": "pads masked as queries", "both": "pads masked as keys and queries",
@@ -41,6 +45,11 @@ def _of_masks() -> Iterator[Variant]:
         yield Variant(f"{name}, and not causal", kinds, partial(_not_causal, cover=cover))
         for side in ("target", "source"):
             yield Variant(f"{name}, by the {side}'s pad id", kinds, partial(_of_pad_id, cover=cover, side=side))
+    for by, name in ((1, "wider"), (-1, "narrower")):
+        yield Variant(f"window off by one: {name}", kinds, partial(_other_window, change=partial(_wider, by=by)))
+    yield Variant("window divided between both sides", kinds, partial(_other_window, change=_divided))
+    yield Variant("window missing", kinds, partial(_other_window, change=_no_window))
+    yield Variant("window where all positions should be seen", kinds, _window_too)
     yield Variant("cross-attention uses the target's padding", kinds, _targets_padding)
     yield Variant("padding of the other side", kinds, _other_padding)
 
@@ -86,7 +95,7 @@ def _covering(replay: Replay, cover: str) -> np.ndarray:
 def _of_pad_id(replay: Replay, cover: str, side: str) -> np.ndarray:
     pad_id = getattr(replay.config, side).pad_id
     own = formulas.decoder_padding_id(replay.parts["spec"], replay.config.target)
-    if _kind(replay) != "decoder_self" or pad_id == own:
+    if not _is_of_decoder(replay) or pad_id == own:
         raise LookupError("as it is")
     return replay.compute(parts=replay.with_options(padding=cover, padding_id=pad_id))
 
@@ -105,7 +114,7 @@ def _shifted(replay: Replay, by: int) -> np.ndarray:
 
 
 def _is_causal(replay: Replay) -> bool:
-    return _kind(replay) == "decoder_self" and bool(replay.option("causal"))
+    return _is_of_decoder(replay) and bool(replay.option("causal"))
 
 
 def _targets_padding(replay: Replay) -> np.ndarray:
@@ -120,7 +129,7 @@ def _causal_too(replay: Replay) -> np.ndarray:
     if _is_causal(replay):
         raise LookupError("causal as it is")
     lengths = {name: ids.shape[1] for name, ids in replay.captured.items() if name in MODEL_INPUTS}
-    keys = lengths["decoder_input_ids" if _kind(replay) == "decoder_self" else "source_ids"]
+    keys = lengths["decoder_input_ids" if _is_of_decoder(replay) else "source_ids"]
     queries = keys if _kind(replay) != "cross" else lengths["decoder_input_ids"]
     return replay.own & (np.arange(keys) <= np.arange(queries)[:, None])
 
@@ -143,9 +152,57 @@ def _other_padding(replay: Replay) -> np.ndarray:
     pad_ids = {"source_ids": replay.config.source.pad_id, "decoder_input_ids": replay.config.target.pad_id}
     is_real = replay.captured[other] != pad_ids[other]
     padding = formulas.padding_mask(replay.option("padding"), is_real, is_real)
+    if _has_window(replay):
+        padding = padding & formulas.window_mask(replay.parts["spec"], is_real.shape[1])
     return padding & formulas.causal_mask(replay.parts["spec"], is_real.shape[1]) if _is_causal(replay) else padding
 
 
+def _other_window(replay: Replay, change: Callable[[Attention], int | None]) -> np.ndarray:
+    if not _has_window(replay):
+        raise LookupError("no window")
+    return replay.under(window=change(replay.parts["spec"]))
+
+
+def _wider(spec: Attention, by: int) -> int:
+    assert spec.window is not None
+    if spec.window + by < 1:
+        raise LookupError("no position left")
+    return spec.window + by
+
+
+def _divided(spec: Attention) -> int:
+    """Returns half of the window, and the position itself, as programs have it that count both sides together."""
+    assert spec.window is not None
+    if spec.causal or spec.window <= DIVIDED_FROM:
+        raise LookupError("one side alone, or off by one")
+    return spec.window // 2 + 1
+
+
+DIVIDED_FROM = 3
+"""The largest window half of which is as wide, or narrower by one."""
+
+
+def _no_window(spec: Attention) -> None:
+    return None
+
+
+def _window_too(replay: Replay) -> np.ndarray:
+    """Hides what is out of the window, as in layers that have one."""
+    if _kind(replay) == "cross" or _has_window(replay) or replay.option("window") is None:
+        raise LookupError("no window")
+    (ids,) = replay.inputs.values()
+    return replay.own & formulas.window_mask(replay.parts["spec"], ids.shape[1])
+
+
 def _kind(replay: Replay) -> str:
-    """Returns which mask it is: encoder_self, decoder_self or cross."""
+    """Returns which mask it is: encoder_self, decoder_self or cross; in layers with a window, encoder_window or
+    decoder_window."""
     return place(replay.node.name).path[-1]
+
+
+def _is_of_decoder(replay: Replay) -> bool:
+    return _kind(replay).startswith("decoder")
+
+
+def _has_window(replay: Replay) -> bool:
+    return _kind(replay).endswith("window")

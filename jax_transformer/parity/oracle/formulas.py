@@ -52,6 +52,16 @@ def decoder_self_mask(spec: Attention, target: Tokens, decoder_input_ids: np.nda
     return causal_mask(spec, decoder_input_ids.shape[1]) & padding_mask(spec.padding, is_real, is_real)
 
 
+def encoder_window_mask(spec: Attention, source: Tokens, source_ids: np.ndarray) -> np.ndarray:
+    """Returns the encoder's self-attention mask in layers with a window, [B, 1, S, S] or broadcastable to it."""
+    return encoder_self_mask(spec, source, source_ids) & window_mask(spec, source_ids.shape[1])
+
+
+def decoder_window_mask(spec: Attention, target: Tokens, decoder_input_ids: np.ndarray) -> np.ndarray:
+    """Returns the decoder's self-attention mask in layers with a window, [B, 1, T, T] or broadcastable to it."""
+    return decoder_self_mask(spec, target, decoder_input_ids) & window_mask(spec, decoder_input_ids.shape[1])
+
+
 def decoder_padding_id(spec: Attention, target: Tokens) -> int:
     """Returns the id that the decoder's self-attention takes for padding."""
     return target.pad_id if spec.padding_id is None else spec.padding_id
@@ -74,6 +84,14 @@ def causal_mask(spec: Attention, length: int) -> np.ndarray:
     """Returns the mask [1, 1, T, T] under which every position attends to itself and to earlier ones."""
     query, key = np.arange(length)[:, None], np.arange(length)
     return (key <= query)[None, None] if spec.causal else np.ones((1, 1, 1, 1), bool)
+
+
+def window_mask(spec: Attention, length: int) -> np.ndarray:
+    """Returns the mask [1, 1, T, T] under which every position attends to those nearer than the window (Beltagy et al.
+    2020, §3.1)."""
+    if spec.window is None:
+        return np.ones((1, 1, 1, 1), bool)
+    return (np.abs(offsets(length)) < spec.window)[None, None]
 
 
 # --- embeddings and positions (§3.4, §3.5)

@@ -121,6 +121,15 @@ def sublayers_of(stack: Stack) -> tuple[str, ...]:
     return tuple(name for name in has if has[name])
 
 
+def shown_by(graph: Iterable[Node]) -> dict[str, str]:
+    """Returns the names of all masks, each with that of the first attention's logits that it hides some of."""
+    found: dict[str, str] = {}
+    for node in graph:
+        if node.kind == "attention_logits" and "mask" in node.inputs:
+            found.setdefault(node.inputs["mask"], node.name)
+    return found
+
+
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
     """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
@@ -262,13 +271,33 @@ def _add_stack(model: _Scope, name: StackName, masks: Mapping[str, str], encoder
     """Adds the embedding, the layers and the final norm of a stack; the decoder attends to encoder_output."""
     scope = model.within(name)
     stack = scope.stack
+    masks = {**masks, **_add_window(model, name)}
     bias = _add_position_bias(scope) if _has_bias(stack, per_layer=False) else None
     x = _add_embedding(scope)
     for i in range(stack.num_layers):
-        x = _add_layer(scope.layer(i), x, encoder_output, masks, bias)
+        seen = {**masks, f"{name}_self": masks[f"{name}_window"]} if has_window(stack.self_attention, i) else masks
+        x = _add_layer(scope.layer(i), x, encoder_output, seen, bias)
     if stack.final_norm:
         return scope.add_norm("output", x, "final_norm")
     return scope.add("output", "same", formulas.same, {"x": x})
+
+
+def _add_window(model: _Scope, stack: StackName) -> dict[str, str]:
+    """Adds the mask of a stack's layers with a window, if it has any; returns its name."""
+    if getattr(model.config, stack).self_attention.window is None:
+        return {}
+    tokens, ids = _tokens_of(stack), _IDS[stack]
+    formula = {"encoder": formulas.encoder_window_mask, "decoder": formulas.decoder_window_mask}[stack]
+    parts = {"spec": f"{stack}.self_attention", tokens: tokens}
+    name = f"{stack}_window"
+    return {name: model.within("mask").add(name, "mask", formula, {ids: ids}, parts=parts)}
+
+
+def has_window(attention: Attention, layer: int) -> bool:
+    """Returns whether self-attention in a layer, counted from 0, sees no farther than the window: in all layers but
+    every n-th (Gemma 2, §2)."""
+    every = attention.full_every
+    return attention.window is not None and (every is None or (layer + 1) % every != 0)
 
 
 def _tokens_of(stack: StackName) -> str:

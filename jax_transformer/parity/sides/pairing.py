@@ -103,8 +103,10 @@ def compare_models(
     report = run(pair, stages=stages, dtypes=dtypes, seed=options.seed, progress=progress, node=options.node)
     facts = environment(LIBRARIES) | dict(report.environment) | notes
     tables = other_tables(pair.config, pair.params)
-    remarks = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
-    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair), remarks=remarks)
+    of_tables = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
+    return dataclasses.replace(
+        report, environment=facts, sha256=_checksums(sides, pair), remarks=(*of_tables, *report.remarks)
+    )
 
 
 def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:

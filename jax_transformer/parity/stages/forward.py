@@ -21,6 +21,7 @@ from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
+from jax_transformer.parity.oracle.graph import known_nodes
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Forward, Pair, RunResults
 from jax_transformer.parity.sides.seen import with_shared_masks
@@ -48,7 +49,7 @@ def compare_forward(
     """
     if visible is not None:
         reference = with_shared_masks(config, problem, {name: reference[name] for name in reference if name in visible})
-    where = attended(candidate, reference)
+    where = attended(config, candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
         for side in (candidate, reference)
@@ -127,12 +128,12 @@ def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> 
     )
 
 
-def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
+def attended(config: TransformerConfig, candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
     """Returns where attention logits are unmasked on both sides; beside fill values, no other logit would count."""
     where = {}
-    for name in reference:
-        if name.endswith("attention.logits"):
-            mask = f"{MASK}{'cross' if 'cross_attention' in name else name.split('.')[0] + '_self'}"
+    for node in known_nodes(config):
+        name, mask = node.name, node.inputs.get("mask")
+        if mask is not None and name in reference:
             known = [side[mask] for side in (candidate, reference) if mask in side]
             if known and all(
                 one.dtype == bool and _can_be_broadcast(one.shape, reference[name].shape) for one in known
@@ -315,7 +316,8 @@ def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, 
 
     def from_itself(name: SideName) -> Stage:
         again = pair.sides[name].forward(moved, "float64")
-        return compare_stage("forward", *_split(again, traces[name], masks=False), where=attended(again, traces[name]))
+        where = attended(pair.config, again, traces[name])
+        return compare_stage("forward", *_split(again, traces[name], masks=False), where=where)
 
     return allow_for_rounding(stage, [partial(from_itself, name) for name in pair.sides])
 

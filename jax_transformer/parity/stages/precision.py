@@ -15,6 +15,7 @@ from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.gates.rounding import excuse_rounding
 from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.sides import Arrays, Dtype
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Pair, RunResults
@@ -38,6 +39,7 @@ def rounded(problem: Problem, dtype: Dtype) -> Problem:
 
 
 def compare_precision(
+    config: TransformerConfig,
     dtype: Dtype,
     candidate: Arrays,
     reference: Arrays,
@@ -55,7 +57,7 @@ def compare_precision(
         f"forward {dtype}",
         *floating,
         truth=wide,
-        where=both(counts or {}, attended(candidate, reference)),
+        where=both(counts or {}, attended(config, candidate, reference)),
         dtypes=dict.fromkeys(floating[1], dtype),
     )
     return stage
@@ -78,7 +80,7 @@ def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -
         }
     counts = where_not_padding(pair.config, problem.ids, truth) if results.zeroes_padding else None
     shown = {name: pair.shown(side) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
-    stage = compare_precision(dtype, shown["candidate"], shown["reference"], truth, counts)
+    stage = compare_precision(pair.config, dtype, shown["candidate"], shown["reference"], truth, counts)
     if results.faults:  # they explain it
         return stage
 
@@ -86,7 +88,7 @@ def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -
         results.progress(f"{stage.name}: the {name} against itself")
         again = pair.sides[name].forward(nudged_problem(problem, dtype, draw), dtype)
         again = {key: array for key, array in results.in_order(name, again).items() if key in shown[name]}
-        where = both(counts or {}, attended(again, shown[name]))
+        where = both(counts or {}, attended(pair.config, again, shown[name]))
         floating = (_floating(side) for side in (again, shown[name]))
         return compare_stage(stage.name, *floating, where=where, tolerance=tolerances.MOST_FOR_ROUNDING)
 
