@@ -65,7 +65,7 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"feed_forward_gated": True, "activation": "silu"}, "gated, silu"),
         ({"activation": "leaky_relu", "activation_slope": 0.2}, "leaky relu 0.2"),
         ({"norm_kind": "rms_norm", "norm_bias": False}, "RMSNorm"),
-        ({"norm_eps_outside": True}, "ε 1e-05 beside the deviation"),
+        ({"norm_eps_outside": True}, "ε 1e-05 outside the square root"),
         ({"residual_factor": 2.5}, "× 2.5"),
         ({"learned_sublayer_scale": "scalar"}, "scaled by a trained number"),
         ({"learned_residual_scale": "feed_forward"}, "× a trained scale of each feature"),

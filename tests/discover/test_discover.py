@@ -164,7 +164,7 @@ def test_parameters_without_gradient_are_told_of() -> None:
     torch.manual_seed(0)
     found = discover(Detached().eval())
     assert found.worst <= 1e-12
-    note = "no gradient reaches p.d0_cq and 1 more; the model trains what these hold"  # others are fused with values
+    note = "no gradient reaches p.d0_cq and 1 more; the model trains them"  # others are fused with values
     assert note in found.notes
     assert not any("no gradient" in note for note in discover(built("Functional")).notes)
 
@@ -266,8 +266,8 @@ def test_a_table_that_the_module_extends_is_read_as_far_as_it_is_stored() -> Non
     found = discover(built("Mixed"))
     assert (found.model.config.max_length, found.model.config.decoder_max_length) == (40, 50)
     assert max(check.lengths for check in found.checks) == (40, 50)
-    (note,) = (note for note in found.notes if "table of positions" in note)
-    assert note.startswith("its table of positions holds 40 tokens of a source: ")
+    (note,) = (note for note in found.notes if "position table" in note)
+    assert note == "its position table has 40 rows: longer sources are unknown"
 
 
 def test_the_command_says_what_a_factory_has_to_return(
@@ -340,5 +340,5 @@ def test_a_map_that_doesnt_lead_back_is_refused() -> None:
     found = discover(module)
     with torch.no_grad():
         module.p["e1_o"].view(-1)[7] += 1
-    with pytest.raises(DiscoverError, match=r"^the map doesn't lead back to the module's own tensors: p\.e1_o$"):
+    with pytest.raises(DiscoverError, match=r"^export by the map doesn't restore the module's tensors: p\.e1_o$"):
         check_return(module, found.model)

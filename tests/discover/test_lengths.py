@@ -12,7 +12,7 @@ from torch import Tensor
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, discover
 from jax_transformer.discover.checking import Check
-from jax_transformer.discover.reach import Reach, reach, told
+from jax_transformer.discover.reach import Reach, coverage, reach
 from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import VARIABLE
 from tests.discover import programs
@@ -131,7 +131,7 @@ def test_memory_and_work_bound_the_lengths_and_the_rest_has_its_cost() -> None:
     assert found.longest == (1831, 1831)
     assert found.allowed == (5000, 5000)
     check = Check(found.longest, "inside", 0.0, seconds=20.0)
-    assert told(found, [check, replace(check, weights="larger")]).endswith(
+    assert coverage(found, [check, replace(check, weights="larger")]).endswith(
         "not checked: other lengths, such as sources of more than 1831 tokens (up to 5000) and targets of more than "
         "1831 tokens (up to 5000): --longest 5000 (about 2 min and 7.5 GiB)"
     )

@@ -34,7 +34,7 @@ from tests.discover.programs import built
         ),
         (
             "gate",
-            "a residual connection to something else than the sublayer's stream",
+            "a residual connection to something other than the sublayer's stream",
             r"its stream, residual \d\.\de-01",
             "y = y + self.feed_forward",
         ),
@@ -80,7 +80,10 @@ class Odd(programs.Functional):
         ),
         ("tanh", r"nor rotated by position \(nearest: scaled by \d\.\d+, residual \d\.\de-0\d"),
         ("squared", r"query · key times a number plus a bias \(nearest: \S+ · query · key \+ a bias, residual \d"),
-        ("sharpened", r"no softmax over the keys \(nearest: the softmax of what they are made of, residual \d"),
+        (
+            "sharpened",
+            r"attention weights that aren't a softmax over the keys \(nearest: the softmax of their inputs, residual \d",
+        ),
     ],
 )
 def test_what_is_nearest_is_told_of_attentions(odd: str, message: str) -> None:
@@ -144,9 +147,7 @@ class Summed(nn.RMSNorm):
 def test_a_stack_whose_end_isnt_read_is_told_with_its_place() -> None:
     module = built("Modern")
     module.last["dec"] = Summed(programs.D, eps=1e-6).eval()
-    message = (
-        r"what reads the decoder's end reads neither its stream nor a norm of that \(nearest: the stream, residual "
-    )
+    message = r"the decoder's output is read neither directly nor through a norm \(nearest: the stream, residual "
     with pytest.raises(Unknown, match=rf"{message}.*test_refusals\.py:\d+ in module\.last\.dec$"):
         discover(module)
 
@@ -175,7 +176,7 @@ class Shifted(programs.Functional):
 
 def test_a_function_that_differs_on_other_ids_is_refused() -> None:
     torch.manual_seed(0)
-    with pytest.raises(DiscoverError, match=r"isn't the whole function: logits differ by \d\.\de-0\d"):
+    with pytest.raises(DiscoverError, match=r"the conclusions miss part of the function: logits differ by \d\.\de-0\d"):
         discover(Shifted().eval())
 
 
@@ -234,7 +235,8 @@ def test_a_module_in_training_mode_is_refused() -> None:
 )
 def test_a_function_that_differs_far_from_what_was_read_is_refused(odd: str, where: str) -> None:
     with pytest.raises(
-        DiscoverError, match=rf"isn't the whole function: logits differ by .* on sentences of .*{where}"
+        DiscoverError,
+        match=rf"the conclusions miss part of the function: logits differ by .* on sentences of .*{where}",
     ):
         discover(built("SingleHeads", odd))
 

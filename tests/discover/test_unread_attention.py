@@ -107,7 +107,7 @@ def test_a_refusal_tells_the_call_and_what_true_means_in_masks(
     assert "`src_mask` [B, 1, S] hides padding (True = hidden)" in told
     assert "found:" not in told
     assert "read:     encoder/layers/feed_forward: relu" in told
-    assert "far:build: refused: what was found isn't the whole function: logits differ by" in told
+    assert "far:build: refused: the conclusions miss part of the function: logits differ by" in told
     assert "no config expresses it" not in told
 
 
