@@ -263,7 +263,7 @@ def test_scores_of_different_stacks_equal_those_of_ctranslate2(
         ("decoder.cross_attention", {"query_key_norm": True}, "decoder.cross_attention.query_key_norm=True (it norms"),
         ("decoder.cross_attention", {"masked_value": -5.0}, "decoder.cross_attention.masked_value=-5.0 (it gives"),
         ("encoder.self_attention", {"context_norm": True}, "encoder.self_attention.context_norm=True (it norms no"),
-        ("decoder.feed_forward", {"output_norm": True}, "decoder.feed_forward.output_norm=True (it norms no"),
+        ("decoder.feed_forward", {"output_norm": True}, "decoder.feed_forward.output_norm=True (it has no norm"),
         ("decoder.feed_forward", {"hidden_norm": True}, "decoder.feed_forward.hidden_norm=True (it norms no"),
         ("decoder", {"feed_forward": None}, "decoder.feed_forward=False (it has a feed-forward in every layer)"),
         ("decoder", {"norm": None}, "decoder.norm.kind='none' (it norms with layer_norm or rms_norm)"),
