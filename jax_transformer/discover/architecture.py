@@ -153,7 +153,7 @@ def _times(factor: float) -> str:
 
 
 def _biases(**has: bool) -> str:
-    """Returns which projections have biases."""
+    """Lists the projections with biases."""
     names = {"q": "query, key, value"}
     if all(has.values()):
         return "biases"

@@ -93,7 +93,7 @@ def check_all(
     longest: tuple[int, int],
 ) -> tuple[tuple[Check, ...], tuple[str, ...]]:
     """Checks a model with the module's own weights on every batch, on a fresh module and on a used one, and with larger
-    weights on one batch. Stops at the first failure; returns the checks, and notes of those that couldn't run.
+    weights on one batch. Stops at the first failure; returns the checks, and notes of skipped ones.
 
     Args:
       rounding: error of the module's lower-precision computations. Larger weights would amplify it until a check proves

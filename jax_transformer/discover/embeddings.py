@@ -183,7 +183,7 @@ def _scaled(graph: Graph, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _index(values: np.ndarray, numbers: np.ndarray | None, where: Value) -> str:
-    """Returns which index selects the row of a table: the column, the row of the batch, or the count of real tokens.
+    """Determines the index of a table's rows: the column, the row of the batch, or the count of real tokens.
 
     Raises:
       Unknown: another index.

@@ -276,7 +276,7 @@ class Graph:
     # --- what is an attention matrix
 
     def attends(self, value: Value) -> bool:
-        """Whether each element belongs to a query and to a key."""
+        """Returns whether each element belongs to a query and to a key."""
         return bool((self.labels.of(value).key != NONE).all())
 
 

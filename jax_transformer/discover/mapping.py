@@ -22,7 +22,7 @@ Part = tuple[str, np.ndarray]
 
 
 def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str = "") -> NameMap:
-    """Returns the map of the stored tensors that the leaves consist of, and of those that nothing reads.
+    """Returns the map of the stored tensors that the leaves consist of, and of the unread ones.
 
     Args:
       leaves: elements by path, those of a layer with its number, as in `encoder/layers/…/kernel[0]`.

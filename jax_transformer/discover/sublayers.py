@@ -82,7 +82,7 @@ class FeedForward:
 
     @property
     def path(self) -> str:
-        """Returns where its leaves are."""
+        """Returns the path of its leaves."""
         return _path_of_leaves(self.options)
 
     @property
