@@ -59,8 +59,8 @@ def find_place(config: ProcessConfig, environment: Mapping[str, str] = os.enviro
 
 
 def _is_alone(environment: Mapping[str, str]) -> bool:
-    """Returns whether this is no job of several processes, though JAX would look for one: a pod outside an indexed Job
-    of Kubernetes, or an interactive step of SLURM."""
+    """Returns whether this process is alone although JAX would search for others: in a pod outside an indexed Job of
+    Kubernetes, or in an interactive step of SLURM."""
     is_plain_pod = "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" not in environment
     launchers = ("SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
     if is_plain_pod and not any(name in environment for name in launchers):

@@ -122,9 +122,9 @@ def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
         if smoothing != rule.smoothing:
             changes = {"smoothing": smoothing, "subtracts_entropy": is_divergence}
             yield TrainingVariant(f"smoothing: {name}", changes, "logits that differ")
-            shown_by = "cross-entropy" if is_divergence else "divergence"
+            measure = "cross-entropy" if is_divergence else "divergence"
             other = {"smoothing": smoothing, "subtracts_entropy": not is_divergence}
-            yield TrainingVariant(f"smoothing: {name}, by {shown_by}", other, "logits that differ")
+            yield TrainingVariant(f"smoothing: {name}, by {measure}", other, "logits that differ")
     name = (
         "entropy of the smoothed labels not subtracted"
         if is_divergence
