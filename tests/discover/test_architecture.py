@@ -41,7 +41,7 @@ def test_the_default_is_the_papers() -> None:
     assert decoder["after"][0]["facts"] == ["24 → 31", "bias"]
 
 
-def test_norms_stand_where_the_config_has_them() -> None:
+def test_norms_are_drawn_where_the_config_places_them() -> None:
     encoder, decoder = drawn(
         norm_placement="pre", final_norm=True, output_norm="attention", encoder_embedding_norm="before_positions"
     )
@@ -83,7 +83,7 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"logits_factor": 0.5}, "all × 0.5"),
     ],
 )
-def test_an_option_is_said(fields: dict[str, Any], fact: str) -> None:
+def test_options_appear_in_the_drawing(fields: dict[str, Any], fact: str) -> None:
     assert fact not in all_facts(drawn())
     assert fact in all_facts(drawn(**fields))
 
