@@ -218,6 +218,7 @@ def _traced(
     length = inputs.shape[1]
     if config.cache_is_exact:
         return weights(causal_mask(length))
+    # The encoder's weights don't depend on the prefix: those of the last run serve.
     is_decoders = {name: name.startswith("decoder.") for name in names}
 
     def last_row(last: jax.Array) -> dict[str, jax.Array]:

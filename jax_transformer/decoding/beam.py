@@ -135,12 +135,14 @@ def _choose(
     batch, size = beams.log_probs.shape
     prefix = search.prefix_at(column, batch)
     count = column + 1 - search.prefix_lengths(batch)  # [B]: tokens so far, this one among them
+    # Only one extension of each beam ends, so 2 K candidates leave at least K to stay open.
     candidates = _candidates(log_probs, beams.log_probs, 2 * size, 2 * size)
     is_last = count >= search.max_new
     ends = (candidates.ids == search.eos_id) | is_last[:, None]
 
     kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
     parents, ids = _take_rows(candidates.parents, kept), _take_rows(candidates.ids, kept)
+    # Within a forced prefix, every beam takes the prefix's token and keeps its place and its score.
     same = jnp.broadcast_to(jnp.arange(size), (batch, size))
     in_prefix = (prefix >= 0)[:, None]
     parents = jnp.where(in_prefix, same, parents)
@@ -149,6 +151,7 @@ def _choose(
 
     may_end = ends & (jnp.arange(ends.shape[1]) < size) & ~in_prefix
     is_full = jnp.all(beams.has_ended, axis=1) if program.early_stopping is True else jnp.zeros(batch, bool)
+    # A finished sentence keeps its hypotheses while the rest of the batch goes on.
     scores = candidates.log_probs / _penalty(search, count)[:, None]
     scores = scores + (is_full | beams.is_done)[:, None] * jnp.float32(LEAST) + ~may_end * jnp.float32(LEAST)
     candidate_tokens = _write_column(_take_rows(beams.tokens, candidates.parents), candidates.ids, column)

@@ -160,7 +160,7 @@ def _with_spans(plan: Plan, x: Operands) -> Operands:
     counts = x.key.shape[3] // plan.block_keys, x.query.shape[3] // plan.block_queries
     visible = x.mask != 0
     blind = ~visible.any(axis=1, keepdims=True)  # [B, 1, Q]
-    blind &= jnp.arange(blind.shape[2]) < plan.queries
+    blind &= jnp.arange(blind.shape[2]) < plan.queries  # queries that only pad a block need no keys
     sizes = plan.block_keys, plan.block_queries
     needed = _any_in_blocks(visible, sizes, counts) | _any_in_blocks(blind, sizes, counts)  # [B, K blocks, Q blocks]
     return x._replace(key_spans=_spans(jnp.swapaxes(needed, 1, 2)), query_spans=_spans(needed))
