@@ -104,7 +104,7 @@ class Processes:
         """Returns the values, which JSON can hold, that the processes passed, in their order.
 
         Raises:
-          TimeoutError: a process didn't come here in time.
+          TimeoutError: a process didn't arrive here in time.
         """
         if self.count == 1:
             return [value]

@@ -148,5 +148,5 @@ def test_closing_ends_waiting_and_so_does_the_deadline(tmp_path: Path, monkeypat
         with pytest.raises(RuntimeError, match="the exchange was closed while a block was awaited"):
             thread.result(5)
     monkeypatch.setattr(exchange, "WAIT_SECONDS", 0.05)
-    with pytest.raises(TimeoutError, match=r"stream: expected part 2 from process 1 within 0\.05 s; it didn't arrive"):
+    with pytest.raises(TimeoutError, match=r"stream: expected part 2 from process 1 within 0\.05 s; it didn't come"):
         FileExchange(tmp_path, 0, 2).blocks([1], round_of(0))
