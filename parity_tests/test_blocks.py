@@ -126,9 +126,9 @@ FAULTS: dict[str, list[str]] = {
         "norm before the activation, not after it",
         "parameters of self_attention_norm",
     ],
-    "GPT-J": ["sublayers one after the other", "output of the cross-attention dropped"],
-    "GPT-NeoX": ["sublayers one after the other", "parameters of self_attention_norm"],
-    "scaled positions": ["positions not scaled", "tokens scaled in place of positions"],
+    "GPT-J": ["sublayers in sequence", "output of the cross-attention dropped"],
+    "GPT-NeoX": ["sublayers in sequence", "parameters of self_attention_norm"],
+    "scaled positions": ["positions not scaled", "tokens scaled instead of positions"],
 }
 
 

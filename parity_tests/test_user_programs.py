@@ -72,8 +72,8 @@ OPTIMIZERS = {
     "optimizer_without_an_embedding": "not updated",
 }
 DECODERS = {
-    "greedy_going_on": "end token ends nothing or sentences that have ended go on until all have, at 1 node",
-    "greedy_until_all_end": "end token ends nothing or sentences that have ended go on until all have, at 1 node",
+    "greedy_going_on": "end token ignored or sentences that have ended go on until all have, at 1 node",
+    "greedy_until_all_end": "end token ignored or sentences that have ended go on until all have, at 1 node",
     "greedy_from_another_start": "starts with id 1",
     "greedy_a_token_short": "one token fewer at most",
 }

@@ -14,7 +14,15 @@ from jax_transformer.config.files import load_config, set_in
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.config.run import DataConfig, RunConfig
-from jax_transformer.config.short_names import with_values
+from jax_transformer.config.short_names import (
+    holders,
+    is_of_decoder,
+    named_value,
+    named_values,
+    option_at,
+    short_names,
+    with_values,
+)
 from jax_transformer.config.specs import DECODER, Attention, FeedForward, LayerNorm, Residual, RmsNorm
 
 PLAIN = TransformerConfig()
@@ -127,3 +135,16 @@ def test_no_difference_of_a_part_is_lost() -> None:
 def test_a_part_of_another_kind_is_named() -> None:
     other = with_values(UNLIKE, {"decoder.norm": LayerNorm(eps=1e-6)})
     assert "decoder.norm.kind" in differences(UNLIKE, other)
+
+
+def test_messages_name_an_option_in_one_way() -> None:
+    """Heads of cross-attention equal the encoder's, not those of the decoder's self-attention: no short name fits."""
+    base = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=4)
+    own = dataclasses.replace(base.decoder.self_attention, num_heads=2)
+    config = dataclasses.replace(base, decoder=dataclasses.replace(base.decoder, self_attention=own))
+    assert named_value(config, "decoder.cross_attention", "num_heads") == ("decoder.cross_attention.num_heads", 4)
+    for name in short_names():
+        at = option_at(name)
+        if at is not None and not is_of_decoder(name):
+            named = {named_value(config, place, at.field) for place, _ in holders(config, at)}
+            assert named == set(named_values(config, name)), name

@@ -1,4 +1,4 @@
-"""Counts what a compiled program does in one run, on one device: operations, memory traffic, and communication."""
+"""Counts the operations, memory traffic and communication of one run of a compiled program on one device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FREE = frozenset(
 )
 """Operations that move no data of their own."""
 DESTINATION = {"copy-start": 0, "slice-start": 1, "dynamic-slice-start": 1}
-"""Transfers between memories, as the TPU's compiler writes them, and which array of the result is what they write."""
+"""Transfers between memories in the TPU compiler's notation → the index of the result array that they write."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Costs:
-    """Holds what one device does in one run of a program."""
+    """Holds the costs of one run of a program on one device."""
 
     flops: float
     """Floating-point operations of matrix products: two for each multiplication and addition."""
@@ -57,8 +57,8 @@ def count_costs(program: Program, devices: int, most_trips: int = 1) -> Costs:
 
     Args:
       program: the program.
-      devices: how many run it.
-      most_trips: how often a loop runs whose condition tells no number, such as that of a search.
+      devices: number of devices that run it.
+      most_trips: number of iterations of a loop whose condition has no constant bound, such as a search.
     """
     flops = traffic = 0.0
     sums: dict[tuple[str, int, str], list[float]] = {}
@@ -110,28 +110,28 @@ def _multiplications(computation: Computation, convolution: Instruction) -> int:
     left, right = (one.result[0].shape for one in computation.operands(convolution)[:2])
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.attributes)
     assert labels is not None
-    of_input, of_kernel, of_output = labels.groups()
+    input_axes, kernel_axes, output_axes = labels.groups()
     output = convolution.result[0].shape
-    count = output[of_output.index("b")] * output[of_output.index("f")] * right[of_kernel.index("i")]
-    for number, axis in enumerate(sorted(set(of_output) - {"b", "f"})):
+    count = output[output_axes.index("b")] * output[output_axes.index("f")] * right[kernel_axes.index("i")]
+    for number, axis in enumerate(sorted(set(output_axes) - {"b", "f"})):
         window = {
             name: _window(convolution.attributes, name, number)
             for name in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
         }
-        count *= _meeting(output[of_output.index(axis)], left[of_input.index(axis)], window)
+        count *= _meeting(output[output_axes.index(axis)], left[input_axes.index(axis)], window)
     return count
 
 
 def _window(attributes: str, name: str, number: int) -> int:
     """Returns one number of a window, such as `stride=63x15`; of a padding `1_0x0_0` the lower one."""
-    given = re.search(rf"window=\{{[^}}]*\b{name}=([\d_x\-]+)", attributes)
-    if given is None:
+    match = re.search(rf"window=\{{[^}}]*\b{name}=([\d_x\-]+)", attributes)
+    if match is None:
         return 0 if name == "pad" else 1
-    return int(given.group(1).split("x")[number].split("_")[0])
+    return int(match.group(1).split("x")[number].split("_")[0])
 
 
 def _meeting(outputs: int, inputs: int, window: dict[str, int]) -> int:
-    """Returns how many pairs of output and kernel positions meet an element of the input along one axis."""
+    """Counts the pairs of output and kernel positions that meet an element of the input along one axis."""
     at = np.arange(outputs)[:, None] * window["stride"] + np.arange(window["size"])[None] * window["rhs_dilate"]
     at -= window["pad"]
     inside = (at >= 0) & (at <= (inputs - 1) * window["lhs_dilate"])
@@ -139,8 +139,8 @@ def _meeting(outputs: int, inputs: int, window: dict[str, int]) -> int:
 
 
 def _numbers(attributes: str, name: str) -> list[int]:
-    given = re.search(rf"\b{name}=\{{([\d,]*)\}}", attributes)
-    return [int(number) for number in given.group(1).split(",") if number] if given else []
+    match = re.search(rf"\b{name}=\{{([\d,]*)\}}", attributes)
+    return [int(number) for number in match.group(1).split(",") if number] if match else []
 
 
 # --- memory
@@ -170,8 +170,8 @@ def _main(instruction: Instruction) -> float:
 
 
 def _fusion_traffic(fused: Computation, fusion: Instruction, operands: list[Instruction]) -> float:
-    """Returns the traffic of a fusion. An operand of which it uses only slices counts as these slices; a result that it
-    updates in place counts as the update."""
+    """Returns the traffic of a fusion. An operand counts as the slices that are used, and a result that is updated in
+    place as the update."""
     parameters = {int(one.literal): one for one in fused.instructions.values() if one.opcode == "parameter"}
     total = 0.0
     for number, operand in enumerate(operands):
@@ -236,15 +236,15 @@ def _keeps_a_share(computation: Computation, reduction: Instruction, group: int)
 
 
 def _channel(instruction: Instruction) -> str:
-    """Returns what tells a collective from others; "" for another instruction."""
+    """Returns the channel id of a collective; "" for another instruction."""
     if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
         return ""
-    given = re.search(r"channel_id=(\d+)", instruction.attributes)
-    return given.group(1) if given else ""
+    match = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return match.group(1) if match else ""
 
 
 def _group(attributes: str, devices: int) -> int:
-    """Returns how many devices a collective joins, from `replica_groups={{0,1},{2,3}}`, `[2,4]<=[8]` or
+    """Returns the number of devices in a collective, from `replica_groups={{0,1},{2,3}}`, `[2,4]<=[8]` or
     `mesh['x'=2,'y'=4] {'y'}`."""
     by_axes = re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes)
     if by_axes:

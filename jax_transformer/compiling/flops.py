@@ -1,7 +1,7 @@
 """Counts the floating-point operations that a model needs, from its config: those of its matrix products.
 
 A product of [m, k] and [k, n] has 2 m k n. A backward pass has twice the products of its forward pass. Masked positions
-count like others. This is how the FLOPs of a model are counted for its utilization (Chowdhery et al. 2022, PaLM, B).
+count, too. Model FLOPs utilization is defined by this count (Chowdhery et al. 2022, PaLM, B).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def forward_flops(config: TransformerConfig, rows: int, source: int, target: int
 
 
 def train_flops(config: TransformerConfig, rows: int, source: int, target: int) -> float:
-    """Returns the FLOPs of a training step, without what rematerialisation computes again."""
+    """Returns the FLOPs of a training step, without recomputation by rematerialisation."""
     return 3 * forward_flops(config, rows, source, target)
 
 
@@ -39,19 +39,20 @@ def _encoder(config: TransformerConfig, source: int) -> float:
 
 
 def _source_keys_and_values(config: TransformerConfig, source: int) -> float:
-    """The keys and values of all cross-attentions; layers that share their parameters have the same ones."""
+    """Counts the keys and values of all cross-attentions, once for layers that share their parameters."""
     stack, cross = config.decoder, config.decoder.cross_attention
     count = 1 if stack.share_layers else stack.num_layers
     return 0.0 if cross is None else count * _keys_and_values(stack, cross, source)
 
 
 def _decoder_layer(config: TransformerConfig, target: int, source: int, keys: float) -> float:
-    """A layer without the keys and values of its cross-attention."""
+    """Counts a layer without the keys and values of its cross-attention."""
     return _layer(config.decoder, target, keys, source)
 
 
 def _layer(stack: Stack, tokens: int, keys: float, source: int) -> float:
-    """A layer's sublayers, for `tokens` queries over `keys` positions of the stack and `source` of the encoder."""
+    """Counts a layer's sublayers, for `tokens` queries over `keys` positions of the stack and `source` of the
+    encoder."""
     total = 0.0
     for sublayer in plan(stack):
         part = sublayer.part
@@ -66,7 +67,7 @@ def _layer(stack: Stack, tokens: int, keys: float, source: int) -> float:
 
 
 def _queries(stack: Stack, part: Attention, tokens: int) -> float:
-    """The projections to queries and of the output."""
+    """Counts the query and output projections."""
     shape = part.shape(stack.d_model)
     width = shape.head_dim + (shape.value_dim if part.output else 0)
     return 2.0 * tokens * stack.d_model * shape.num_heads * width
@@ -78,13 +79,13 @@ def _keys_and_values(stack: Stack, part: Attention, tokens: int) -> float:
 
 
 def _products(stack: Stack, part: Attention, queries: int, keys: float) -> float:
-    """The attention logits, and the weighted sum of the values."""
+    """Counts the attention logits, and the weighted sum of the values."""
     shape = part.shape(stack.d_model)
     return 2.0 * queries * keys * shape.num_heads * (shape.head_dim + shape.value_dim)
 
 
 def _relative_products(stack: Stack, part: Attention, queries: int, keys: float) -> float:
-    """The products of self-attention with vectors by distance: of the keys, and of the values if they have some."""
+    """Counts the products of self-attention with relative-position vectors of keys and, if any, of values."""
     if not isinstance(stack.positions, RelativeVectors):
         return 0.0
     shape = part.shape(stack.d_model)

@@ -24,7 +24,7 @@ COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 CALLS = re.compile(r"\b(calls|body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 ON_CHIP = re.compile(r"S\([1-9]\d*\)")
-"""A memory space other than the device's main memory."""
+"""Prefix of memory spaces other than the device's main memory."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Instruction:
 
     @cached_property
     def calls(self) -> dict[str, list[str]]:
-        """The computations that it calls, by role: calls, body, condition, to_apply, branches."""
+        """Computations that it calls, by role: calls, body, condition, to_apply, branches."""
         called: dict[str, list[str]] = {}
         for role, name in CALLS.findall(self.attributes):
             called.setdefault(role, []).append(name)
@@ -94,12 +94,12 @@ class Program:
     entry: str
 
     def executed(self, most_trips: int = 1) -> Iterator[tuple[Computation, int, bool]]:
-        """Yields each computation that runs, how many times, and whether it is part of a fusion.
+        """Yields each computation that runs, its number of runs, and whether it is part of a fusion.
 
-        Functions of one element, such as those of a reduction, are left out. Of a conditional, every branch counts.
+        Scalar functions, such as those of a reduction, are left out. Every branch of a conditional counts.
 
         Args:
-          most_trips: how often a loop runs whose condition tells no number.
+          most_trips: number of iterations of a loop whose condition has no constant bound.
         """
         waiting = [(self.entry, 1, False)]
         while waiting:
@@ -117,7 +117,7 @@ class Program:
                     waiting += [(one, times, fused) for one in itertools.chain.from_iterable(called.values())]
 
     def trips(self, loop: Instruction, unknown: int = 1) -> int:
-        """Returns how often a loop runs: as XLA notes it, or as its condition `counter < constant` says."""
+        """Returns the number of iterations of a loop, from XLA's annotation or its condition `counter < constant`."""
         noted = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
         if noted:
             return int(noted.group(1))
@@ -140,8 +140,8 @@ class Program:
 
 
 def _tuple_index(element: Instruction) -> int:
-    given = re.search(r"\bindex=(\d+)", element.attributes)
-    return int(given.group(1)) if given else 0
+    match = re.search(r"\bindex=(\d+)", element.attributes)
+    return int(match.group(1)) if match else 0
 
 
 def parse(text: str) -> Program:
@@ -185,7 +185,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _until_closed(text: str) -> tuple[str, str]:
-    """Splits text that begins with a parenthesis after the one that closes it."""
+    """Splits text that begins with a parenthesis after its closing parenthesis."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")

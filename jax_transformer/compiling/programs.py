@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class ModelProgram:
-    """Holds a program of a model, as it is before XLA compiles it."""
+    """Holds a program of a model before XLA compiles it."""
 
     lowered: Any
     """A `jax.stages.Lowered`."""
@@ -93,7 +93,7 @@ def _ids(rows: int, length: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
 
 
 def _decode(config: TransformerConfig, length: int, beams: int, params: Params, source_ids: jax.Array) -> Any:
-    """Returns hypotheses of at most `length` tokens, from parameters as they are stored."""
+    """Decodes hypotheses of at most `length` tokens, from stored parameters."""
     decoding = DecodingConfig(beam_size=beams, max_new_tokens=length).resolved(GenerationConfig())
     program = SearchProgram.from_config(decoding)
     penalties = jnp.maximum(jnp.arange(length + 1, dtype=jnp.float32), 1.0)

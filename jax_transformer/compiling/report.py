@@ -1,4 +1,4 @@
-"""What compiling a program for a target shows: memory, operations, communication, and the time they must take."""
+"""Reports the memory, operations, communication and lower bound on time of a compiled program."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The time of a step that does all three at once."""
+        """Returns the time of a step that overlaps all three."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def bound(self) -> str:
-        """What limits the step."""
+        """Returns the resource that limits the step."""
         return max(dataclasses.asdict(self).items(), key=lambda item: item[1])[0]
 
 
 @dataclass(frozen=True)
 class CompileReport:
-    """Holds what a compiled program needs, for each device."""
+    """Holds the requirements of a compiled program on each device."""
 
     target: str
     program: str
@@ -49,9 +49,9 @@ class CompileReport:
     arguments: int
     """Bytes of the arguments: the state and the batch."""
     temporaries: int
-    """Bytes that the program needs beside them at most."""
+    """Maximum bytes of temporary buffers."""
     output: int
-    """Bytes of the results that don't take the place of an argument."""
+    """Bytes of the results that don't reuse an argument's memory."""
     memory: float | None
     """Bytes of the device's memory; None if it isn't known."""
     compile_seconds: float
@@ -123,8 +123,8 @@ def compile_program(
 
     Args:
       target: the devices.
-      name: of the program.
-      shape: of the batch.
+      name: name of the program.
+      shape: shape of the batch.
       mesh: the devices.
       lower: returns the program.
       wide: whether it computes in float32.
@@ -138,7 +138,7 @@ def compile_program(
         compiled = program.lowered.compile()
     except Exception as error:  # XLA's, whose classes depend on the backend
         raise DoesNotFit(f"{name} on {target}, {described(mesh)}: {_reason(str(error))}") from error
-    seconds, of_processors = time.perf_counter() - wall, time.process_time() - processors
+    seconds, processor_seconds = time.perf_counter() - wall, time.process_time() - processors
     usage = compiled.memory_analysis()
     arguments, output = usage.argument_size_in_bytes, usage.output_size_in_bytes - usage.alias_size_in_bytes
     costs = count_costs(hlo.parse(compiled.as_text()), mesh.size, most_trips=shape.target)
@@ -160,7 +160,7 @@ def compile_program(
         output=output,
         memory=None if target.chip is None else target.chip.memory,
         compile_seconds=seconds,
-        compile_processor_seconds=of_processors,
+        compile_processor_seconds=processor_seconds,
         model_flops=model_flops,
         program_flops=costs.flops,
         traffic=costs.traffic,
@@ -175,7 +175,7 @@ def _roofline(chip: Chip, compute: float, traffic: float, sent: float) -> Roofli
 
 
 def _reason(message: str) -> str:
-    """Returns the sentence of a compiler's error that says what is wrong."""
+    """Returns the sentence of a compiler's error that states the cause."""
     used = re.search(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm", message)
     if used:
         return f"it needs {used.group(1)} of memory on a device that has {used.group(2)}"
@@ -193,12 +193,12 @@ def _bytes(count: float) -> str:
 def largest_batch(compile_rows: Callable[[int], CompileReport], multiple: int, start: int) -> CompileReport:
     """Returns the report of the largest batch that fits, to within a sixteenth of its rows.
 
-    Memory grows evenly with the rows, so that two compilations tell where to look, and a few more find the place.
+    Memory grows linearly with the rows, so two compilations give an estimate, and a few more refine it.
 
     Args:
       compile_rows: compiles for a number of rows; may raise DoesNotFit.
-      multiple: of which the number of rows is one.
-      start: rows to begin with.
+      multiple: the divisor of the number of rows.
+      start: the first number of rows to try.
 
     Raises:
       DoesNotFit: not even the smallest batch fits.
@@ -236,7 +236,7 @@ def largest_batch(compile_rows: Callable[[int], CompileReport], multiple: int, s
 
 
 def _guess(best: CompileReport, too_many: int | None) -> float:
-    """Returns how many rows would fill the memory, if all temporaries grew with the rows."""
+    """Estimates the rows that fill the memory, if all temporaries grow with the rows."""
     if too_many is not None:
         return (best.shape.rows + too_many) / 2
     assert best.memory is not None

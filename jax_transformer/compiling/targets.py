@@ -19,7 +19,7 @@ Platform = Literal["tpu", "nvidia", "cpu"]
 
 
 class CompileError(ValueError):
-    """Raised for a target that doesn't exist, or whose compiler isn't installed."""
+    """Raised for an unknown target, or one whose compiler isn't installed."""
 
 
 class DoesNotFit(Exception):
@@ -28,10 +28,10 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Chip:
-    """Holds what a program's speed on a device depends on.
+    """Holds the figures of a device that bound a program's speed.
 
-    The TPU's figures are those of Google Cloud's documentation of each version, NVIDIA's those of the data sheets of
-    the SXM modules. The memory of a TPU is what its compiler lets a program use.
+    TPU figures are from Google Cloud's documentation of each version, NVIDIA's from the data sheets of the SXM modules.
+    A TPU's memory is the amount that its compiler lets a program use.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Chip:
     flops: float
     """Floating-point operations per second in bfloat16, without sparsity."""
     flops_float32: float
-    """The same in float32, as JAX multiplies it by default: in bfloat16 on a TPU, in TensorFloat-32 on NVIDIA."""
+    """The same for float32 under JAX's default precision: bfloat16 on a TPU, TensorFloat-32 on NVIDIA."""
     bandwidth: float
     """Bytes per second between the device and its main memory."""
     network: float
@@ -68,7 +68,7 @@ class Target:
     kind: str
     """The key of TPUS or GPUS; "" for a CPU."""
     layout: str
-    """The topology of a TPU slice, such as 4x4, or the number of other devices."""
+    """Topology of a TPU slice, such as 4x4, or the number of other devices."""
     slices: int = 1
     """The number of TPU slices, which a slower network joins."""
 
@@ -77,7 +77,7 @@ class Target:
         """Reads a target.
 
         Raises:
-          CompileError: there is no such target.
+          CompileError: unknown target.
         """
         platform, _, rest = text.partition(":")
         kind, _, layout = rest.partition(":")
@@ -97,14 +97,14 @@ class Target:
             expected = "a topology, such as 4x4," if platform == "tpu" else "a number of devices"
             raise CompileError(f"target: expected {expected} after {platform}:{kind}; received {text!r}")
         if platform == "nvidia" and int(layout) > 8:
-            raise CompileError(f"target: expected at most 8 GPUs, those of one host; received {text!r}")
+            raise CompileError(f"target: expected at most 8 GPUs (one host); received {text!r}")
         if slices and (platform != "tpu" or not slices.isdigit() or int(slices) < 1):
             raise CompileError(f"target: expected a number of slices after a TPU's topology; received {text!r}")
         return cls(platform, kind, layout, int(slices or 1))  # type: ignore[arg-type]
 
     @property
     def chip(self) -> Chip | None:
-        """The figures of one device; None for a CPU."""
+        """Returns the figures of one device; None for a CPU."""
         return {**TPUS, **GPUS}.get(self.kind)
 
     def __str__(self) -> str:
@@ -113,10 +113,10 @@ class Target:
 
 
 def prepare_environment(target: Target) -> None:
-    """Sets the variables that a compiler without its devices needs; call before jax is imported.
+    """Sets the environment variables for compiling without the devices; call it before importing jax.
 
     Raises:
-      CompileError: jax was imported and has started on other devices.
+      CompileError: jax has already started on other devices.
     """
     jax = sys.modules.get("jax")
     if jax is not None and os.environ.get("JAX_PLATFORMS") != "cpu":
@@ -132,7 +132,7 @@ def prepare_environment(target: Target) -> None:
             "TPU_MIN_LOG_LEVEL": "3",
         }
     if target.platform == "nvidia":
-        _add_flag("--xla_gpu_autotune_level=0")  # there is nothing to measure kernels on
+        _add_flag("--xla_gpu_autotune_level=0")  # autotuning needs a device to measure kernels on
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if target.platform == "cpu":
         os.environ["JAX_NUM_CPU_DEVICES"] = target.layout
@@ -166,7 +166,7 @@ def devices_of(target: Target) -> list[jax.Device]:
             found = topologies.get_topology_desc(
                 platform="cuda", target_config=_gpu_config(target.kind), topology=f"1x{target.layout}x1"
             )
-    except Exception as error:  # each plugin raises what it likes
+    except Exception as error:  # plugins raise exceptions of any kind
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CompileError(
             f"target {target}: its compiler doesn't know this topology, or isn't installed (pip install "
@@ -177,7 +177,7 @@ def devices_of(target: Target) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Sends what plugins print to standard error while they look for devices nowhere."""
+    """Silences plugins that print to standard error while they search for absent devices."""
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     sys.stderr.flush()
     os.dup2(nowhere, 2)

@@ -6,7 +6,15 @@ import math
 from collections.abc import Callable
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Rotary, Sinusoidal
-from jax_transformer.config.short_names import STACKS, ShortNames, holders, is_of_decoder, option_at, part_at, said
+from jax_transformer.config.short_names import (
+    STACKS,
+    ShortNames,
+    holders,
+    is_of_decoder,
+    named_value,
+    option_at,
+    part_at,
+)
 from jax_transformer.config.sizes import size_problems
 from jax_transformer.config.specs import Attention, FeedForward, Stack
 
@@ -59,7 +67,7 @@ def _checker(config: ShortNames) -> tuple[list[str], Check]:
 
     def check(holds: bool, place: str, field: str, allowed: str) -> None:
         if not holds:
-            name, value = said(config, place, field)
+            name, value = named_value(config, place, field)
             takes_null = is_of_decoder(name) and f"{allowed}, or null" in RANGES
             allowed = f"{allowed}, or null" if takes_null else allowed
             problems.append(f"{name} must be {allowed}; received {value!r}")
@@ -166,7 +174,7 @@ def _contradictory_sizes(config: ShortNames, name: str, stack: Stack) -> list[st
         width = shape.num_heads * shape.value_dim
         if not attention.output and width != stack.d_model:
             needed = f"num_heads * value_dim equal to d_model={stack.d_model}"
-            problems.append(f"{said(config, place, 'output')[0]}=False needs {needed}; received {width}")
+            problems.append(f"{named_value(config, place, 'output')[0]}=False needs {needed}; received {width}")
     if isinstance(stack.positions, Sinusoidal):
         check(stack.d_model % 2 == 0, name, "d_model", "even with position_kind='sinusoidal'")
     path = config.compute.attention
@@ -218,7 +226,7 @@ def _contradictory_norms(config: ShortNames, name: str, stack: Stack) -> list[st
 
 def _off(config: ShortNames, place: str, field: str) -> str:
     """Returns what a message calls the value of an option of norms that is off."""
-    return "'none'" if said(config, place, field)[0] == field else "false"
+    return "'none'" if named_value(config, place, field)[0] == field else "false"
 
 
 def _normed_widths(stack: Stack, name: str) -> dict[str, int]:

@@ -278,19 +278,46 @@ def holders(parts: Any, at: At) -> Iterator[tuple[str, Any]]:
 
 
 def named_values(config: ModelParts, name: str, stack: str = "") -> list[tuple[str, Any]]:
-    """Returns the values of an option in all its places, or in those of a stack, each with its name: the short name if
-    places agree, with `decoder_` where the decoder has a value of its own, and otherwise the path."""
+    """Returns the values of an option in all its places, or in those of a stack, each with its name for messages."""
+    values = _named_places(config, name)
+    return list(dict.fromkeys(named for path, named in values.items() if path.startswith(stack)))
+
+
+def named_value(config: ModelParts, place: str, field: str) -> tuple[str, Any]:
+    """Returns the name for messages, and the value, of an option of one part.
+
+    Args:
+      place: the part's path, such as encoder.norm.
+    """
+    path = f"{place}.{field}"
+    for name in short_names():
+        at = option_at(name)
+        if at is not None and at.field == field and place in at.places and not is_of_decoder(name):
+            values = _named_places(config, name)
+            if path in values:
+                return values[path]
+    if field in ("output_norm", "context_norm"):
+        with contextlib.suppress(ConfigError):
+            return field, read(config, field)
+    return path, getattr(part_at(config, place), field)
+
+
+def _named_places(config: ModelParts, name: str) -> dict[str, tuple[str, Any]]:
+    """Returns the path of each place of an option → its name for messages, and its value.
+
+    The name is the short name if all places agree, or all places of each stack, with `decoder_` in the decoder;
+    otherwise the path.
+    """
     at = option_at(name)
     assert at is not None
-    found = [(f"{place}.{at.field}", getattr(part, at.field)) for place, part in holders(config, at)]
-    sides = [[value for path, value in found if path.startswith(one)] for one in STACKS]
-    if _are_one([value for _, value in found]):
-        named = [(path, name, value) for path, value in found]
-    elif f"decoder_{name}" in short_names() and all(map(_are_one, sides)):
-        named = [(path, f"decoder_{name}" if path.startswith("decoder") else name, value) for path, value in found]
-    else:
-        named = [(path, path, value) for path, value in found]
-    return list(dict.fromkeys((label, value) for path, label, value in named if path.startswith(stack)))
+    values = {f"{place}.{at.field}": getattr(part, at.field) for place, part in holders(config, at)}
+    sides = [[value for path, value in values.items() if path.startswith(one)] for one in STACKS]
+    if _are_one([*values.values()]):
+        return {path: (name, value) for path, value in values.items()}
+    if f"decoder_{name}" in short_names() and all(map(_are_one, sides)):
+        labels = {path: f"decoder_{name}" if path.startswith("decoder") else name for path in values}
+        return {path: (labels[path], value) for path, value in values.items()}
+    return {path: (path, value) for path, value in values.items()}
 
 
 def _are_one(values: list[Any]) -> bool:
@@ -336,28 +363,6 @@ def read(config: ModelParts, name: str) -> Any:
     if f"decoder_{name}" in short_names() and values:
         return values[0][1]
     return _one_value(name, values) if values else unused_value(config, name, at)
-
-
-def said(config: ModelParts, place: str, field: str) -> tuple[str, Any]:
-    """Returns what messages call an option of a part, and its value: a short name if it stands for this value, else the
-    option's path.
-
-    Args:
-      place: the part's path, such as encoder.norm.
-    """
-    value = getattr(part_at(config, place), field)
-    for name in short_names():
-        at = option_at(name)
-        if at is None or at.field != field or place not in (own for own, _ in holders(config, at)):
-            continue
-        with contextlib.suppress(ConfigError):
-            own = read(config, name)
-            if own is value or own == value:
-                return name, value
-    if field in ("output_norm", "context_norm"):
-        with contextlib.suppress(ConfigError):
-            return field, read(config, field)
-    return f"{place}.{field}" if place else field, value
 
 
 def _one_value(name: str, values: list[tuple[str, Any]]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax_transformer.config.positions import RelativeBias, RelativeVectors, Table
-from jax_transformer.config.short_names import ShortNames, holders, option_at, said
+from jax_transformer.config.short_names import ShortNames, holders, named_value, option_at
 from jax_transformer.config.specs import Attention, Stack
 from jax_transformer.runtime.limits import MODEL_SIZE, PARAMETERS, POSITIONS, Limit
 from jax_transformer.runtime.memory import check_fits
@@ -67,7 +67,7 @@ def size_problems(config: ShortNames) -> list[str]:
 
     def above(limit: Limit, names: tuple[str, ...], where: str = "") -> list[str]:
         found = dict.fromkeys(
-            said(config, place, at.field)
+            named_value(config, place, at.field)
             for name in names
             if (at := option_at(name)) is not None
             for place, part in holders(config, at)

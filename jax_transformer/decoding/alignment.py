@@ -1,4 +1,4 @@
-"""Attention weights of sentence pairs, and the word alignments that those of cross-attention tell."""
+"""Attention weights of sentence pairs, and word alignments from cross-attention."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ Pair = tuple[int, int]
 class Attention(NamedTuple):
     """Holds all attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
 
-    Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before,
-    the first one at the start token, and column t of `decoder` is that input.
-    """
+    Row t of `decoder` and `cross` predicts target token t. In `decoder`, the input of row t is the preceding token (the
+    start token for the first row), which is also column t."""
 
     encoder: np.ndarray  # [L, N, S, S]
     decoder: np.ndarray  # [L, N, T, T]
@@ -76,7 +75,7 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
 def align(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, layer: int | None = None
 ) -> list[np.ndarray]:
-    """Returns how much each target token attends to each source token: the mean over the heads of a decoder layer.
+    """Returns the weights from each target token to each source token: the mean over the heads of a decoder layer.
 
     The row of a token is the one that predicts it. The penultimate layer's mean aligns best (Garg et al. 2019, "Jointly
     Learning to Align and Translate with Transformer Models", §4.1). Neither the other sentences nor their order nor
@@ -85,15 +84,14 @@ def align(
     Args:
       source_ids: each sentence's S tokens, as the source tokenizer encodes them.
       target_ids: each sentence's T tokens, without the start token, with or without the end token.
-      layer: the decoder layer, from 0. None: the last but one, or the only one.
+      layer: the decoder layer, from 0. None: the penultimate, or the only one.
 
     Returns:
-      For each sentence an array [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that
-      it was trained with.
+      For each sentence an array [T, S], float32 or wider. Rows sum to 1, unless the model attends to padding.
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a source or a target longer
-        than the model allows; no such layer.
+      DecodingError: different numbers of sources and targets; ids outside the vocabulary; a source or target longer
+        than the model allows; an unknown layer.
 
     Example:
       >>> import jax
@@ -122,8 +120,8 @@ def align(
         weights = _weights(model, [source_ids[i] for i in batch], [target_ids[i] for i in batch], (name,))[name].mean(
             axis=1
         )
-        for i, of_sentence in zip(batch, weights, strict=False):  # padded rows come last
-            aligned[i] = of_sentence[: len(target_ids[i]), : len(source_ids[i])]
+        for i, padded in zip(batch, weights, strict=False):  # padded rows come last
+            aligned[i] = padded[: len(target_ids[i]), : len(source_ids[i])]
     return aligned
 
 
@@ -208,8 +206,8 @@ def _weights(
 def _traced(
     config: TransformerConfig, params: Params, source_ids: jax.Array, inputs: jax.Array, names: tuple[str, ...]
 ) -> dict[str, jax.Array]:
-    """Returns attention weights of these names: all rows at once if none depends on later tokens, or each row from its
-    own prefix."""
+    """Returns the named attention weights: from one run if no weight depends on later tokens, else from one run per
+    prefix."""
     masks = make_masks(config, source_ids, inputs)
 
     def weights(exists: jax.Array) -> dict[str, jax.Array]:
@@ -220,6 +218,7 @@ def _traced(
     length = inputs.shape[1]
     if config.cache_is_exact:
         return weights(causal_mask(length))
+    # The encoder's weights don't depend on the prefix: those of the last run serve.
     is_decoders = {name: name.startswith("decoder.") for name in names}
 
     def last_row(last: jax.Array) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""Batching of any number of sentences by length, where the other rows of a batch don't change a result."""
+"""Batch any number of sentences by length, without changing any result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decoded(NamedTuple):
     """Holds a hypothesis."""
 
     ids: list[int]
-    """Ids without the start token, up to and with the end token if there is one."""
+    """Ids without the start token, up to and including the end token."""
     score: float
     """See DecodingConfig."""
 
@@ -42,10 +42,10 @@ def generate_each(
 
     Args:
       decoding: decoding options, merged with the model's own as `generate` merges them.
-      rows: most sentences to decode at once.
-      batch_tokens: most source tokens to decode at once, padding counted. A longer sentence is decoded alone.
+      rows: maximum number of sentences per batch.
+      batch_tokens: maximum number of source tokens per batch, including padding. A longer sentence is decoded alone.
       prefix_ids: ids that every hypothesis begins with.
-      numbers: for each sentence, the number that its random draws depend on, beside the seed. Defaults to its index.
+      numbers: for each sentence, the number that is combined with the seed for its random draws. Defaults to its index.
       on_batch: called after each batch with its number of sentences.
 
     Raises:
@@ -80,19 +80,19 @@ def generate_each(
 
 
 def sources_fit(model: Model, count: int, longest: int, *, rows: int, batch_tokens: int) -> bool:
-    """Returns whether so many sources, the longest of this many tokens, make one batch within the limits."""
+    """Returns whether this many sources, the longest with this many tokens, fit into one batch."""
     tokens = round_rows(count) * padded_length(model, longest)
     return count <= rows and tokens <= batch_tokens and may_share(model, longest)
 
 
 def may_share(model: Model, source_length: int) -> bool:
-    """Returns whether a source of this many tokens may be padded, and stand in any row of a batch."""
+    """Returns whether padding a source of this many tokens, or moving it to another row, changes no result."""
     config, fixed = model.config, model.generation.source_length or 0
     return config.batch_rows_are_independent and (config.source_padding_is_invisible or source_length <= fixed)
 
 
 def padded_length(model: Model, longest: int) -> int:
-    """Returns the length that the sources of a batch are padded to, given their longest."""
+    """Returns the length to which a batch of sources is padded, from its longest."""
     if model.config.source_padding_is_invisible:
         return round_length(longest, limit(model, "source"))
     return max(longest, model.generation.source_length or 0)
@@ -105,7 +105,7 @@ def padded_sources(model: Model, source_ids: Sequence[Sequence[int]]) -> np.ndar
 
 
 def grouped(items: Iterable[int], fits: Callable[[list[int]], bool]) -> Iterator[list[int]]:
-    """Yields the items in order, in groups as large as fit, or of one item."""
+    """Yields the items in order, in the largest groups that fit, at least one item each."""
     group: list[int] = []
     for item in items:
         if group and not fits([*group, item]):

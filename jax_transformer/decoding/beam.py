@@ -1,4 +1,4 @@
-"""Beam search: extend the K best hypotheses in every way, and keep the K best of the results."""
+"""Beam search: extend the K best hypotheses by every token, and keep the K best of the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 from jax_transformer.decoding.selection import top_k
 
 LEAST = -1e9
-"""Score of a missing hypothesis, as in transformers: added to a score, it leaves nothing of it in float32."""
+"""Score of a missing hypothesis, as in transformers: adding it to a score in float32 rounds the score away."""
 
 
 class Beams(NamedTuple):
@@ -32,7 +32,7 @@ class Beams(NamedTuple):
     is_done: jax.Array  # [B] bool
 
     def grown(self, config: TransformerConfig, length: int) -> Beams:
-        """Returns the same with room for `length` tokens."""
+        """Returns the same beams with room for `length` tokens."""
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
         return self._replace(
             state=self.state.grown(length),
@@ -129,18 +129,20 @@ def _choose(
 ) -> Beams:
     """Chooses the next beams by the rules of `_beam_search` in transformers 5.
 
-    There are twice as many candidates as beams. Candidates that end compete by score with the hypotheses that have
-    ended before, if they are among the first K. The first K of the others stay open.
+    There are twice as many candidates as beams. Candidates that end compete by score with earlier ended hypotheses if
+    they rank among the first K. The first K candidates that don't end stay open.
     """
     batch, size = beams.log_probs.shape
     prefix = search.prefix_at(column, batch)
     count = column + 1 - search.prefix_lengths(batch)  # [B]: tokens so far, this one among them
+    # Only one extension of each beam ends, so 2 K candidates leave at least K to stay open.
     candidates = _candidates(log_probs, beams.log_probs, 2 * size, 2 * size)
     is_last = count >= search.max_new
     ends = (candidates.ids == search.eos_id) | is_last[:, None]
 
     kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
     parents, ids = _take_rows(candidates.parents, kept), _take_rows(candidates.ids, kept)
+    # Within a forced prefix, every beam takes the prefix's token and keeps its place and its score.
     same = jnp.broadcast_to(jnp.arange(size), (batch, size))
     in_prefix = (prefix >= 0)[:, None]
     parents = jnp.where(in_prefix, same, parents)
@@ -149,6 +151,7 @@ def _choose(
 
     may_end = ends & (jnp.arange(ends.shape[1]) < size) & ~in_prefix
     is_full = jnp.all(beams.has_ended, axis=1) if program.early_stopping is True else jnp.zeros(batch, bool)
+    # A finished sentence keeps its hypotheses while the rest of the batch goes on.
     scores = candidates.log_probs / _penalty(search, count)[:, None]
     scores = scores + (is_full | beams.is_done)[:, None] * jnp.float32(LEAST) + ~may_end * jnp.float32(LEAST)
     candidate_tokens = _write_column(_take_rows(beams.tokens, candidates.parents), candidates.ids, column)
@@ -179,7 +182,7 @@ def _penalty(search: SearchParams, count: jax.Array) -> jax.Array:
 
 
 def _penalty_to_come(program: SearchProgram, search: SearchParams, count: jax.Array) -> jax.Array:
-    """Returns the divisor for the best open hypothesis that tells whether it could still be among the best."""
+    """Returns the length penalty for the bound on the best open hypothesis, which decides whether it can still win."""
     now = _penalty(search, count)
     return jnp.maximum(search.last_penalty, now) if program.early_stopping == "never" else now
 

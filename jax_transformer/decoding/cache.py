@@ -1,5 +1,5 @@
-"""One more token for every hypothesis: by cached keys and values or, where a cache would change the result, of the
-whole prefix anew."""
+"""Extend every hypothesis by one token: from cached keys and values or, if a cache would change the result, from the
+whole prefix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jax_transformer.model.masks import make_masks
 
 
 class Weights(NamedTuple):
-    """Holds a model's parameters as decoding reads them."""
+    """Holds a model's parameters in the form that decoding reads."""
 
     params: Params
     layers: list[Any] | None
-    """Those of the decoder's layers as single steps read them; None where decoding does without a cache."""
+    """The decoder's layers, unstacked for single steps; None if decoding uses no cache."""
 
     @classmethod
     def of(cls, config: TransformerConfig, params: Params) -> Weights:
@@ -65,7 +65,7 @@ def start_from(
     length: int,
     num_rows: int,
 ) -> State:
-    """Returns the same state, given the encoder's output [B, S, D] for source_ids [B, S]."""
+    """Returns the state of `start`, from the encoder's output [B, S, D] for source_ids [B, S]."""
     if weights.layers is not None:
         return functional.start_decoding(
             config, weights.params, encoder_output, source_ids, length, num_rows, layers=weights.layers
@@ -81,15 +81,15 @@ def step(config: TransformerConfig, weights: Weights, state: State, ids: jax.Arr
         logits, state = functional.decode_step(config, weights.params, state, ids, layers=weights.layers)
     else:
         prefixes = state._replace(ids=state.ids.at[:, :, state.position].set(ids))
-        logits = jax.vmap(lambda one: _decoded_anew(config, weights.params, prefixes, one), in_axes=1, out_axes=1)(
-            prefixes.ids
-        )
+        logits = jax.vmap(
+            lambda one: _full_prefix_logits(config, weights.params, prefixes, one), in_axes=1, out_axes=1
+        )(prefixes.ids)
         state = prefixes._replace(position=state.position + 1)
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), state
 
 
-def _decoded_anew(config: TransformerConfig, params: Params, prefixes: Prefixes, ids: jax.Array) -> jax.Array:
-    """Logits [B, V] at the prefixes' position, of one hypothesis of each sentence, ids [B, T]."""
+def _full_prefix_logits(config: TransformerConfig, params: Params, prefixes: Prefixes, ids: jax.Array) -> jax.Array:
+    """Runs the decoder on whole prefixes ids [B, T]; returns the logits [B, V] at the current position."""
     masks = make_masks(config.while_decoding(), prefixes.source_ids, ids)
     masks = masks._replace(decoder_exists=jnp.arange(ids.shape[1]) <= prefixes.position)
     return functional.decode(config, params, prefixes.encoder_output, prefixes.source_ids, ids, masks=masks)[

@@ -40,7 +40,7 @@ def check_model(model: Any) -> None:
 
 
 def merged_options(decoding: DecodingConfig | None, options: dict[str, Any]) -> DecodingConfig:
-    """Returns the options by name over those of `decoding`.
+    """Merges options by name over those of `decoding`.
 
     Raises:
       ConfigError: an unknown option, or one out of range.
@@ -73,7 +73,8 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
             f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: "
             "port it with its vocabularies, or give them by name"
         )
-    reached = dataclasses.replace(model.generation, eos_id=None)  # a model in memory may end with what none reaches
+    # A model in memory may have an eos_id outside the vocabulary: its sentences then run to the maximum length.
+    reached = dataclasses.replace(model.generation, eos_id=None)
     outside = reached.ids_outside(model.config.target_vocab_size)
     if outside:
         raise DecodingError(f"generation: {'; '.join(outside)}")
@@ -81,10 +82,10 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
 
 
 def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int = 0) -> None:
-    """Checks resolved decoding options, for prefixes of up to this many tokens.
+    """Checks resolved decoding options, for prefixes of at most this many tokens.
 
     Raises:
-      DecodingError: no sentence could be decoded this way.
+      DecodingError: no sentence can be decoded with them.
     """
     starts_and_ends(model)
     settings: Any = decoding  # every option is set
@@ -95,12 +96,12 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
         )
     if longest_prefix >= most:
         raise DecodingError(
-            f"prefix: expected at most {most - 1} tokens, so that there is room for another; received {longest_prefix}"
+            f"prefix: expected at most {most - 1} tokens, to leave room for one more; received {longest_prefix}"
         )
     room = min(settings.max_new_tokens or most, most - longest_prefix)
     if settings.min_new_tokens >= room:
         raise DecodingError(
-            f"min_new_tokens must be below the {room} that there is room for; received {settings.min_new_tokens}"
+            f"min_new_tokens must be below the {room} tokens that fit; received {settings.min_new_tokens}"
         )
     most_penalty = MOST_MAGNITUDE / math.log10(max(most, 10))
     if abs(settings.length_penalty) > most_penalty:

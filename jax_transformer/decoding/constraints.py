@@ -11,9 +11,9 @@ from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 def constrained(
     program: SearchProgram, search: SearchParams, tokens: jax.Array, column: jax.Array, scores: jax.Array
 ) -> jax.Array:
-    """Returns the scores [B, K, V] of the tokens for a column, with -inf for tokens that may not stand there.
+    """Returns the scores [B, K, V] of the tokens for a column, with -inf for forbidden tokens.
 
-    Applies the same rules as the processors of transformers' `generate`, in the same order.
+    Applies the rules of transformers' logits processors, in their order.
 
     Args:
       tokens: [B, K, T], the targets so far, without the start token. Rules about sequences count the start token as
@@ -78,11 +78,11 @@ def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: j
 
 
 def _without_words(words: tuple[int, ...], history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:
-    """Masks the last of the words after the others."""
+    """Masks the last token of a forbidden word whose other tokens have been generated."""
     *before, last = words
     ends_alike = jnp.ones(history.shape[:2], bool)
     for distance, word in enumerate(reversed(before), start=1):
         place = length - distance
         there = jax.lax.dynamic_index_in_dim(history, jnp.maximum(place, 0), axis=2, keepdims=False)
-        ends_alike &= (there == word) & (place >= 1)  # the start token is none of them
+        ends_alike &= (there == word) & (place >= 1)  # the start token never matches
     return jnp.where(ends_alike[..., None] & (jnp.arange(scores.shape[-1]) == last), -jnp.inf, scores)

@@ -61,12 +61,12 @@ def generate(
 
     Args:
       model: a Model, or a PreparedModel.
-      source_ids: [B, S] integers, padded, or a list of each sentence's ids, which is padded here. A sentence of pads
-        alone gives pads. Every id is checked, since it is known here; `generate` can't run inside `jax.jit`.
+      source_ids: [B, S] integers, padded, or a list of each sentence's ids, which is padded here. A sentence of only
+        pads gives pads. Ids are checked on the host, so `generate` can't run inside `jax.jit`.
       decoding: decoding options as a config.
       prefix_ids: for each sentence, the ids that its hypotheses begin with.
-      sentence_numbers: for each sentence, the number that its random draws depend on, beside the seed. Defaults to the
-        row. With fixed numbers, draws don't depend on the batch.
+      sentence_numbers: for each sentence, the number that is combined with the seed for its random draws. Defaults to
+        the row. With fixed numbers, draws don't depend on the batch.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Returns:
@@ -75,8 +75,8 @@ def generate(
     Raises:
       ConfigError: an unknown option, one out of range, or two that contradict each other.
       DecodingError: the model has no decoder_start_id or eos_id; more beams than tokens in the vocabulary; ids outside
-        of it; no room for a token after a prefix, or for min_new_tokens; another number of prefixes than of sentences.
-      ValueError: a source longer than the position table allows; source_ids that hold no ids.
+        it; no room for a token after a prefix, or for min_new_tokens; different numbers of prefixes and sentences.
+      ValueError: a source longer than the position table; source_ids without ids.
 
     Example:
       >>> import jax
@@ -113,9 +113,9 @@ def generate(
 
 
 class Search:
-    """Holds a search under way, with as much room for tokens as it needs so far.
+    """Holds a search in progress, with room for tokens that grows on demand.
 
-    The room is one of few lengths, whatever `max_new_tokens` is, so that few programs are compiled.
+    The room takes few different lengths, whatever `max_new_tokens` is, so that few programs are compiled.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Search:
         """Whether all hypotheses have ended."""
 
     def advance(self, tokens: int | None = None) -> None:
-        """Decodes until all have ended or the room is full; then there is more room. Not with beams, at most so many
-        further `tokens`."""
+        """Decodes until all sentences have ended or the room is full, then doubles the room. Without beams, `tokens`
+        limits the further tokens."""
         model = self._model
         if self.length == self._room:
             self._room = round_length(2 * self._room, self._most)
@@ -180,10 +180,10 @@ def make_search_params(
     prefixes: Sequence[Sequence[int]] = (),
     numbers: Sequence[int] = (),
 ) -> SearchParams:
-    """Returns the arrays that a search takes; see `generate` for the arguments, which are checked, and complete.
+    """Returns the arrays that a search takes; see `generate` for the arguments, which must be checked and complete.
 
     Args:
-      max_new: the most tokens to decode, of all sentences or of each, [B].
+      max_new: the maximum number of tokens to decode, for all sentences or for each, [B].
     """
     settings: Any = decoding  # every option is set
     start_id, eos_id = starts_and_ends(model)

@@ -11,11 +11,11 @@ from jax_transformer.config.positions import Table
 from jax_transformer.storage.model_directory import Model
 
 ROWS = (1, 8, 64)
-"""Batches of translated text have one of these numbers of rows, padded with empty ones; larger ones, a power of two."""
+"""Numbers of rows of translated batches, which are padded with empty rows; larger batches have a power of two."""
 SHORTEST = 16
 """Room for targets, and padded lengths of sources, are this times a power of two."""
 WITHOUT_TABLE = 1 << 16
-"""Most tokens of a given text where no position table says so."""
+"""Maximum length of a text in tokens if no position table limits it."""
 
 
 def round_rows(count: int) -> int:

@@ -21,9 +21,9 @@ from jax_transformer.decoding.translation import tokenizers_of
 from jax_transformer.storage.model_directory import Model
 
 BATCHES = 64
-"""So many are made of the pairs that are sorted by length together."""
+"""Number of batches whose pairs are sorted by length together."""
 MOST_LOGITS = 1 << 27
-"""Of one batch, half a gigabyte in float32: of long targets there are fewer rows."""
+"""Maximum number of logits per batch (512 MiB in float32); batches of long targets have fewer rows."""
 
 Ids = tuple[list[int], list[int]]
 """The ids of a source and of its target."""
@@ -41,19 +41,19 @@ class PairScore:
     """Holds the log-probability of a target given its source."""
 
     token_log_probs: np.ndarray
-    """[T]: the log-probability of each token after those before it, the end token last; with a problem T is 0."""
+    """[T]: the log-probability of each token after its prefix, the end token last; T is 0 with a problem."""
     unknown: int = 0
-    """How many of the tokens stand for what the vocabulary doesn't have."""
+    """Number of target tokens outside the vocabulary."""
     problem: Problem | None = None
 
     @property
     def log_prob(self) -> float:
-        """Log-probability of the whole target; NaN with a problem."""
+        """Returns the log-probability of the whole target; NaN with a problem."""
         return float(self.token_log_probs.sum(dtype=np.float64)) if self.problem is None else math.nan
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token; see `scoring.perplexity`."""
+        """Returns the perplexity per token; see `scoring.perplexity`."""
         return perplexity(self.log_prob, len(self.token_log_probs))
 
     def as_json(self) -> dict[str, Any]:
@@ -76,24 +76,24 @@ def finite(value: float) -> float | None:
 def score_pairs(
     model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = "", target_tag: str = ""
 ) -> Iterator[PairScore]:
-    """Yields the score of each target with its end token, in order. A blank source or a side that is too long is a
-    problem of that pair alone.
+    """Yields the score of each target with its end token, in order. A blank source or an overlong side is a problem of
+    its pair only.
 
     A first token that decoding forces, such as the tag of the target's language or BART's <s>, precedes the target, and
     counts as certain.
 
-    It reads a few thousand pairs at a time, and pads batches to one of few shapes. If padding changes results, it
-    scores pairs one by one.
+    It reads a few thousand pairs at a time, and pads batches to one of few shapes. If padding changes the model's
+    results, it scores pairs one by one.
 
     Args:
       pairs: sources and targets; a blank target has only an end token.
-      rows: the most pairs scored at once.
-      source_tag: precedes every source: tells a multilingual model the target language. "" for none.
-      target_tag: begins every target, as `translate --target-tag` does. "": as the model's generation.json says.
+      rows: maximum number of pairs per batch.
+      source_tag: precedes every source, as the target language of a multilingual model. "" for none.
+      target_tag: begins every target, as in `translate --target-tag`. "": from the model's generation.json.
 
     Raises (at the first score):
       DecodingError: the model has no tokenizers, or doesn't know how sentences begin and end.
-      ValueError: a source_tag or target_tag that the model doesn't have.
+      ValueError: the model lacks the source_tag or target_tag.
     """
     check_at_least_1(rows=rows)
     tokenizers_of(model)
@@ -117,7 +117,7 @@ class EncodedPair(NamedTuple):
     num_forced: int
     """Tokens at the target's start that decoding forces, which aren't scored."""
     unknown: int
-    """How many of the target's tokens stand for what the vocabulary doesn't have."""
+    """Number of target tokens outside the vocabulary."""
     problem: Problem | None
 
     def scored(self, log_probs: np.ndarray) -> PairScore:
@@ -131,7 +131,7 @@ def encode_pairs(
     """Returns the ids of each pair, or its problem.
 
     Args:
-      model: the model as `with_target_tag` gives it.
+      model: the model from `with_target_tag`.
       pairs: sources and targets.
       source_tag: as for `score_pairs`.
       forced: the id that begins every target; None or NO_ID for none.
@@ -154,7 +154,7 @@ def encode_pairs(
 def score_ids(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, rows: int = 64
 ) -> list[np.ndarray]:
-    """Returns the log-probability of each token of each target, in order, as `score` does, for any number of pairs.
+    """Returns the log-probability of each token of each target, in order, as `score` does for a batch.
 
     Raises:
       DecodingError: see `score`.
@@ -180,7 +180,7 @@ def score_ids(
 
 
 def pairs_fit(model: Model, count: int, longest_source: int, longest_target: int, *, rows: int) -> bool:
-    """Returns whether so many pairs, their longest sides of these many tokens, make one batch within the limits."""
+    """Returns whether this many pairs, with these longest sides, fit into one batch."""
     logits = round_rows(count) * round_length(longest_target, WITHOUT_TABLE) * model.config.target_vocab_size
     return count <= rows and logits <= MOST_LOGITS and may_share(model, longest_source)
 

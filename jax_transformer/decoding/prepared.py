@@ -1,8 +1,8 @@
-"""Prepared models: parameters on the devices, and the decoder's layers taken apart as single steps read them.
+"""Prepared models: parameters on the devices, and the decoder's layers unstacked for single steps.
 
-`generate`, `translate`, `score` and `align` prepare the model that they receive, once for each Model object: the result
-is kept on that object. Don't change `model.params` in place afterwards: decoding would still use the old values. Make a
-new model with `dataclasses.replace(model, params=…)` instead.
+`generate`, `translate`, `score` and `align` prepare a model once and cache the result on the Model object. Don't change
+`model.params` in place afterwards: decoding would still use the old values. Make a new model with
+`dataclasses.replace(model, params=…)` instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class PreparedModel(Model):
-    """Holds a model whose parameters are on the devices, ready for decoding. It can stand wherever a Model can.
+    """Holds a model whose parameters are on the devices, ready for decoding. Every function that takes a Model accepts
+    it.
 
     Example:
       >>> issubclass(PreparedModel, Model)
@@ -40,12 +41,12 @@ class PreparedModel(Model):
 
     @cached_property
     def weights(self) -> Weights:
-        """The parameters as decoding reads them. The first access takes the decoder's layers apart."""
+        """Returns the parameters in the form that decoding reads. The first access unstacks the decoder's layers."""
         with in_mesh(self.mesh):
             return Weights.of(self.config, self.params)
 
     def with_generation(self, generation: GenerationConfig) -> PreparedModel:
-        """Returns the model with other generation settings. Both share one copy of the weights."""
+        """Returns the model with different generation settings. Both share one copy of the weights."""
         other = dataclasses.replace(self, generation=generation)
         other.__dict__["weights"] = self.weights
         return other
@@ -66,7 +67,7 @@ def prepare(model: Model, mesh: Mesh | None = None) -> PreparedModel:
 
     Raises:
       ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
-      DecodingError: something else than a Model.
+      DecodingError: not a Model.
 
     Example:
       >>> import jax

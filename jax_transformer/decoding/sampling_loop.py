@@ -28,11 +28,11 @@ class Samples(NamedTuple):
 
     @property
     def is_done(self) -> jax.Array:
-        """Whether all hypotheses of a sentence have ended, [B]."""
+        """Returns whether all hypotheses of a sentence have ended, [B]."""
         return jnp.all(self.ended, axis=1)
 
     def grown(self, config: TransformerConfig, length: int) -> Samples:
-        """Returns the same with room for `length` tokens."""
+        """Returns the same samples with room for `length` tokens."""
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
         return self._replace(
             state=self.state.grown(length), tokens=jnp.pad(self.tokens, room, constant_values=config.target_pad_id)
@@ -124,9 +124,9 @@ def draw(program: SearchProgram, sampling: SamplingParams, column: jax.Array, lo
 
 
 def filtered(program: SearchProgram, sampling: SamplingParams, logits: jax.Array) -> jax.Array:
-    """Returns the logits over the temperature, with -inf for the tokens that top_k, top_p or min_p excludes.
+    """Divides the logits by the temperature, and sets tokens that top_k, top_p or min_p excludes to -inf.
 
-    The three apply in this order, each to the tokens that the one before it left.
+    The three apply in this order, each to the tokens that remain.
     """
     logits = logits / sampling.temperature
     if program.top_k:
@@ -135,6 +135,7 @@ def filtered(program: SearchProgram, sampling: SamplingParams, logits: jax.Array
     if program.has_top_p:
         ordered = jnp.sort(logits, axis=-1, descending=True)
         before = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1) - jax.nn.softmax(ordered, axis=-1)
+        # A token stays if the likelier ones hold less than top_p together, so the likeliest always stays.
         least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     if program.has_min_p:

@@ -1,4 +1,4 @@
-"""Scoring of targets: the log-probability of each token after those before it."""
+"""Score targets: the log-probability of each token after its prefix."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Scores(NamedTuple):
     """
 
     token_log_probs: np.ndarray
-    """[B, T]: the log-probability of each token after those before it; 0 after the last."""
+    """[B, T]: the log-probability of each token after its prefix; 0 after the last."""
     lengths: np.ndarray
     """[B]: number of tokens of each target, the end token counted."""
 
     @property
     def log_probs(self) -> np.ndarray:
-        """The log-probability of each target, [B]."""
+        """Returns the log-probability of each target, [B]."""
         return self.token_log_probs.sum(axis=1)
 
     @property
     def perplexity(self) -> float:
-        """The exponential of the mean negative log-probability of a token."""
+        """Returns the exponential of the mean negative log-probability of a token."""
         return perplexity(self.token_log_probs.sum(), self.lengths.sum())
 
 
@@ -108,8 +108,8 @@ def score(
 
 
 def _is_causal(config: TransformerConfig, start_id: int) -> bool:
-    """Returns whether no token's logits depend on later tokens. A start token hidden as padding attends to all
-    alike."""
+    """Returns whether no token's logits depend on later tokens. They do if padding hides the start token: its fully
+    masked row attends to all positions equally."""
     hides_start = config.while_decoding().decoder_padding == "keys" and start_id == decoder_padding_id(config)
     return config.cache_is_exact and not hides_start
 

@@ -51,7 +51,7 @@ class SearchProgram(NamedTuple):
 
 
 class SamplingParams(NamedTuple):
-    """Holds the arrays that sampling takes; see DecodingConfig."""
+    """Holds the array arguments of sampling; see DecodingConfig."""
 
     temperature: jax.Array
     top_p: jax.Array
@@ -61,7 +61,7 @@ class SamplingParams(NamedTuple):
 
 
 class SearchParams(NamedTuple):
-    """Holds the arrays that a search takes: scalars, unless a field says otherwise."""
+    """Holds the array arguments of a search: scalars, unless a field says otherwise."""
 
     start_id: jax.Array
     eos_id: jax.Array

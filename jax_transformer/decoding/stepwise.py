@@ -30,16 +30,16 @@ def decode_stepwise(
     prefix_ids: Sequence[int] = (),
     number: int = 0,
 ) -> Iterator[Step]:
-    """Yields the hypothesis as it grows. The last one is that of `generate_each`.
+    """Yields the growing hypothesis. The last one equals that of `generate_each`.
 
     Args:
       decoding: decoding options, merged with the model's own as `generate` merges them.
       tokens: called before each step; returns how many tokens to decode in it, at least 1.
       prefix_ids: ids that the hypothesis begins with.
-      number: the number that random draws depend on, beside the seed.
+      number: the number that is combined with the seed for random draws.
 
     Raises (at the first step):
-      DecodingError: several hypotheses would be followed; see `generate`.
+      DecodingError: the options ask for several hypotheses; see `generate`.
     """
     model = prepare(model)
     decoding = (decoding or DecodingConfig()).resolved(model.generation)

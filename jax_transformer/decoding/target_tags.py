@@ -1,4 +1,4 @@
-"""How a tag of the target language begins what a multilingual model says."""
+"""Select the target language of a multilingual model by its tag."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jax_transformer.storage.model_directory import Model
 def with_target_tag(model: Model, tag: str) -> tuple[Model, int | None]:
     """Returns the model, and the id that translations must begin with to be in the language of a tag.
 
-    Where tags stand last (mBART, PLBART), the tag starts the decoder instead: the model has another decoder_start_id,
-    and no id is needed. "" changes nothing.
+    In families whose tags come last (mBART, PLBART), the tag becomes the decoder_start_id instead, and no id is
+    returned. "" changes nothing.
 
     Raises:
-      ValueError: the model has no tokenizers, or no such tag; names the nearest.
+      ValueError: the model has no tokenizers, or lacks the tag; names similar tags.
     """
     if not tag:
         return model, None

@@ -44,7 +44,7 @@ class Hypothesis(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Holds a sentence, or a part of a long one that is decoded by itself."""
+    """Holds a sentence, or a separately decoded part of a long one."""
 
     source_ids: list[int]
     source: str
@@ -65,7 +65,7 @@ class Translation(NamedTuple):
     parts: list[Part]
     """In order; empty for a blank sentence, or with a problem."""
     problem: str = ""
-    """Why the sentence can't be translated, or ""."""
+    """Reason why the sentence can't be translated, or ""."""
 
     def text(self, rank: int = 0) -> str:
         """Returns the text of each part's hypothesis of this rank, joined."""
@@ -88,7 +88,7 @@ def translate(
 ) -> list[str]:
     """Translates sentences; returns the best translation of each, in order. A blank sentence gives "".
 
-    Warns of sentences whose tokens the model mostly doesn't know.
+    Warns of sentences whose tokens are mostly unknown to the model.
 
     Settings in order of precedence: the options, `decoding`, the model's `generation.json`, the defaults.
 
@@ -102,7 +102,7 @@ def translate(
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Raises:
-      TranslationError: a sentence is longer than the model takes (named by its number, from 1); no tokenizers.
+      TranslationError: a sentence is too long for the model (named by its number, from 1); no tokenizers.
       ConfigError, DecodingError: see `generate`.
       ValueError: the model doesn't have the source_tag; `sentences` is one string, or holds something else.
 
@@ -127,10 +127,10 @@ def translate(
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
         raise TranslationError(f"{listed}; split or leave them out")
-    told = [f"sentence {i}: {what}" for i, each in enumerate(parts, 1) if (what := unknown_tokens(model, each))]
-    if told:
-        more = f"; and {len(told) - 3:,} more" if len(told) > 3 else ""
-        warnings.warn(f"{'; '.join(told[:3])}{more}: is it the model's language and script?", stacklevel=2)
+    unknown = [f"sentence {i}: {what}" for i, each in enumerate(parts, 1) if (what := unknown_tokens(model, each))]
+    if unknown:
+        more = f"; and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+        warnings.warn(f"{'; '.join(unknown[:3])}{more}: is it the model's language and script?", stacklevel=2)
     _fill(model, parts, decoding, rows=rows, on_batch=on_batch)
     return [Translation(each).text() for each in parts]
 
@@ -149,7 +149,7 @@ def translate_each(
     on_batch: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Translation]:
-    """Translates each sentence, or says why it can't. Sentences of similar lengths share a batch, which changes none.
+    """Translates each sentence, or reports why it can't. Batching by length changes no translation.
 
     Args:
       decoding: decoding options, merged with the model's own as `generate` merges them.
@@ -157,7 +157,7 @@ def translate_each(
       batch_tokens: most source tokens to decode at once, padding counted.
       source_tag: token to put before every sentence; names the target language for a multilingual model. "" for none.
       prefix: text that every translation begins with.
-      split_long: translate a line that is longer than the model takes sentence by sentence.
+      split_long: split a line that is too long for the model into sentences.
       first_number: number of the first sentence; random draws depend on a sentence's number.
       on_batch: called after each batch with its number of sentences or parts of sentences.
       **options: fields of DecodingConfig, such as beam_size=4.
@@ -196,8 +196,8 @@ def translate_each(
 
 
 def unknown_tokens(model: Model, parts: Sequence[Part]) -> str:
-    """Returns "" or, if the model knows less than half of a sentence's tokens, how many it doesn't: its translation
-    says little of the sentence."""
+    """Returns "", or the count of unknown tokens if they are more than half: such a translation reflects little of the
+    sentence."""
     tokenizer = tokenizers_of(model)[0]
     ids = [index for part in parts for index in part.source_ids if index not in tokenizer.hidden_ids]
     unknown = ids.count(tokenizer.unk_id)

@@ -1,6 +1,6 @@
 """Discover what an unknown PyTorch encoder-decoder computes: how it is called, its structure, numerics and weights.
 
-`discover` returns a model that computes the same, and `write_discovery` writes what was found.
+`discover` returns a model that computes the same, and `write_discovery` writes it with its evidence.
 """
 
 from jax_transformer.discover.api import Check, Discovery, discover

@@ -22,11 +22,11 @@ from jax_transformer.discover.checking import (
 )
 from jax_transformer.discover.conclusions import Conclusion, conclusion_lines
 from jax_transformer.discover.config import make_config
-from jax_transformer.discover.findings import Structure, telling
+from jax_transformer.discover.findings import Structure, with_conclusions
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import CannotRun, Differs, DiscoverError, TooLarge
-from jax_transformer.discover.reach import reach, told
+from jax_transformer.discover.reach import coverage, reach
 from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.mapping.maps import NameMap
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
     from torch import nn
 
 PREFIX = "module."
-"""Stands before the names of a module's tensors inside its adapter."""
+"""Precedes the names of a module's tensors inside its adapter."""
 BYTES_PER_PARAMETER = 64
 """The least memory that a discovery takes: a module in float32 and its copies in float64, recorded and followed."""
 JITTER = 0.05
-"""The deviation of what is added to trained parameters while a module is read, so that no scale is 1 and no bias 0."""
+"""Standard deviation of the noise added to trained parameters while a module is read, so that no scale is 1 and no bias
+0."""
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """Holds what was found out about a module."""
+    """Holds the model equivalent to a module, and the evidence for it."""
 
     model: Model
     """The model with the module's own weights."""
@@ -63,22 +64,22 @@ class Discovery:
     conclusions: tuple[Conclusion, ...]
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
-    """What the user should know, such as masks that the caller builds."""
+    """Warnings for the user, such as masks that the caller builds."""
     bfloat16_problem: str = ""
-    """What the module raises in bfloat16; "" if it runs."""
+    """The module's error in bfloat16; "" if it runs."""
     reach: str = ""
     """Which lengths of sentences were checked, and which weren't."""
     rounding: float = 0.0
-    """How far what the module computes in a lower precision than float64, such as rotary angles, is from exact."""
+    """Error of the module's constants and angles that it computes in a lower precision than float64."""
 
     def conclusion_lines(self, *, every_layer: bool) -> list[str]:
-        """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
+        """Returns one line per conclusion; unless `every_layer`, merges those that all layers share."""
         return conclusion_lines(self.conclusions, every_layer=every_layer)
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """The differences that a parity run has to allow: sentences of nothing but padding; padding before a token
-        where what was found doesn't hold; first target tokens that the module doesn't read."""
+        """Returns the differences that a parity run has to allow: fully masked rows; padding before a token, where the
+        conclusions don't cover it; first target tokens that the module doesn't read."""
         allowed = [FULLY_MASKED]
         allowed += [INNER_PADDING] if any(check.padding != "inside" for check in self.checks) else []
         return (*allowed, FIRST_TOKEN) if self.call.start_id is not None else tuple(allowed)
@@ -101,7 +102,7 @@ def discover(
     rebuild: Callable[[], Any] | None = None,
     longest: int | None = None,
 ) -> Discovery:
-    """Finds out what an encoder-decoder in PyTorch computes.
+    """Finds a config and weights that reproduce an encoder-decoder in PyTorch.
 
     Runs the module on ids made for it, reads every operation as part of a Transformer, chooses each option of
     TransformerConfig whose result equals the module's in float64, ports the weights by the map that follows, and
@@ -111,19 +112,19 @@ def discover(
       module: a torch.nn.Module in evaluation mode, or several in a mapping or sequence, such as an encoder and a
         decoder. It isn't changed.
       name: its factory, in messages and in the adapter.
-      source_pad_id, target_pad_id: the ids of padding, if the module doesn't tell them.
+      source_pad_id, target_pad_id: the ids of padding, if the module has no attribute for them.
       decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
-      rebuild: makes the module anew, to learn the exact values of constants that it rounds to a lower precision when it
-        is built. Without it, logits may differ by that rounding.
-      longest: the most tokens of the sentences on which the model is checked. None: all that model and module accept,
-        up to 1024 where nothing limits them, and no more than about a gigabyte and a minute allow.
+      rebuild: builds the module again, to recover the exact values of constants that its constructor rounds to a lower
+        precision. Without it, logits may differ by that rounding.
+      longest: the length, in tokens, of the longest sentences to check. None: the longest that both model and module
+        accept (1024 if neither has a limit), within about a gigabyte of memory and a minute.
 
     Raises:
-      CallError: no way to call it was found; the error has the draft of an adapter.
-      DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
-        it is in training mode, or can't be run as it must be (CannotRun).
-      ValueError: its state_dict isn't that of torch.nn.Module; it can't be copied; it doesn't fit into memory several
-        times; it begins targets with another id than decoder_start_id.
+      CallError: its signature isn't understood; the error has the draft of an adapter.
+      DiscoverError: no TransformerConfig expresses a part of it; names the operation, its line and layer. Also raised
+        if it is in training mode, or fails in float64 (CannotRun).
+      ValueError: it overrides torch.nn.Module.state_dict; it can't be copied; several copies don't fit into memory; it
+        replaces the first target token by an id other than decoder_start_id.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -163,7 +164,7 @@ def _as_called(
     decoder_start_id: int | None,
     eos_id: int | None,
 ) -> Discovery:
-    """Returns what is found of a module that is called in this way, with exact constants if that tells more."""
+    """Discovers a module under a known call, with exact constants if the rounded ones hide its function."""
     try:
         found = _first(module, call, longest)
     except TooLarge:
@@ -192,13 +193,13 @@ def _check_state(module: nn.Module, name: str) -> None:
     if problem:
         kind = type(module).__name__
         raise ValueError(
-            f"{name}: expected the state_dict of torch.nn.Module; received another ({problem}): in an adapter, set "
-            f"{kind}.state_dict = torch.nn.Module.state_dict, and load_state_dict likewise"
+            f"{name}: expected the state_dict of torch.nn.Module; received a different one ({problem}): in an adapter, "
+            f"set {kind}.state_dict = torch.nn.Module.state_dict, and load_state_dict likewise"
         )
 
 
 def _check_copy(module: nn.Module, name: str) -> None:
-    """Raises ValueError unless the module can be copied: it is read with other weights than its own."""
+    """Raises ValueError unless the module can be copied: copies run with modified weights."""
     try:
         copied(module)
     except RAISED as error:
@@ -206,10 +207,10 @@ def _check_copy(module: nn.Module, name: str) -> None:
 
 
 def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
-    """Returns what the first batch tells on which the module can be read.
+    """Discovers a module on the first batch that works.
 
     Raises:
-      DiscoverError: there is none; the first problem, one of a batch that runs if there is such a one.
+      DiscoverError: none does; the first problem, preferably of a batch on which the module ran.
     """
     problems: list[DiscoverError] = []
     for batch in probes(call):
@@ -221,12 +222,12 @@ def _first(module: nn.Module, call: Call, longest: int | None) -> Discovery:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
             what = f"{type(error).__name__}: {error}"
-            problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
+            problems.append(DiscoverError(f"its operations can't be read as a Transformer ({what})"))
     raise next((one for one in problems if not isinstance(one, CannotRun)), problems[0])
 
 
 def _rounds(module: nn.Module, call: Call) -> bool:
-    """Returns whether a module in float64 computes fractions in a lower precision, or fails for it."""
+    """Returns whether a module in float64 computes fractions in a lower precision, or fails in float64."""
     try:
         recording = _recorded(call.wrap(_jittered(module)), next(iter(probes(call))))
     except DiscoverError:
@@ -237,8 +238,7 @@ def _rounds(module: nn.Module, call: Call) -> bool:
 def _more_exact(
     module: nn.Module, call: Call, rebuild: Callable[[], Any] | None, longest: int | None
 ) -> Discovery | None:
-    """Returns what is found if the module computes in float64 what it would compute in a lower precision; None if that
-    doesn't tell more."""
+    """Discovers the module with its lower-precision computations in float64; None if that is no more exact."""
     try:
         found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)), longest)
     except RAISED:  # the user's own code may raise anything in a precision that it doesn't expect
@@ -261,16 +261,16 @@ def _discovered(module: nn.Module, call: Call, batch: Batch, longest: int | None
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _kept_wide(call, lines), batch, longest)
-    open_ones = [one for one in structure.distances.values() if len(one) > 1]
-    if open_ones:
+    undecided = [one for one in structure.distances.values() if len(one) > 1]
+    if undecided:
         farther = longer(call, batch)
         if farther is not None:
             return _discovered(module, call, farther, longest)
-        fits = ", ".join(map(str, sorted(open_ones[0])))
+        fits = ", ".join(map(str, sorted(undecided[0])))
         structure.notes.append(
-            f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
+            f"relative_max_distance may be any of {fits}: the module's sentences are too short to distinguish them"
         )
-    with telling(structure):
+    with with_conclusions(structure):
         return _ported(module, call, batch, recording, structure, longest)
 
 
@@ -307,7 +307,7 @@ def _ported(
     within = _within_tables(call, structure)
     notes = [*within.notes, *structure.notes]
     if batch.padding != "inside":
-        notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
+        notes.append(f"the conclusions hold only for padding {batch.padding} of sentences")
     lengths = reach(config, within, sum(one.numel() for one in module.parameters()), longest)
     found, unchecked = check_all(module, within, candidate, model, batch.padding, structure.rounding, lengths.longest)
     notes += unchecked
@@ -318,15 +318,15 @@ def _ported(
     failed = [check for check in found if not check.passed]
     if failed:
         worst = max(failed, key=lambda check: check.residual)
-        raise Differs(f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}")
+        raise Differs(f"the conclusions miss part of the function: logits differ by {worst.residual:.1e} on {worst}")
     return Discovery(
         model, names, call, tuple(structure.conclusions), found, tuple(notes),
-        reach=told(lengths, found), rounding=structure.rounding,
+        reach=coverage(lengths, found), rounding=structure.rounding,
     )  # fmt: skip
 
 
 def _within_tables(call: Call, structure: Structure) -> Call:
-    """Returns the call with no longer sentences than the module's tables of positions hold, and notes of that."""
+    """Limits the call to the rows of the module's position tables, with a note of each limit."""
     for stack, side in (("encoder", "source"), ("decoder", "target")):
         field, rows = f"max_{side}_length", structure.rows.get(stack)
         if (
@@ -335,27 +335,27 @@ def _within_tables(call: Call, structure: Structure) -> Call:
             or structure.fields[f"{stack}.positions.index"] == "batch_row"
         ):
             continue
-        note = f"its table of positions holds {rows} tokens of a {side}: what it computes for more of them isn't known"
+        note = f"its position table has {rows} rows: longer {side}s are unknown"
         limit: dict[str, Any] = {field: rows}
         call = replace(call, **limit, notes=(*call.notes, note))
     return call
 
 
 def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None, eos_id: int | None) -> Discovery:
-    """Returns the discovery with a call of sentences of any length, what the module does in bfloat16, and a model that
-    knows how sentences begin and end."""
+    """Adds the call for any sentence length, the module's bfloat16 behaviour, and the ids that begin and end
+    sentences."""
     check_return(module, found.model)
     padded = found.call.padded()
     notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
     padding = found.checks[0].padding
     problem = bfloat16_problem(module, found.call, padding)
     if problem:
-        notes = (*notes, f"it doesn't run in bfloat16 ({problem}), in which it isn't compared")
+        notes = (*notes, f"it doesn't run in bfloat16 ({problem}), so bfloat16 isn't compared")
     names = [one.removeprefix(PREFIX) for one in without_gradient(module, found.call, padding)]
     untrained = [one for one in names if not found.names.ignores([one])]
     if untrained:
-        others = f" and {len(untrained) - 1} more" if len(untrained) > 1 else ""
-        notes = (*notes, f"no gradient reaches {untrained[0]}{others}; the model trains what these hold")
+        more = f" and {len(untrained) - 1} more" if len(untrained) > 1 else ""
+        notes = (*notes, f"no gradient reaches {untrained[0]}{more}; the model trains them")
     generation = replace(found.model.generation, decoder_start_id=decoder_start_id, eos_id=eos_id)
     model = replace(found.model, generation=generation)
     return replace(found, model=model, call=padded, notes=notes, bfloat16_problem=problem)
@@ -364,7 +364,7 @@ def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None
 def _kept_wide(call: Call, places: str) -> Call:
     """Returns the call within `wide`, with a note of the places where the module computes in lower precision."""
     lines = ("from jax_transformer.programs.modes import wide", "", "with wide(self.module):")
-    note = f"in float64, it stays so at {places}"
+    note = f"in float64, casts to lower precision are skipped at {places}"
     return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
 
 
@@ -372,7 +372,7 @@ def _exactly(call: Call, constants: Mapping[str, torch.Tensor]) -> Call:
     """Returns the call within `exact`, with a note of the constants."""
     lines = ("from jax_transformer.programs.exact import exact", "", "with exact(self.module, self.constants):")
     names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in constants))
-    note = "what it computes in a lower precision than float64 is compared in float64"
+    note = "its computations in lower precision are compared in float64"
     return replace(
         call,
         lines=(*lines, *(f"    {line}" for line in call.lines)),
@@ -388,7 +388,7 @@ def _without(call: Call, names: Collection[str]) -> Call:
 
 
 def _jittered(module: nn.Module) -> nn.Module:
-    """Returns a copy in float64 whose trained parameters are none of the special values that initialisation gives."""
+    """Returns a copy in float64 whose trained parameters have no special value left from initialization."""
     import torch
 
     wide = copied(module).double()

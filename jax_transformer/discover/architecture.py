@@ -1,4 +1,4 @@
-"""Describe a config as the parts of a drawing: what each stack does, from its ids to its end."""
+"""Describe a config as the parts of a drawing: the operations of each stack, from its ids to its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Part = dict[str, Any]
 def architecture(config: TransformerConfig) -> list[Part]:
     """Returns both stacks, each with its name, its start, one of its layers, and what follows the layers.
 
-    A layer is a list of sublayers: what stands before the sublayer, inside the residual connection and after it.
+    A layer is a list of sublayers, each as three parts: before, inside and after its residual connection.
     """
     encoder = _stack(config, "encoder", config.encoder, config.source.vocab_size)
     decoder = _stack(config, "decoder", config.decoder, config.target.vocab_size)
@@ -49,7 +49,7 @@ def _stack(config: TransformerConfig, name: str, stack: Stack, vocab_size: int) 
 
 
 def _sublayer(stack: Stack, sublayer: Sublayer) -> Part:
-    """Returns a sublayer with its norms, as they stand in the residual connection."""
+    """Returns a sublayer with its norms, placed as in the residual connection."""
     norm, residual = _norm_part(stack.norm), stack.residual
     scaled = {"channel": ["scaled by a trained scale of each feature"], "scalar": ["scaled by a trained number"]}
     output = scaled.get(residual.output_scale, [])
@@ -70,7 +70,7 @@ def _sublayer(stack: Stack, sublayer: Sublayer) -> Part:
 
 
 def _side_by_side(stack: Stack, sublayers: list[Part]) -> Part:
-    """Returns the sublayers of a layer as one, in which each reads the same and adds to the same."""
+    """Returns parallel sublayers as one: all read the same stream, and their results are added to it."""
     branches = [one["inside"] for one in sublayers]
     is_once = stack.share_norms and stack.norm_placement == "pre"
     before = branches[0][:1] if is_once else []
@@ -92,7 +92,7 @@ def _embedding(config: TransformerConfig, stack: Stack, vocab_size: int) -> list
 
 
 def _start(stack: Stack) -> list[Part]:
-    """Returns what is added to the embedding, and the norm before or after it."""
+    """Returns the terms added to the embedding, and the norm before or after the sum."""
     parts: list[Part] = []
     if isinstance(stack.positions, Table):
         parts.append({"title": "+ positions", "facts": _table(stack.positions)})
@@ -135,7 +135,7 @@ def _attention(stack: Stack, name: str, part: Attention) -> list[str]:
 
 
 def _between(positions: Positions | None) -> list[str]:
-    """Returns what an attention knows of the positions of a query and a key."""
+    """Returns the relative-position terms of an attention."""
     if isinstance(positions, Rotary):
         return [f"rotated by position, base {positions.base:.6g}"]
     if isinstance(positions, Alibi):
@@ -148,12 +148,12 @@ def _between(positions: Positions | None) -> list[str]:
 
 
 def _times(factor: float) -> str:
-    """Returns a factor as it follows what it multiplies; nothing for 1."""
+    """Formats a factor after its operand; "" for 1."""
     return "" if factor == 1 else f" × {factor:.6g}"
 
 
 def _biases(**has: bool) -> str:
-    """Returns which projections have biases."""
+    """Lists the projections with biases."""
     names = {"q": "query, key, value"}
     if all(has.values()):
         return "biases"
@@ -175,13 +175,13 @@ def _feed_forward(stack: Stack, part: FeedForward) -> list[str]:
 
 
 def _norm_part(norm: Norm | None) -> list[Part]:
-    """Returns a norm as a list of one part; an empty one for none."""
+    """Returns a norm as a list of one part, or an empty list."""
     return [] if norm is None else [{"title": "norm", "facts": _norm(norm)}]
 
 
 def _norm(norm: Norm) -> list[str]:
     kind = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}[norm.kind]
-    facts = [kind, f"ε {norm.eps:.6g}{' beside the deviation' if norm.eps_outside else ''}"]
+    facts = [kind, f"ε {norm.eps:.6g}{' outside the square root' if norm.eps_outside else ''}"]
     facts += ["divided by D − 1"] if norm.unbiased else []
     if not norm.scale:
         return [*facts, "nothing trained"]

@@ -1,8 +1,8 @@
 """Find the attentions in a graph, their heads and projections, and measure their numerics.
 
-An attention is a product whose left operand says how much each query attends to each key. From there everything else
-follows by elements: the weights, the logits whose softmax they are, the product of queries and keys behind those, and
-the linear maps that made query, key and value, with the channels of each head.
+An attention is a product whose left operand holds the attention weights. The search goes back from there, element by
+element: the weights, the logits whose softmax they are, the product of queries and keys, and the linear maps that
+project query, key and value, with the channels of each head.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Projection:
 
     @cached_property
     def groups(self) -> int:
-        """Returns the number of heads of its own, each shared by as many neighbouring heads; 0 if others share them."""
+        """Returns the number of distinct heads if equally many neighbouring heads share each; 0 for another sharing."""
         heads = self.elements[0, :, 0]
         count = len(np.unique(heads, axis=0))
         return count if np.array_equal(heads, heads[:: len(heads) // count].repeat(len(heads) // count, axis=0)) else 0
@@ -69,7 +69,7 @@ class Attention:
     """Holds one attention, with all its heads."""
 
     first: Value
-    """The product that makes the first head's context; the first in execution order."""
+    """Returns the product of the first head's context, the first in execution order."""
     query: Projection
     key: Projection
     value: Projection
@@ -100,7 +100,7 @@ def attentions(graph: Graph) -> list[Attention]:
     """Returns the attentions of a graph in execution order, one for each product that makes contexts.
 
     Raises:
-      Unknown: an attention is computed in a way that isn't known.
+      Unknown: an attention has an unknown form.
     """
     found = []
     for product in graph.products.values():
@@ -147,14 +147,14 @@ def _read(graph: Graph, mix: Product) -> Attention:
     logits = _logits(graph, weights, mix.value)
     scored = graph.pull(logits, lambda root: root in graph.products and graph.attends(root))
     if scored is None:
-        raise Unknown(mix.value, "attention logits that no product of queries and keys leads to")
+        raise Unknown(mix.value, "attention logits that aren't made from a product of queries and keys")
     product = graph.products[graph.root_of(scored)] if graph.root_of(scored) else None  # type: ignore[index]
     if product is None:
         raise Unknown(mix.value, "attention logits made of several products")
     query, key = _operands(product, scored, graph)
     queries = _projection(graph, query, mix.value, "query")
     keys = _projection(graph, key, mix.value, "key")
-    token = [bool((graph.labels.of_elements(part[0, 0, :1, 0]).token >= TARGET).all()) for part in (query, key)]
+    token = [bool((graph.labels.at(part[0, 0, :1, 0]).token >= TARGET).all()) for part in (query, key)]
     return Attention(
         mix.value,
         queries,
@@ -170,7 +170,7 @@ def _read(graph: Graph, mix: Product) -> Attention:
 
 @dataclass(frozen=True)
 class _Order:
-    """Holds where the heads of each sentence, the queries and the keys of a product are."""
+    """Holds the positions of each sentence's heads, queries and keys in a product."""
 
     heads: np.ndarray
     """[B, N], the number in the product's first axis"""
@@ -181,7 +181,7 @@ class _Order:
 
 
 def _order(graph: Graph, mix: Product) -> _Order:
-    left = graph.labels.of_elements(mix.left)
+    left = graph.labels.at(mix.left)
     batch = left.batch[:, 0, 0]
     rows = [np.flatnonzero(batch == one) for one in np.unique(batch)]
     if (left.batch != batch[:, None, None]).any() or len({len(row) for row in rows}) != 1:
@@ -196,7 +196,7 @@ def _matrix(left: np.ndarray, order: _Order) -> np.ndarray:
 
 
 def _rows(right: np.ndarray, order: _Order) -> np.ndarray:
-    """Returns the elements [B, N, K, H] of what the weights are multiplied with."""
+    """Returns the elements [B, N, K, H] that the weights multiply."""
     return right[order.heads[..., None], order.keys]
 
 
@@ -205,22 +205,22 @@ def _contexts(graph: Graph, mix: Product, order: _Order) -> np.ndarray:
 
 
 def _logits(graph: Graph, weights: np.ndarray, where: Value) -> np.ndarray:
-    """Returns the elements whose softmax the weights are, the nearest behind them."""
+    """Returns the elements whose softmax the weights are, searching backwards from the weights."""
     computed, apart = np.nan_to_num(graph.values(weights)), float("inf")
     for elements in _behind(graph, weights):
         softmax = _softmax(graph.values(elements))
         if close(softmax, computed):
             return elements
         apart = min(apart, distance(softmax, computed))
-    nearest = None if apart == float("inf") else ("the softmax of what they are made of", apart)
-    raise Unknown(where, "attention weights that are no softmax over the keys", nearest)
+    nearest = None if apart == float("inf") else ("the softmax of their inputs", apart)
+    raise Unknown(where, "attention weights that aren't a softmax over the keys", nearest)
 
 
 def _behind(graph: Graph, elements: np.ndarray) -> Iterator[np.ndarray]:
     """Yields elements of attention matrices behind these, the nearest first, up to the product that they come from."""
-    open_ones, seen = [elements], set()
-    while open_ones:
-        one = open_ones.pop(0)
+    queue, seen = [elements], set()
+    while queue:
+        one = queue.pop(0)
         root = graph.root_of(one)
         if root is None or root in seen:
             continue
@@ -233,7 +233,7 @@ def _behind(graph: Graph, elements: np.ndarray) -> Iterator[np.ndarray]:
             if operand.depends_on_ids and operand.is_float:
                 before = graph.operand(root, operand, one)
                 if before is not None and all(graph.attends(part) for part in graph.recording.roots(before)):
-                    open_ones.append(before)
+                    queue.append(before)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -256,14 +256,16 @@ def _projection(graph: Graph, used: np.ndarray, where: Value, what: str) -> Proj
     elements = graph.pull(used, lambda root: root in graph.linears)
     if elements is None:
         odd = graph.behind(graph.recording.roots(used)[0], lambda root: root in graph.odd)
-        raise Unknown(odd[-1] if odd else where, f"an attention's {what} that is no linear projection of a whole token")
+        raise Unknown(
+            odd[-1] if odd else where, f"an attention's {what} that isn't a linear projection of a whole token"
+        )
     elements = _each_once(graph, used, elements)
     return Projection(tuple(graph.linears[root] for root in graph.recording.roots(elements)), elements, used)
 
 
 def _each_once(graph: Graph, used: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Returns the elements [B, N, P, H] that those used are made of. Where a rotation of a pair (a, b) writes both of
-    its sums with a first, b is the last operand of the second."""
+    """Returns the elements [B, N, P, H] before a rotation. A rotation of a pair (a, b) writes both sums with a first,
+    so b is the last operand of the second."""
     repeats = (elements[..., :, None] == elements[..., None, :]) & np.tri(elements.shape[-1], k=-1, dtype=bool)
     again = repeats.any(axis=-1)
     others = graph.pull(used, lambda root: root in graph.linears, last=True) if again.any() else None
@@ -280,24 +282,24 @@ def _multiplied(graph: Graph, query: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class LogitsFit:
-    """Says how logits follow from query · key: logits = scale · raw + bias."""
+    """Describes logits as an affine function of query · key: logits = scale · raw + bias."""
 
     scale: float
     bias: np.ndarray | None
-    """[N, Q, K], the same for all sentences; NaN where no sentence shows it. None: there is no bias."""
+    """[N, Q, K], shared by all sentences; NaN where every sentence masks it. None: no bias."""
     residual: float
 
 
 def with_products(attention: Attention, query: np.ndarray, key: np.ndarray) -> Attention:
-    """Returns the attention with the products of other queries [B, N, Q, H] and keys [B, N, K, H] as its raw ones."""
+    """Returns the attention with the products of these queries [B, N, Q, H] and keys [B, N, K, H] as its raw scores."""
     return replace(attention, raw=query @ np.swapaxes(key, -1, -2))
 
 
 def fit_logits(attention: Attention) -> LogitsFit:
-    """Finds the factor between logits and query · key, and a bias that all sentences share.
+    """Fits the factor between logits and query · key, and a bias that all sentences share.
 
     Raises:
-      Unknown: logits follow neither way where keys are visible.
+      Unknown: the logits of visible keys fit neither form.
     """
     scale, residual = fit_scale(attention)
     if residual <= CLOSE:
@@ -333,7 +335,7 @@ def _relative(error: np.ndarray, whole: np.ndarray) -> float:
 
 
 def visible_keys(attention: Attention) -> np.ndarray:
-    """Returns where a query attends to a key at all [B, N, Q, K], without fully masked rows."""
+    """Returns a mask [B, N, Q, K] of the keys that each query attends to, without fully masked rows."""
     weights = np.nan_to_num(attention.weights)
     uniform = np.ptp(weights, axis=-1, keepdims=True) < 1e-9
     return (weights > 0) & ~(uniform & (weights.shape[-1] > 1) & (np.abs(attention.logits) > 1e3))

@@ -1,4 +1,4 @@
-"""Measure the numerics of attentions: their factor, and what they know of positions."""
+"""Measure the numerics of attentions: their scale, and their relative positions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jax_transformer.discover.rotary import Rotation, read_rotation
 from jax_transformer.discover.sublayers import AttentionSublayer, Parts
 
 T5_DISTANCE = 128
-"""max_distance of T5, chosen where several fit."""
+"""T5's max_distance, preferred if several fit."""
 ROUNDED = 1e-6
 """How far a number may be from 1/sqrt(head_dim) that a module computed in float32."""
 
 
 def read_attentions(graph: Graph, found: Parts, result: Structure) -> None:
-    """Sets the fields and leaves that follow from how attentions compute their logits.
+    """Sets the fields and leaves of how attentions compute their logits.
 
     Raises:
-      Unknown: logits follow from nothing that a config expresses, or not everywhere from the same.
+      Unknown: no config expresses the logits, or layers differ.
     """
     reader = _Reader(graph, found, result)
     reader.attention_numerics()
@@ -35,7 +35,7 @@ def read_attentions(graph: Graph, found: Parts, result: Structure) -> None:
 
 
 class _Reader:
-    """Collects what attentions know of positions."""
+    """Collects the positions that attentions use."""
 
     def __init__(self, graph: Graph, found: Parts, result: Structure) -> None:
         self.graph, self.parts, self.result = graph, found, result
@@ -43,7 +43,8 @@ class _Reader:
         self.rotations: dict[str, list[Rotation | None]] = {}
 
     def _normed(self, one: AttentionSublayer, layer: int) -> Attention:
-        """Returns the attention, with normed queries and keys as what is rotated and multiplied, if it norms them."""
+        """Returns the attention with normed queries and keys as the operands of rotation and product, if it norms
+        them."""
         attention = one.attention
         parts = {"query": attention.query, "key": attention.key}
         found = {name: normed for name, part in parts.items() if (normed := read_head_norm(self.graph, part))}
@@ -79,7 +80,7 @@ class _Reader:
         return with_products(attention, found[0].rotated, found[1].rotated)
 
     def _with_vectors(self, one: AttentionSublayer, attention: Attention) -> tuple[Attention, ByDistance | None]:
-        """Returns the attention, with what vectors by distance add in its raw products, and these."""
+        """Returns the attention with relative-position vectors included in its raw scores, and the vectors."""
         table, values = key_vectors(self.graph, attention), one.value_vectors
         if values is not None and (table is None or len(table) != len(values)):
             keys = "none" if table is None else str(len(table))
@@ -98,7 +99,7 @@ class _Reader:
     def _by_distance(
         self, one: AttentionSublayer, attention: Attention, fit: LogitsFit, vectors: ByDistance | None
     ) -> None:
-        """Keeps what an attention adds by distance: vectors, or a bias of its logits."""
+        """Records the relative positions of an attention: vectors, or a bias of its logits."""
         known = self.by_distance.setdefault(one.kind, [])
         found = vectors if fit.bias is None else read_bias(self.graph, one.attention, fit.bias)
         known.append(found)
@@ -129,16 +130,16 @@ class _Reader:
         self.result.fields[path] = kind
 
     def relative_positions(self) -> None:
-        """Puts what attentions know of positions together: all layers of a stack the same."""
-        tables = {stack: self._of_stack(stack) for stack in ("encoder", "decoder")}
-        self._of_cross_attention()
+        """Sets the relative positions of each stack, which all its layers must share."""
+        tables = {stack: self._stack_tables(stack) for stack in ("encoder", "decoder")}
+        self._set_cross_rotation()
         self._tables({stack: found for stack, found in tables.items() if found})
 
-    def _of_stack(self, stack: str) -> list[ByDistance]:
-        """Returns what a stack's self-attentions add by distance from tables.
+    def _stack_tables(self, stack: str) -> list[ByDistance]:
+        """Returns the relative-position tables of a stack's self-attentions.
 
         Raises:
-          Unknown: some layers alone know of positions.
+          Unknown: only some layers use positions.
         """
         kind = f"{stack}_self"
         rotations, added = self.rotations[kind], self.by_distance[kind]
@@ -149,7 +150,7 @@ class _Reader:
             raise Unknown(where, f"{name} positions in the {stack}'s self-attention of some layers alone")
         return [one for one in added if one is not None and one.leaves]
 
-    def _of_cross_attention(self) -> None:
+    def _set_cross_rotation(self) -> None:
         """Sets whether cross-attention rotates queries and keys."""
         turned = [bool(found) for found in self.rotations["cross"]]
         if any(turned) and not all(turned):
@@ -178,7 +179,9 @@ class _Reader:
                 where = next(one for one in self.parts.sublayers if one.kind == f"{stack}_self").result
                 raise Unknown(where, "distances that have rows of their own in some tables alone")
             fits = self.result.distances[stack] = common or known[stack]
-            per_layer = stack in apart or (len(found) == 1 and bool(apart))  # one layer does as the other stack
+            per_layer = stack in apart or (
+                len(found) == 1 and bool(apart)
+            )  # a single layer follows the other stack, so that both read alike
             self.result.fields |= {
                 f"{stack}.positions.max_distance": T5_DISTANCE if T5_DISTANCE in fits else min(fits),
                 f"{stack}.positions.per_layer": per_layer,
@@ -200,7 +203,7 @@ class _Reader:
             fit = fit_logits(attention)
             self._by_distance(one, attention, fit, vectors)
             factors.setdefault(one.options, []).append((one, fit.scale, usual))
-            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self._of_width(), "1": 1.0}
+            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self._width_scale(), "1": 1.0}
             ranked = sorted((abs(value / fit.scale - 1), name) for name, value in known.items())
             named = ranked[0][1] if ranked[0][0] <= ROUNDED else f"{fit.scale:.9g}"
             residual = ranked[0][0] if ranked[0][0] <= ROUNDED else fit.residual
@@ -208,7 +211,7 @@ class _Reader:
         for path, found in factors.items():
             self.result.fields[f"{path}.scale"] = self._attention_scale(found)
 
-    def _of_width(self) -> float:
+    def _width_scale(self) -> float:
         """Returns 1/sqrt(d_model)."""
         return float(self.result.fields["encoder.d_model"] ** -0.5)
 
@@ -219,7 +222,7 @@ class _Reader:
             return None
         first = factors[0][1]
         if all(abs(scale / first - 1) <= EXACT for _, scale, _ in factors):
-            return next((one for one in (1.0, self._of_width()) if abs(first / one - 1) <= EXACT), first)
+            return next((one for one in (1.0, self._width_scale()) if abs(first / one - 1) <= EXACT), first)
         if max(errors) <= ROUNDED:
             self.result.rounding = max(self.result.rounding, *errors)
             return None

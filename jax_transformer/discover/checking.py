@@ -1,4 +1,4 @@
-"""Compare a discovered model with its module: on other sentences, on long ones, and with larger weights."""
+"""Compare a discovered model with its module on new sentences, on long ones, and with larger weights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 LARGER = 4.0
-"""Multiplies a module's trained parameters for one check: activations that its own weights keep small then reach what
-clamps, caps and thresholds change."""
+"""Multiplies a module's trained parameters for one check, so that activations reach clamps, caps and thresholds that
+the module's own weights never reach."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Check:
     padding: str
     residual: float
     weights: str = "its own"
-    """Of the module: its own, or larger ones."""
+    """Weights of the module: its own, or larger ones."""
     gate: float = FLOAT64_RELATIVE_RMS
     """The largest residual that counts as equal."""
     seconds: float = 0.0
-    """What the runs took."""
+    """Duration of the runs."""
     ran_before: bool = False
-    """Whether the module had run on other batches. (A fresh one and one that ran before run on each batch; what is kept
-    is the larger residual.)"""
+    """Whether only a module that had already run on other batches failed. Each batch runs on a fresh copy and on a used
+    one, and the larger residual counts: a module may keep state."""
 
     @property
     def passed(self) -> bool:
@@ -62,13 +62,13 @@ class Check:
 
     def __str__(self) -> str:
         own = "" if self.weights == "its own" else f", with {self.weights} weights"
-        before = ", after it ran on others" if self.ran_before else ""
+        before = ", after it ran on other batches" if self.ran_before else ""
         return f"sentences of {self.lengths[0]} and {self.lengths[1]} tokens{own}{before}"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Holds what was found about a module, before it is proven."""
+    """Holds a proposed config and map of a module, before any check."""
 
     config: TransformerConfig
     names: NameMap
@@ -92,12 +92,12 @@ def check_all(
     rounding: float,
     longest: tuple[int, int],
 ) -> tuple[tuple[Check, ...], tuple[str, ...]]:
-    """Returns the checks of a model, and notes of what couldn't be run: with the module's own weights on every batch,
-    by a fresh module and by one that ran before; with larger weights on one. The first that fails ends them.
+    """Checks a model with the module's own weights on every batch, on a fresh module and on a used one, and with larger
+    weights on one batch. Stops at the first failure; returns the checks, and notes of skipped ones.
 
     Args:
-      rounding: how far what the module computes in lower precision is from float64. Larger weights would amplify it
-        beyond what a check can tell, so there is none with them.
+      rounding: error of the module's lower-precision computations. Larger weights would amplify it until a check proves
+        nothing, so a rounded module isn't checked with them.
       longest: the most tokens of a source and of a target.
 
     Raises:
@@ -109,11 +109,11 @@ def check_all(
     found = [_check(module, used, call, candidate, model, batch, gate) for batch in batches]
     is_trained = any(parameter.requires_grad for parameter in module.parameters())
     if not is_trained:
-        notes.append("it trains no parameter, so it isn't compared with larger ones")
+        notes.append("it trains no parameter, so larger weights aren't compared")
     elif rounding <= FLOAT64_RELATIVE_RMS and all(one.passed for one in found):
         check = _larger_check(module, call, candidate, batches[0])
         found += [] if check is None else [check]
-        notes += [] if check is not None else ["with larger weights it overflows, and isn't compared"]
+        notes += [] if check is not None else ["it overflows with larger weights, which aren't compared"]
     for batch in long_checks(call, padding, longest) if all(one.passed for one in found) else []:
         try:
             found.append(_check(module, used, call, candidate, model, batch, gate))
@@ -126,7 +126,7 @@ def check_all(
 
 
 def _larger_check(module: nn.Module, call: Call, candidate: Candidate, batch: Batch) -> Check | None:
-    """Returns the check of a model with larger weights; None if the module's logits are no numbers then."""
+    """Checks a model with larger weights; returns None if the module's logits are NaN or infinite then."""
     large = _larger(module)
     theirs = _logits(call.wrap(large), batch)
     if not np.isfinite(theirs).all():
@@ -149,8 +149,8 @@ def _larger(module: nn.Module) -> nn.Module:
 
 
 def _rounding_gate(module: nn.Module, call: Call, batch: Batch) -> float:
-    """Returns the residual that rounding alone may leave: a multiple of how far logits move, in units of their RMS,
-    when parameters change in the last bit."""
+    """Returns the residual that rounding alone may explain: a multiple of the movement of the logits, in units of their
+    RMS, when parameters change in the last bit."""
     import torch
 
     moved = copied(module)
@@ -166,7 +166,7 @@ def _rounding_gate(module: nn.Module, call: Call, batch: Batch) -> float:
 def _check(
     module: nn.Module, used: nn.Module, call: Call, candidate: Candidate, model: Model, batch: Batch, gate: float
 ) -> Check:
-    """Compares logits of real tokens in float64, or log-probabilities if the module returns these.
+    """Compares logits (or log-probabilities, if the module returns them) of real tokens in float64.
 
     Args:
       used: the module in float64 in its adapter, which ran on the batches before.
@@ -185,7 +185,7 @@ def _check(
 
 
 def _models(candidate: Candidate, model: Model, batch: Batch) -> np.ndarray:
-    """Returns the model's logits in float64, as the module returns them."""
+    """Returns the model's logits in float64, normalized if the module's are."""
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
@@ -193,7 +193,8 @@ def _models(candidate: Candidate, model: Model, batch: Batch) -> np.ndarray:
 
 
 def _residual(theirs: np.ndarray, ours: np.ndarray, call: Call, batch: Batch) -> float:
-    """Returns how far the model's logits of real tokens are from the module's; infinite for tokens without any."""
+    """Returns the distance between the model's and the module's logits of real tokens; infinite if a token has no
+    finite logit."""
     real = batch.target_ids != call.target_pad_id
     if not np.isfinite(theirs[real]).any(axis=-1).all():
         return float("inf")
@@ -201,21 +202,20 @@ def _residual(theirs: np.ndarray, ours: np.ndarray, call: Call, batch: Batch) ->
 
 
 def check_return(module: nn.Module, model: Model) -> None:
-    """Raises DiscoverError unless a model, exported by its map, gives the module's tensors again, bit for bit."""
+    """Raises DiscoverError unless exporting a model by its map restores the module's tensors bit for bit."""
     own = as_arrays(module.state_dict())
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "weights.safetensors")
         export_by_map(model, file)
         back = read_tensors(file)
         same = (name for name in own if name in back and back[name].tobytes() == own[name].tobytes())
-        others = [*(own.keys() - set(same)), *(back.keys() - own.keys())]
-    if others:
-        raise DiscoverError(f"the map doesn't lead back to the module's own tensors: {', '.join(sorted(others)[:5])}")
+        wrong = [*(own.keys() - set(same)), *(back.keys() - own.keys())]
+    if wrong:
+        raise DiscoverError(f"export by the map doesn't restore the module's tensors: {', '.join(sorted(wrong)[:5])}")
 
 
 def bfloat16_problem(module: nn.Module, call: Call, padding: str) -> str:
-    """Returns what the module raises in bfloat16, such as a product with a table that it keeps in float32; "" if it
-    runs."""
+    """Returns the module's error in bfloat16, such as a product with a table kept in float32; "" if it runs."""
     import torch
 
     (batch,) = checks(call, padding, count=1)
@@ -228,8 +228,8 @@ def bfloat16_problem(module: nn.Module, call: Call, padding: str) -> str:
 
 
 def without_gradient(module: nn.Module, call: Call, padding: str) -> list[str]:
-    """Returns the names of trained parameters that no gradient of the logits reaches, as where a program writes to
-    `weights.data`. (Those of a key's bias are zero but for rounding.)"""
+    """Returns the names of trained parameters that no gradient of the logits reaches, for example because a program
+    writes to `weights.data`. The gradient of a key's bias is zero only up to rounding, so it isn't listed."""
     import torch
 
     (batch,) = checks(call, padding, count=1)
@@ -257,8 +257,8 @@ def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
 
 
 def failure(adapter: nn.Module, batch: Batch, error: Exception) -> CannotRun:
-    """Returns what to say of a module that raised in float64: that it must run in that, if it runs in float32; or else
-    what it raises there, which no other dtype mends.
+    """Explains a module that raised in float64: the float64 error if the module runs in float32, its float32 error
+    otherwise.
 
     Args:
       adapter: the module in float64, in its adapter.
@@ -267,7 +267,7 @@ def failure(adapter: nn.Module, batch: Batch, error: Exception) -> CannotRun:
     import torch
 
     if "allocate memory" in str(error):
-        return CannotRun(f"it takes more memory than there is on ids of shapes {_shapes(batch)}")
+        return CannotRun(f"it runs out of memory on ids of shapes {_shapes(batch)}")
     try:
         with torch.no_grad():
             copied(adapter).float()(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
@@ -285,7 +285,7 @@ def _shapes(batch: Batch) -> str:
 
 
 def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
-    """Returns the parameters with the module's own tables of positions, as far as they go."""
+    """Replaces the parameters' position tables by the module's own, row by row as far as both go."""
     constants = dict(params.get("constants", {}))
     for name, table in tables.items():
         if name in constants:

@@ -1,4 +1,4 @@
-"""Compare a discovered model with its module, by a parity run that knows what was found."""
+"""Compare a discovered model with its module by a parity run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] | None = None) -> Report:
-    """Runs the parity command's comparison of the model with the module, called as it was found to be.
+    """Runs the parity command's comparison of the model with the module, under the discovered call.
 
-    bfloat16 is left out if the module was found not to run in it.
+    Skips bfloat16 if the module doesn't run in it.
 
     Args:
       module: the module that was discovered.

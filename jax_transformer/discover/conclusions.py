@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Holds one finding: what was concluded, from how close a fit, and what came second."""
+    """Holds one conclusion: its value, the residual of the fit, and the runner-up."""
 
     what: str
     value: str
@@ -19,7 +19,7 @@ class Conclusion:
 
 
 def conclusion_lines(conclusions: Iterable[Conclusion], *, every_layer: bool) -> list[str]:
-    """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
+    """Returns one line per conclusion; unless `every_layer`, merges those that all layers share."""
     lines: dict[tuple[str, str], list[Conclusion]] = {}
     for one in conclusions:
         what = one.what if every_layer else re.sub(r"\[\d+\]", "", one.what)

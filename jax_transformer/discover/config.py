@@ -1,4 +1,4 @@
-"""Make a TransformerConfig of a structure's options."""
+"""Build a TransformerConfig from a structure's options."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
     """Returns the config of a structure.
 
     Args:
-      longest: the most tokens of a source and of a target that the module accepts. None: any number.
+      longest: the maximum length of a source and of a target that the module accepts. None: unlimited.
 
     Raises:
-      Unknown: layers of a stack differ in what a config has once per stack.
+      Unknown: layers of a stack differ in an option that a config has once per stack.
       ConfigError: options contradict one another.
     """
     options = _rounded_alike(structure.fields)
     for stack in STACKS:
-        options |= _of_stack(structure, stack)
+        options |= _stack_options(structure, stack)
     for place in ATTENTIONS:
         _leave_out_usual_sizes(options, place)
     _share_layers(structure, options)
@@ -42,7 +42,7 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
 
 
 def _rounded_alike(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns options with one number where places have measured the same but for rounding."""
+    """Returns options with measurements that agree up to rounding replaced by the first of them."""
     found: dict[str, float] = {}
     alike = {}
     for path, value in options.items():
@@ -54,8 +54,8 @@ def _rounded_alike(options: dict[str, Any]) -> dict[str, Any]:
     return alike
 
 
-def _of_stack(structure: Structure, stack: str) -> dict[str, Any]:
-    """Returns the options of a stack that several of its leaves or factors tell together."""
+def _stack_options(structure: Structure, stack: str) -> dict[str, Any]:
+    """Returns the options of a stack that follow from several of its leaves or factors together."""
     options = structure.fields
     found: dict[str, Any] = {f"{stack}.dropout.rate": 0.0}
     found[f"{stack}.embedding_scale"] = _embedding_scale(structure.factors[stack], options[f"{stack}.d_model"])
@@ -88,7 +88,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out_usual_sizes(options: dict[str, Any], place: str) -> None:
-    """Leaves the sizes of an attention's heads open where they are those that others give."""
+    """Sets head sizes of an attention to None where they equal the default."""
     heads, groups, width, values = (
         options[f"{place}.{name}"] for name in ("num_heads", "num_kv_heads", "head_dim", "value_dim")
     )
@@ -101,7 +101,7 @@ def _leave_out_usual_sizes(options: dict[str, Any], place: str) -> None:
 
 
 def _share_layers(structure: Structure, options: dict[str, Any]) -> None:
-    """Gives leaves of a stack's layers that are one the shared names. A stack of one layer does as the other one."""
+    """Names leaves that all layers of a stack share as shared. A stack of one layer follows the other stack."""
     several = [stack for stack in STACKS if options[f"{stack}.num_layers"] > 1]
     shared = [stack for stack in several if _layers_are_one(structure, stack)]
     for stack in shared:
@@ -113,7 +113,7 @@ def _share_layers(structure: Structure, options: dict[str, Any]) -> None:
 
 
 def _layers_are_one(structure: Structure, stack: str) -> bool:
-    """Returns whether all layers of a stack are made of the same elements."""
+    """Returns whether all layers of a stack consist of the same elements."""
     layers = {path: elements for path, elements in structure.leaves.items() if path.startswith(f"{stack}/layers/")}
     return all(
         np.array_equal(elements, layers[f"{path.partition('[')[0]}[0]"])
@@ -122,7 +122,7 @@ def _layers_are_one(structure: Structure, stack: str) -> bool:
 
 
 def _shares_norms(structure: Structure, stack: str) -> bool:
-    """Gives the norms of a layer that are one the shared name."""
+    """Names the norms of a layer as shared if they are the same elements."""
     leaves = structure.leaves
     norms: dict[tuple[str, str], list[str]] = {}
     for path in leaves:
@@ -145,17 +145,17 @@ def _scales(structure: Structure, stack: str) -> dict[str, Any]:
     """Returns the options of trained scales of a stack's stream and outputs.
 
     Raises:
-      Unknown: no option has them as they are.
+      Unknown: no option expresses them.
     """
-    of_stack = {(kind, name): found for (one, kind, name), found in structure.scaled.items() if one == stack}
-    sizes = {key: max(found) for key, found in of_stack.items() if max(found)}
-    places = {name: found[max(found)] for (_, name), found in of_stack.items() if max(found)}
-    for (_, name), found in of_stack.items():
+    by_kind = {(kind, name): found for (one, kind, name), found in structure.scaled.items() if one == stack}
+    sizes = {key: max(found) for key, found in by_kind.items() if max(found)}
+    places = {name: found[max(found)] for (_, name), found in by_kind.items() if max(found)}
+    for (_, name), found in by_kind.items():
         if len(found) > 1:
             raise Unknown(places[name], "trained scales of residuals in some layers alone")
     residual = {name for kind, name in sizes if kind == "residual"}
     output = {name: size for (kind, name), size in sizes.items() if kind == "output"}
-    everywhere = {name for _, name in of_stack}
+    everywhere = {name for _, name in by_kind}
     options: dict[str, Any] = {}
     if residual:
         if residual not in (everywhere, {"feed_forward"}):
@@ -178,10 +178,10 @@ def _embedding_scale(factor: float, width: int) -> float | str:
 
 
 def _share_embeddings(structure: Structure, options: dict[str, Any]) -> bool:
-    """Gives both sides' embeddings the shared name if they are one.
+    """Names both sides' embeddings as shared if they are the same elements.
 
     Raises:
-      Unknown: they are, and logits are of other ids.
+      Unknown: they are shared, but the logits cover different ids.
     """
     leaves = structure.leaves
     source, target = (leaves.get(f"{side}_embedding/embedding") for side in ("source", "target"))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 GROWING = 512
 """max_length of a stack whose module computes its positions for any length."""
 ROUNDED = 1e-4
-"""How far a sinusoidal table may be from float64's, as one computed in float32 with its own powers is. The table itself
-is carried over, so nothing is lost."""
+"""Largest error of a sinusoidal table computed in float32, against float64. The module's table itself is copied, so
+nothing is lost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def read_embedding(
         whole, part = sums.values(stream), sums.values(Sum({term: stream.terms[term] for term in unknown}))
         apart = distance(whole - part, whole)
         raise Unknown(unknown[0], f"a part of the {stack}'s embedding that isn't known", ("the sum without it", apart))
-    by_ids = [term for term in tokens if _is_of_tokens(graph, graph.lookups[term].ids, f"{side}_ids")]
+    by_ids = [term for term in tokens if _reads_token_ids(graph, graph.lookups[term].ids, f"{side}_ids")]
     if len(by_ids) != 1:
         (where, *_) = (*by_ids[1:], *tokens, graph.recording.output)
         what = f"{len(by_ids)} embeddings of {side}_ids" if by_ids else f"no embedding of {side}_ids, but of other ids"
@@ -80,15 +80,15 @@ def read_embedding(
     return Embedding(lookup.table, ids if ids.shape == lookup.outputs.shape[:2] else ids.T)
 
 
-def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
-    """Whether a lookup's ids are the inputs, and not numbers made of them."""
+def _reads_token_ids(graph: Graph, ids: Value, name: str) -> bool:
+    """Returns whether a lookup reads the input ids rather than numbers computed from them."""
     if ids.op == name:
         return True
-    given = next(value for value in graph.recording.values if value.op == name).array
+    input_ids = next(value for value in graph.recording.values if value.op == name).array
     if not ids.depends_on_ids or ids.array.ndim != 2:
         return False
-    cuts = (held[:, : given.shape[1]] for held in (ids.array, ids.array.T))  # the program may add tokens or cut off
-    return any(cut.size > 0 and np.array_equal(cut, given[:, : cut.shape[1]]) for cut in cuts)
+    cuts = (held[:, : input_ids.shape[1]] for held in (ids.array, ids.array.T))  # the program may add tokens or cut off
+    return any(cut.size > 0 and np.array_equal(cut, input_ids[:, : cut.shape[1]]) for cut in cuts)
 
 
 def _row_without_gradient(value: Value) -> int | None:
@@ -132,8 +132,8 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.fields[f"{options}.kind"] = "learned"
         offset = first
         result.leaves[f"{stack}/positions/embedding"] = table
-        of_table = (value for value in graph.recording.values if stored[0] in value.inputs)
-        row = next((row for value in of_table if (row := _row_without_gradient(value)) is not None), None)
+        readers = (value for value in graph.recording.values if stored[0] in value.inputs)
+        row = next((row for value in readers if (row := _row_without_gradient(value)) is not None), None)
         if row is not None and index == "column" and first <= row < first + values.shape[1]:
             result.notes.append(
                 f"{stack}: row {row} of {stored[0].names[0]} gets no gradient (padding_idx); the model trains it"
@@ -183,10 +183,10 @@ def _scaled(graph: Graph, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _index(values: np.ndarray, numbers: np.ndarray | None, where: Value) -> str:
-    """Returns what the row of a table follows: the column, the row of the batch, or the count of real tokens.
+    """Determines the index of a table's rows: the column, the row of the batch, or the count of real tokens.
 
     Raises:
-      Unknown: none of these.
+      Unknown: another index.
     """
     if (values == values[:1]).all():
         return "column"

@@ -1,4 +1,4 @@
-"""Hold what is found about a module: fields of a config, leaves, tables, and how sure each is."""
+"""Hold what is learned about a module: config fields, leaves, tables, and the evidence of each."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.programs.trace import Value
 
 Leaves = dict[str, np.ndarray]
-"""Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
+"""Path of a parameter → elements. Layers are numbered, as in "encoder/layers/…/kernel[0]"."""
 
 
 @dataclass
 class Structure:
-    """Holds what a module computes."""
+    """Holds the options, parameters and measurements of a module."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     """Options by their paths in a TransformerConfig, such as encoder.norm.eps."""
     places: dict[str, Value] = field(default_factory=dict)
-    """Path of an option → where the module first shows its value."""
+    """Path of an option → the first place in the module that shows its value."""
     leaves: Leaves = field(default_factory=dict)
     tables: dict[str, np.ndarray] = field(default_factory=dict)
     """Values of constants by name, such as encoder_positions."""
     rows: dict[str, int | None] = field(default_factory=dict)
     """Stack → the most tokens that its table of positions allows; None: any number."""
     scaled: dict[tuple[str, str, str], dict[int, Value]] = field(default_factory=dict)
-    """(stack, residual or output, sublayer) → the sizes of trained scales there, 0 for none, and where first."""
+    """(stack, residual or output, sublayer) → size of its trained scale (0 for none) → first place with that size."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
     factors: dict[str, float] = field(default_factory=dict)
     """Stack → the factor of its token embeddings."""
     distances: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Stack → every max_distance of its positions that fits; several if sentences were too short to tell."""
+    """Stack → every max_distance that fits its positions; several if the sentences were too short."""
     rounding: float = 0.0
-    """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
+    """Largest error of lower-precision computations, such as rotary angles, against float64."""
     conclusions: list[Conclusion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -73,15 +73,15 @@ class Structure:
         self.conclude(what, str(norm.candidate), norm.residual, norm.runner_up)
 
     def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
-        """Adds a conclusion, once for what several parts of the module read."""
+        """Adds a conclusion unless another part of the module already did."""
         one = Conclusion(what, value, residual, *(runner_up or ()))
         if one not in self.conclusions:
             self.conclusions.append(one)
 
 
 @contextmanager
-def telling(structure: Structure) -> Iterator[None]:
-    """Gives a refusal inside what was concluded before it."""
+def with_conclusions(structure: Structure) -> Iterator[None]:
+    """Attaches the conclusions reached so far to an error raised inside."""
     try:
         yield
     except DiscoverError as error:

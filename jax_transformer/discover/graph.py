@@ -1,4 +1,4 @@
-"""Read a recording as linear maps, lookups, norms and products of activations, in whatever way they are written."""
+"""Read a recording as linear maps, lookups, norms and products of activations, however they are written."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Graph:
         return roots[0] if len(roots) == 1 else None
 
     def whole(self, elements: np.ndarray) -> Value | None:
-        """Returns the root whose stream the elements [B, P, C] are, whole and in its order."""
+        """Returns the root whose complete stream, in its order, the elements [B, P, C] are."""
         root = self.root_of(elements)
         stream = None if root is None else self.stream(root)
         return root if stream is not None and np.array_equal(stream.elements, elements) else None
@@ -116,9 +116,9 @@ class Graph:
         return broadcast.ravel()[self.recording.places(elements, value)]
 
     def pull(self, elements: np.ndarray, is_goal: Callable[[Value], bool], *, last: bool = False) -> np.ndarray | None:
-        """Follows elements back through elementwise operations to roots that are the goal; None if none is met.
+        """Follows elements back through elementwise operations to goal roots; None if it meets none.
 
-        At each operation, it follows the first operand (or the last one) that depends on the ids and leads there.
+        At each operation, it follows the first operand (or the last one) that depends on the ids and reaches a goal.
         """
         roots = self.recording.roots(elements)
         if all(is_goal(root) for root in roots):
@@ -230,7 +230,7 @@ class Graph:
     def _add(
         self, value: Value, inputs: np.ndarray, stream: Stream, kernel: np.ndarray, bias: np.ndarray | None
     ) -> None:
-        """Keeps a linear map if its numbers agree with what was computed."""
+        """Keeps a linear map if it reproduces the recorded numbers."""
         expected = self.values(inputs) @ self.values(kernel)
         if bias is not None:
             expected = expected + self.values(bias)
@@ -257,7 +257,7 @@ class Graph:
                     self.linears[value] = Linear(value, linear.inputs, stream.elements, linear.kernel, bias[0, 0])
 
     def _users(self, value: Value) -> Iterator[Value]:
-        """Yields the operations that compute with a Value, behind those that only move it."""
+        """Yields the operations that compute with a Value, looking through operations that only move it."""
         for user in self.recording.users[value]:
             if user.is_moved:
                 yield from self._users(user)
@@ -276,7 +276,7 @@ class Graph:
     # --- what is an attention matrix
 
     def attends(self, value: Value) -> bool:
-        """Whether each element belongs to a query and to a key."""
+        """Returns whether each element belongs to a query and to a key."""
         return bool((self.labels.of(value).key != NONE).all())
 
 

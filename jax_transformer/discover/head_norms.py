@@ -12,7 +12,7 @@ from jax_transformer.programs.trace import Value
 
 
 def read_head_norm(graph: Graph, projection: Projection) -> tuple[Norm, np.ndarray] | None:
-    """Returns the norm of a projection's heads, and the elements [B, N, P, H] after it; None if there is no norm."""
+    """Returns the norm of a projection's heads, and the elements [B, N, P, H] after it; None without a norm."""
     if np.array_equal(projection.elements, projection.used):
         return None
     behind = list(graph.before_linears(graph.recording.roots(projection.used)))

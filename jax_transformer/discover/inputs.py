@@ -1,4 +1,4 @@
-"""The ids that a module is run on: to find out what it computes, and to check what was found."""
+"""Make the ids that a module runs on, for reading it and for checking the result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
 FAR = 331, 307
-"""Lengths that tell the buckets of far distances apart."""
+"""Lengths that separate the buckets of far distances."""
 SPECIAL = 4
-"""How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
-treat the ids of starts and ends in their own ways. They are among those that check it."""
+"""Number of lowest ids that reading avoids if there are enough others: programs may treat start and end ids specially.
+The checks include them."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Holds ids [B, S] and [B, T], and how their padding stands."""
+    """Holds ids [B, S] and [B, T], and where their padding is."""
 
     source_ids: np.ndarray
     target_ids: np.ndarray
@@ -36,13 +36,13 @@ PADDINGS = ("inside", "at the end")
 
 
 def probes(limits: Call) -> list[Batch]:
-    """Returns the batches to try: with padding inside sentences too, which tells more, and at their ends alone."""
+    """Returns the batches to try: first with padding inside sentences, which reveals more, then only at their ends."""
     rng = np.random.default_rng(0)
     return [_batch(limits, rng, padding, lowest=SPECIAL) for padding in PADDINGS]
 
 
 def checks(limits: Call, padding: str, count: int = 3) -> list[Batch]:
-    """Returns other batches, with every id, of other lengths where a module allows it."""
+    """Returns batches that differ from the probes: with every id, and of other lengths where a module allows it."""
     rng = np.random.default_rng(1)
     longest = _longest(limits)
     lengths = [(SOURCE_LENGTH - 4, TARGET_LENGTH + 6), (SOURCE_LENGTH + 8, TARGET_LENGTH - 6), longest]
@@ -50,8 +50,8 @@ def checks(limits: Call, padding: str, count: int = 3) -> list[Batch]:
 
 
 def long_checks(limits: Call, padding: str, longest: tuple[int, int]) -> list[Batch]:
-    """Returns batches of one sentence, of other lengths than those of `checks`: of one token; of `longest` tokens of
-    source and target, and between these and the others."""
+    """Returns single-sentence batches of further lengths: one token; `longest` tokens of source and target; and lengths
+    in between."""
     far = _longest(limits)
     between = tuple(round((least * most) ** 0.5) for least, most in zip(far, longest, strict=True))
     if max(longest) < 2 * max(far):
@@ -67,7 +67,7 @@ def long_checks(limits: Call, padding: str, longest: tuple[int, int]) -> list[Ba
 
 
 def longer(limits: Call, batch: Batch) -> Batch | None:
-    """Returns a batch of much longer sentences, with padding in the same places; None if it would be no longer."""
+    """Returns a batch of much longer sentences with padding in the same places; None if it can't be longer."""
     lengths = FAR[0], FAR[1]
     found = _batch(limits, np.random.default_rng(2), batch.padding, lowest=SPECIAL, lengths=lengths)
     return found if found.source_ids.shape[1] > batch.source_ids.shape[1] else None

@@ -1,7 +1,7 @@
-"""Tell for every element of a run's tensors to which sentence and token it belongs.
+"""Label every element of a run's tensors with its sentence and token.
 
-Whatever layout a program uses ([B, T, D], [T, B, D], rows merged, heads apart), each element of an activation belongs
-to one sentence and one token, and each element of an attention matrix also to the token that is attended to.
+In any layout ([B, T, D], [T, B, D], merged rows, separate heads), each element of an activation belongs to one sentence
+and one token, and each element of an attention matrix also to the attended token.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Holds a tensor with one vector per token, whatever its layout: the elements' numbers [B, P, C], in the order of
-    sentences and tokens."""
+    """Holds a tensor with one vector per token, in any layout: the elements' numbers [B, P, C], ordered by sentence and
+    token."""
 
     elements: np.ndarray
 
@@ -56,14 +56,14 @@ class Labeller:
             if not value.depends_on_ids:
                 found = _same(value.array.shape, NONE)
             elif value.is_moved:
-                found = self.of_elements(self.recording.elements(value))
+                found = self.at(self.recording.elements(value))
             else:
                 found = self._computed(value)
             self._of[value.number] = found
         return found
 
-    def of_elements(self, elements: np.ndarray) -> Labels:
-        """Returns the labels of elements, given by their numbers."""
+    def at(self, elements: np.ndarray) -> Labels:
+        """Returns the labels of elements, which are identified by their numbers."""
         roots = self.recording.roots(elements)
         if len(roots) == 1:
             places = self.recording.places(elements, roots[0])
@@ -124,8 +124,8 @@ class Labeller:
         return self._combined([self.of(one) for one in value.inputs if one.depends_on_ids], value)
 
     def _ids(self, value: Value) -> Labels:
-        """Returns the labels of ids; those that a program puts in itself, such as a start token, or a second time,
-        belong to the column in which they stand."""
+        """Returns the labels of ids. Ids that a program inserts (a start token) or repeats take the column they are
+        in."""
         labels = self.of(value)
         tokens = len(np.unique(labels.token)) * len(np.unique(labels.batch))
         if value.array.ndim != 2 or (
@@ -153,7 +153,7 @@ class Labeller:
     def _combined(self, inputs: list[Labels], value: Value) -> Labels:
         """Combines labels as an operation on elements, or along an axis, does.
 
-        Beside an attention matrix, a mask of the same shape has no say: its last axis are the keys, too.
+        A mask with the shape of an attention matrix adds no label: its last axis indexes the keys, too.
         """
         shape = value.array.shape
         result: Labels | None = None
@@ -174,7 +174,7 @@ class Labeller:
 
 
 def pairs_behind(value: Value) -> Value | None:
-    """Returns the real numbers whose pairs a program multiplied as complex ones, of the same shape as the result."""
+    """Returns the real numbers whose pairs a program multiplied as complex numbers, in the result's shape."""
     one = value.inputs[0]
     while one.op != "view_as_complex":
         behind = [other for other in one.inputs if other.depends_on_ids]
@@ -220,12 +220,12 @@ def _reduced(labels: Labels, value: Value) -> Labels:
 
 
 def _common(part: np.ndarray, axis: int) -> np.ndarray:
-    """Returns what all along an axis have in common, keeping the axis."""
+    """Returns the labels that all elements along an axis share, keeping the axis."""
     first = np.take(part, [0], axis)
     return np.where((part == first).all(axis, keepdims=True), first, NONE)
 
 
 def _merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the label of what has both labels."""
+    """Merges two labels of one element."""
     both = np.where(one == NONE, other, np.where((other == NONE) | (one == other), one, MIXED))
     return np.asarray(both)

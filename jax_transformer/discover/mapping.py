@@ -1,4 +1,4 @@
-"""Turn leaves, given as elements of stored tensors, into a map of names with axes."""
+"""Turn leaves, known as elements of stored tensors, into a map of names with axes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Part = tuple[str, np.ndarray]
 
 
 def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str = "") -> NameMap:
-    """Returns the map of the stored tensors that leaves are made of, and of those that nothing reads.
+    """Returns the map of the stored tensors that the leaves consist of, and of the unread ones.
 
     Args:
       leaves: elements by path, those of a layer with its number, as in `encoder/layers/…/kernel[0]`.
-      prefix: what stands before all names of the recorded module's tensors and not in the map.
+      prefix: precedes all names of the recorded module's tensors; the map omits it.
 
     Raises:
-      DiscoverError: leaves that a map can't express, all together.
+      DiscoverError: leaves that a map can't express, collected.
     """
-    of_roots: dict[tuple[Value, ...], list[Part]] = defaultdict(list)
+    by_roots: dict[tuple[Value, ...], list[Part]] = defaultdict(list)
     problems, found, shared = [], dict[str, ParameterName](), dict[str, list[str]]()
     for path, elements in leaves.items():
         roots = recording.roots(elements)
@@ -39,8 +39,8 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
             made = ", ".join(root.described() for root in roots if not root.names)
             problems.append(f"{path} isn't stored, but computed ({made})")
         else:
-            of_roots[roots].append((path, elements))
-    for roots, parts in of_roots.items():
+            by_roots[roots].append((path, elements))
+    for roots, parts in by_roots.items():
         if untrained := _untrained(roots, parts):
             problems.append(f"{untrained} is a buffer ({roots[0].names[0]}), which the module doesn't train")
             continue
@@ -58,7 +58,7 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
         problems.append(f"{paths}{of} are one tensor ({', '.join(names)}), which no config trains as one")
     if problems:
         raise DiscoverError("; ".join(problems))
-    read = {root for roots in of_roots for root in roots}
+    read = {root for roots in by_roots for root in roots}
     unread = [value for value in recording.values if value.names and value not in read]
     ignored = tuple(name.removeprefix(prefix) for value in unread for name in value.names)
     return NameMap({}, {name: _without(parameter, prefix) for name, parameter in found.items()}, ignored)
@@ -71,7 +71,7 @@ def _untrained(roots: tuple[Value, ...], parts: list[Part]) -> str | None:
 
 
 def _tied(parts: list[Part]) -> list[str]:
-    """Returns trained leaves that are the same elements. A model has them apart, and trains each by itself."""
+    """Returns trained leaves that are the same elements. A model holds them as separate parameters and trains each."""
     same: dict[bytes, list[str]] = defaultdict(list)
     for path, elements in parts:
         if not path.startswith("constants/"):
@@ -84,7 +84,7 @@ def _without(parameter: ParameterName, prefix: str) -> ParameterName:
 
 
 def _entry(recording: Recording, roots: tuple[Value, ...], parts: list[Part]) -> tuple[str, ParameterName] | None:
-    """Returns a tensor's name and what it is; None if no axes express it."""
+    """Returns a tensor's name and its map entry; None if no axes express it."""
     if len(roots) > 1:
         return _entry_of_heads(recording, roots, parts)
     (root,) = roots

@@ -30,8 +30,8 @@ def padding_fields(
     """Returns the options of masks by their paths in a config.
 
     Args:
-      ids: what the embeddings look up, `source_ids` [B, S] and `target_ids` [B, T].
-      source_pad_id, target_pad_id: None: no id is padding, so no mask hides any.
+      ids: the ids that the embeddings read, `source_ids` [B, S] and `target_ids` [B, T].
+      source_pad_id, target_pad_id: None: no id is padding, so no mask hides it.
 
     Raises:
       Unknown: a pattern of visible keys that no field expresses; layers whose patterns differ.
@@ -51,7 +51,7 @@ def padding_fields(
         fields |= common[0]
         if len(common) > 1:
             notes.append(
-                f"{field}={common[0][field]!r}: others fit as well: {', '.join(repr(one[field]) for one in common[1:])}"
+                f"{field}={common[0][field]!r}: also fits: {', '.join(repr(one[field]) for one in common[1:])}"
             )
     return {_path(name): value for name, value in fields.items()}
 
@@ -68,14 +68,14 @@ Masks = list[tuple[dict[str, Any], np.ndarray]]
 
 
 def _masks(kind: str, field: str, ids: dict[str, np.ndarray], known: dict[str, Any], covers: Sequence[Any]) -> Masks:
-    """Returns every mask that a config may have for a kind of attention, beside the fields that are known."""
+    """Returns every mask that a config may have for a kind of attention, besides the fields already known."""
     causal = ({"decoder_causal": True}, {"decoder_causal": False}) if kind == "decoder_self" else ({},)
     choices = ({field: cover} | other for cover, other in product(covers, causal))
     return [(fields, _mask(kind, TransformerConfig(**known | fields), ids)) for fields in choices]
 
 
 def _fits(one: AttentionSublayer, masks: Masks) -> list[dict[str, Any]]:
-    """Returns the fields whose mask the attention's weights have."""
+    """Returns the fields whose mask matches the attention's weights."""
     weights = np.nan_to_num(one.attention.weights)
     flat = np.ptp(weights, axis=-1) < 1e-6
     fits = []
@@ -89,7 +89,7 @@ def _fits(one: AttentionSublayer, masks: Masks) -> list[dict[str, Any]]:
 
 
 def _nearest(one: AttentionSublayer, masks: Masks) -> tuple[str, float]:
-    """Returns the fields whose mask is like the module's at most places, and at which share of them it isn't."""
+    """Returns the fields whose mask agrees with the module's in the most places, and the share in which it doesn't."""
     visible = np.nan_to_num(one.attention.weights) > 0
     fields, mask = min(masks, key=lambda one: float(np.mean(visible != one[1])))
     return ", ".join(f"{name}={value!r}" for name, value in fields.items()), float(np.mean(visible != mask))

@@ -24,7 +24,7 @@ USUAL_EPS = (0.0, 1e-5, 1e-6, 1e-12, 1e-8)
 
 @dataclass(frozen=True)
 class Candidate:
-    """Holds one way to compute a norm."""
+    """Describes one way to compute a norm."""
 
     kind: str
     eps: float
@@ -66,7 +66,7 @@ class Norm:
     """Elements of parameters [C], as they are stored"""
     bias: np.ndarray | None
     residual: float
-    """RMS of the difference from what was computed, in units of its RMS."""
+    """RMS of the difference from the recorded result, in units of its RMS."""
     runner_up: tuple[str, float] | None = None
     """The second best candidate, and its residual."""
     offset: float = 0.0
@@ -74,7 +74,7 @@ class Norm:
 
     @property
     def fields(self) -> tuple[tuple[str, object], ...]:
-        """Returns the options that tell norms apart, as `config.specs` names them."""
+        """Returns the options that distinguish norms, named as in `config.specs`."""
         bias = (("bias", self.bias is not None),) if self.candidate.kind == "layer_norm" else ()
         return (
             *self.candidate.fields(),
@@ -85,7 +85,7 @@ class Norm:
 
 
 def norms(graph: Graph) -> dict[Value, Norm]:
-    """Returns the norms of a graph by their results."""
+    """Returns a graph's norms by their results."""
     found: dict[Value, Norm] = {}
     for value in graph.recording.values:
         norm = None
@@ -104,8 +104,8 @@ def _one_operation(graph: Graph, value: Value) -> Norm | None:
     inputs = None if stream is None else graph.operand(value, source, stream.elements)
     if stream is None or inputs is None or list(value.args[1]) != [stream.elements.shape[2]]:
         return None
-    given = [one for one in value.args[2:] if isinstance(one, Value) or one is None]
-    vectors = [None if one is None else graph.operand(value, one, stream.elements[0, 0]) for one in given]
+    stored_vectors = [one for one in value.args[2:] if isinstance(one, Value) or one is None]
+    vectors = [None if one is None else graph.operand(value, one, stream.elements[0, 0]) for one in stored_vectors]
     scale, bias = [*vectors, None, None][:2]
     scale, bias = _without_fixed(graph, scale, 1.0), _without_fixed(graph, bias, 0.0)
     is_rms = value.op == "_fused_rms_norm"
@@ -159,8 +159,7 @@ def epsilons(values: Sequence[Value]) -> list[float]:
 
 
 def _region(graph: Graph, value: Value) -> Iterator[Value]:
-    """Yields what is computed elementwise or by reductions from this Value and nothing else that depends on ids, in
-    execution order."""
+    """Yields the Values computed from this one alone by elementwise operations and reductions, in execution order."""
     inside: set[Value] = {value}
     numbers = [user.number for user in graph.recording.users[value]]
     heapq.heapify(numbers)
@@ -201,7 +200,7 @@ def _vectors(graph: Graph, region: list[Value], size: int) -> Iterator[np.ndarra
 def best_fit(
     graph: Graph, stream: Stream, result: Value, after: Stream, eps: list[float], vectors: list[np.ndarray]
 ) -> Norm | None:
-    """Returns the norm over the last axis of a stream that gives another; None if no candidate does.
+    """Returns the norm over the last axis that maps one stream to another; None if no candidate fits.
 
     Args:
       result: the root that holds the stream `after`.
@@ -236,8 +235,8 @@ def _stored(graph: Graph, scale: np.ndarray | None) -> tuple[np.ndarray | None, 
 
 
 def _without_fixed(graph: Graph, elements: np.ndarray | None, neutral: float) -> np.ndarray | None:
-    """Returns no elements where they are a buffer or a constant that changes nothing, as some programs give
-    F.layer_norm zeros for its bias."""
+    """Returns no elements for a buffer or constant that changes nothing, such as zeros passed to F.layer_norm as its
+    bias."""
     if elements is None or any(root.trains for root in graph.recording.roots(elements)):
         return elements
     return None if (graph.values(elements) == neutral).all() else elements

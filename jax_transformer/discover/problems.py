@@ -1,4 +1,4 @@
-"""What can't be expressed by a config, each with its place in the program."""
+"""Errors for modules that no config expresses, each with its place in the program."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ if TYPE_CHECKING:
 
 
 class DiscoverError(ValueError):
-    """Says why no config was found for a module, in one line or a list."""
+    """Explains why no config was found for a module, in one line or a list."""
 
     found: tuple[Conclusion, ...] = ()
-    """What was concluded before."""
+    """Conclusions reached before the error."""
     call: Call | None = None
     """How the module was called."""
 
 
 class CannotRun(DiscoverError):
-    """Says that a module can't be run as it must be to be read, which says nothing about configs."""
+    """Reports a module that fails in float64, so that nothing is known about its config."""
 
 
 class TooLarge(CannotRun):
-    """Says that a run takes too much memory to be read, on any ids."""
+    """Reports a run that needs too much memory to be recorded, whatever its ids."""
 
 
 class Differs(DiscoverError):
-    """Says that a model computes something else than its module, though each conclusion held on the batch that was
-    read."""
+    """Reports a model that differs from its module, though each conclusion held on the batch that was read."""
 
 
 class Unknown(DiscoverError):
-    """Says that a part of the module computes something that no config expresses.
+    """Reports a part of the module that no config expresses.
 
     Args:
       value: the tensor where it shows.
-      what: the part, as in "attention weights that are no softmax over the keys".
-      nearest: what the nearest config computes there, and how far it is from the module's numbers: the RMS of the
-        difference in units of theirs.
+      what: the part, as in "attention weights that aren't a softmax over the keys".
+      nearest: the closest form that a config has, and its distance from the module's numbers: the RMS of the difference
+        in units of theirs.
     """
 
     def __init__(self, value: Value, what: str, nearest: tuple[str, float] | None = None) -> None:

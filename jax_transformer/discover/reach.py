@@ -1,4 +1,4 @@
-"""Choose how long the sentences are that a discovery is checked on, and say what wasn't checked."""
+"""Choose the sentence lengths on which a discovery is checked, and report the lengths left unchecked."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import check_fits, gibibytes
 
 ENDLESS = 1024
-"""The most tokens that are checked by default of a side on which nothing limits them."""
+"""Length up to which a side is checked by default if nothing limits it."""
 MOST_BYTES = 2**30
 """The most memory that a check takes by default."""
 MOST_WORK = 100_000_000_000
 """The most multiplications of a run by default: half a minute or so."""
 COPIES = 5
-"""Arrays of an attention's scores, or of logits, that exist at once on the side that has more of them."""
+"""Arrays of attention scores or logits (whichever are larger) that a run holds at once."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Says up to which lengths (source, target) a model is checked against its module."""
+    """Holds the lengths (source, target) up to which a model is checked against its module."""
 
     longest: tuple[int, int]
     allowed: tuple[int | None, int | None]
@@ -35,11 +35,11 @@ class Reach:
 
 
 def reach(config: TransformerConfig, call: Call, parameters: int, longest: int | None = None) -> Reach:
-    """Returns the lengths to check: all that model and module accept, if they are neither endless nor too costly.
+    """Chooses the lengths to check: all that both model and module accept, within the limits of memory and time above.
 
     Args:
       parameters: the number of the module's parameters.
-      longest: the most tokens to check, whatever they cost. None: what the constants above allow.
+      longest: the length to check regardless of its cost. None: chosen by the constants above.
 
     Raises:
       ValueError: sentences of `longest` tokens don't fit into memory.
@@ -67,8 +67,8 @@ def reach(config: TransformerConfig, call: Call, parameters: int, longest: int |
     return Reach((chosen[0], chosen[1]), (source, target), _bytes(config, *within(top)))
 
 
-def told(reach: Reach, checks: Sequence[Check]) -> str:
-    """Returns on what a model was checked, and on what not."""
+def coverage(reach: Reach, checks: Sequence[Check]) -> str:
+    """Reports the sentences on which a model was checked, and those on which it wasn't."""
     own = [check for check in checks if check.weights == "its own"]
     lengths = [sorted({check.lengths[side] for check in own}) for side in (0, 1)]
     beyond = _beyond(reach, [one[-1] for one in lengths], max(own, key=lambda one: one.lengths))
@@ -81,7 +81,7 @@ def told(reach: Reach, checks: Sequence[Check]) -> str:
 
 
 def _beyond(reach: Reach, checked: Sequence[int], slowest: Check) -> str:
-    """Returns what lies beyond the longest sentences that were checked, how to check it, and what that costs."""
+    """Reports the lengths beyond those checked, the option that checks them, and its cost."""
     missing = [
         (side, most, done)
         for side, most, done in zip(("source", "target"), reach.allowed, checked, strict=True)
@@ -105,21 +105,21 @@ def _beyond(reach: Reach, checked: Sequence[int], slowest: Check) -> str:
 
 
 def _allowed(stack: Stack, accepted: int | None) -> int | None:
-    """Returns the most tokens of a side; None if nothing limits them."""
+    """Returns the maximum length of a side; None if nothing limits it."""
     positions = stack.positions
     held = stack.max_length if isinstance(positions, Table) and positions.index != "batch_row" else None
     return min((one for one in (held, accepted) if one is not None), default=None)
 
 
 def _bytes(config: TransformerConfig, source: int, target: int) -> int:
-    """Returns roughly what a run on one sentence takes in float64, beside the weights."""
-    of_encoder, of_decoder, of_cross = (attention.num_heads for attention in config.attentions)
-    scores = max(of_encoder * source**2, of_decoder * target**2, of_cross * target * source)
+    """Estimates the memory of a run on one sentence in float64, without the weights."""
+    encoder_heads, decoder_heads, cross_heads = (attention.num_heads for attention in config.attentions)
+    scores = max(encoder_heads * source**2, decoder_heads * target**2, cross_heads * target * source)
     return 8 * COPIES * max(scores, target * config.target.vocab_size)
 
 
 def _work(config: TransformerConfig, parameters: int, source: int, target: int) -> int:
-    """Returns roughly the multiplications of a run on one sentence."""
+    """Estimates the multiplications of a run on one sentence."""
     pairs = (source**2, target**2, target * source)
     stacks = (config.encoder, config.decoder, config.decoder)
     products = 0

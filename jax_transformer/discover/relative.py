@@ -19,7 +19,7 @@ LONGEST_DISTANCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class ByDistance:
-    """Holds what an attention adds by the distance between a query and a key."""
+    """Holds the terms that an attention adds by the distance between a query and a key."""
 
     kind: str
     """Kind of positions"""
@@ -31,7 +31,7 @@ class ByDistance:
     factor: float = 1.0
     """Multiplies the table's biases"""
     distances: frozenset[int] = frozenset()
-    """Every max_distance that gives the rows seen"""
+    """Every max_distance that is consistent with the observed rows"""
 
     @property
     def described(self) -> str:
@@ -41,7 +41,7 @@ class ByDistance:
 
 
 def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> ByDistance:
-    """Returns the table whose rows the bias [N, Q, K] are, and the buckets of distances.
+    """Returns the table whose rows form the bias [N, Q, K], and the buckets of distances.
 
     Raises:
       Unknown: no table of one row per bucket explains it.
@@ -89,14 +89,14 @@ def _lookups_behind(graph: Graph, value: Value) -> list[Value]:
 
 
 def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
-    """Returns every max_distance that gives the buckets [Q, K]."""
+    """Returns every max_distance that yields the buckets [Q, K]."""
     offsets = np.arange(rows.shape[1]) - np.arange(rows.shape[0])[:, None]
     seen = offsets <= 0 if stack == "decoder" else np.ones(rows.shape, bool)
     offsets, rows = offsets[seen], rows[seen]
     known = dict(zip(offsets.tolist(), rows.tolist(), strict=True))
     if any(known[int(offset)] != row for offset, row in zip(offsets, rows, strict=True)):
         return frozenset()
-    # Buckets grow with the distance, so those where they change tell all.
+    # Buckets grow with the distance, so the distances at which they change determine them all.
     edges = {one: row for one, row in known.items() if {known.get(one - 1), known.get(one + 1)} != {row}}
     return frozenset(
         farthest

@@ -1,5 +1,7 @@
-"""Read the vectors by distance that attention adds to keys and values (Shaw et al. 2018, §3.2), from numbers alone:
-however a program looks them up and multiplies them, a table is the one whose rows give what was computed."""
+"""Read the relative-position vectors that attention adds to keys and values (Shaw et al. 2018, §3.2).
+
+A table is recognized by its numbers, whichever way a program looks it up and multiplies it: its rows reproduce the
+recorded results."""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ def value_vectors(graph: Graph, attention: Attention, contexts: np.ndarray) -> n
     """Returns the elements [2 M + 1, W] of the table whose rows an attention adds to its values.
 
     Args:
-      contexts: elements [B, N, Q, W] of what leaves the attention.
+      contexts: elements [B, N, Q, W] of the attention's output.
 
     Returns:
-      None if the contexts are anything but the weighted sums of values and a table's rows.
+      None unless the contexts are weighted sums of values and a table's rows.
     """
     computed = graph.values(contexts)
     plain = attention.weights @ graph.values(attention.value.used)

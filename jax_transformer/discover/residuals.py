@@ -1,4 +1,4 @@
-"""Read residual streams: what each sublayer reads, and how its result is added to the stream."""
+"""Read residual streams: the input of each sublayer, and how its result is added to the stream."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Step:
     norm: Norm | None
     addition: Addition
     stream_factor: float
-    """Multiplies the stream where the result is added."""
+    """Multiplies the stream before the result is added."""
     stream_scale: np.ndarray | None
     """Elements of a trained scale of the stream there [C]."""
     after: Sum
@@ -66,7 +66,8 @@ class Residuals:
         if norm is not None and self._factors(rest, self.sums.of(norm.inputs)) is not None:
             return self.sums.of(norm.inputs)
         stream = self._read_by(first)
-        if self.are_parallel(layer, stream):  # results may be added to each other first
+        # Parallel sublayers may be added to each other first, and then no sum holds the stream and one result alone.
+        if self.are_parallel(layer, stream):
             self.parallel_steps(layer, stream)
             return stream
         raise self._elsewhere(first.result, rest, reading)
@@ -75,7 +76,7 @@ class Residuals:
         """Reads a sublayer on its stream.
 
         Args:
-          following: what reads the stream behind it, where no sublayer comes after.
+          following: the inputs of the stream's readers, for the last sublayer.
 
         Raises:
           Unknown: it reads neither its stream nor a norm of it, or its result is added to something else.
@@ -87,7 +88,7 @@ class Residuals:
         if reading.same_as(stream):
             expected = [self.sums.of(after.inputs), self.addition(after).rest] if after is not None else following
             norm = next((one for one in (self._norm_between(addition.total, each) for each in expected) if one), None)
-            stream = addition.total if norm is None else self.sums.of_root(norm.value)
+            stream = addition.total if norm is None else self.sums.at_root(norm.value)
             return Step("post" if norm else "none", norm, addition, *factors, stream)
         norm = self.norm_of(reading)
         if norm is None or not self.sums.of(norm.inputs).same_as(stream):
@@ -98,10 +99,10 @@ class Residuals:
         return Step("pre", norm, addition, *factors, addition.total)
 
     def _elsewhere(self, where: Value, rest: Sum, stream: Sum) -> Unknown:
-        """Returns the error of a result that is added to another stream than its sublayer's."""
+        """Builds the error of a result that is added to another stream than its sublayer's."""
         apart = distance(self.sums.values(stream), self.sums.values(rest))
         return Unknown(
-            where, "a residual connection to something else than the sublayer's stream", ("its stream", apart)
+            where, "a residual connection to something other than the sublayer's stream", ("its stream", apart)
         )
 
     def are_parallel(self, layer: Sequence[Sublayer], stream: Sum) -> bool:
@@ -109,10 +110,10 @@ class Residuals:
         return len(layer) > 1 and all(self._read_by(one).same_as(stream) for one in layer)
 
     def parallel_steps(self, layer: Sequence[Sublayer], stream: Sum) -> list[Step]:
-        """Reads the sublayers of a layer that run side by side."""
-        results = [self.sums.of_root(one.result).only or one.result for one in layer]
+        """Reads the parallel sublayers of a layer."""
+        results = [self.sums.at_root(one.result).only or one.result for one in layer]
         for root in self._streams_after(max((one.result for one in layer), key=lambda one: one.number)):
-            total = self.sums.of_root(root)
+            total = self.sums.at_root(root)
             found = [
                 next(((term, made) for term in total.terms if (made := self._made_of(term, result))), None)
                 for result in results
@@ -126,7 +127,7 @@ class Residuals:
             if factors is not None:
                 pairs = zip(layer, filter(None, found), strict=True)
                 return [self._side_by_side(one, root, total, term, made, factors) for one, (term, made) in pairs]
-        raise Unknown(layer[-1].result, "sublayers side by side whose results aren't added to their layer's input")
+        raise Unknown(layer[-1].result, "parallel sublayers whose results aren't added to their layer's input")
 
     def _side_by_side(
         self,
@@ -148,9 +149,9 @@ class Residuals:
 
     def addition(self, sublayer: Sublayer) -> Addition:
         """Returns the first sum of a sublayer's result with something else."""
-        result = self.sums.of_root(sublayer.result).only or sublayer.result
+        result = self.sums.at_root(sublayer.result).only or sublayer.result
         for root in self._streams_after(sublayer.result):
-            total = self.sums.of_root(root)
+            total = self.sums.at_root(root)
             if len(total.terms) + len(total.tables) < 2:
                 continue
             for term, factor in total.terms.items():
@@ -167,7 +168,7 @@ class Residuals:
         ]
 
     def _made_of(self, term: Value, result: Value) -> tuple[Norm | None, np.ndarray | None] | None:
-        """Returns the norm and the trained scale that make a term of a result; None if it is made of something else."""
+        """Returns the norm and trained scale that turn a result into a term; None if the term has another origin."""
         norm: Norm | None = None
         scale: np.ndarray | None = None
         while term is not result:
@@ -185,7 +186,7 @@ class Residuals:
         return norm, scale
 
     def _factors(self, rest: Sum, stream: Sum) -> tuple[float, np.ndarray | None] | None:
-        """Returns the factor and the trained scale that make a rest of a stream; None if it is something else."""
+        """Returns the factor and trained scale that turn a stream into `rest`; None if nothing does."""
         if len(rest.terms) == 1 and not rest.tables:
             ((term, factor),) = rest.terms.items()
             if term in self.sums.scales and self.sums.scales[term][1].same_as(stream):
@@ -197,11 +198,11 @@ class Residuals:
         return (_rounded(factor), None) if rest.same_as(stream.scaled(factor)) else None
 
     def norm_of(self, total: Sum) -> Norm | None:
-        """Returns the norm that a sum is, if it is nothing else."""
+        """Returns the norm that is the sum's only term, or None."""
         return self.norms.get(total.only) if total.only is not None else None
 
     def _norm_between(self, total: Sum, following: Sum) -> Norm | None:
-        """Returns the norm of a sum that the following stream is, or is made of."""
+        """Returns the norm of a sum that the following stream equals or scales."""
         norm = self.norm_of(following)
         if norm is None and len(following.terms) == 1:  # the stream is scaled
             term = next(iter(following.terms))
@@ -217,5 +218,5 @@ class Residuals:
 
 
 def _rounded(factor: float) -> float:
-    """Returns 1.0 for what is 1 but for rounding."""
+    """Returns 1.0 for a factor that is 1 up to rounding."""
     return 1.0 if abs(factor - 1) < EXACT else factor

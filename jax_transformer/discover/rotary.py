@@ -1,4 +1,4 @@
-"""Read rotary positions (Su et al. 2021) from what happens to queries and keys between projection and product."""
+"""Read rotary positions (Su et al. 2021) from the change of queries and keys between projection and product."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.programs.trace import Value
 
 ROUNDED = 1e-5
-"""How far angles may be from float64's, as those computed in float32 are."""
+"""Largest error of angles computed in float32, against float64."""
 USUAL_BASES = (10000.0, 500000.0, 1000000.0, 100000.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Holds how heads are rotated by their positions."""
+    """Describes the rotation of heads by their positions."""
 
     fields: dict[str, Any]
     """layout, base, dim and offset"""
@@ -30,7 +30,7 @@ class Rotation:
     """The projection's heads [B, N, P, H], rotated by the formula, or by the module if it rounds its angles"""
     residual: float
     unrotated: float
-    """How far the projected heads, scaled by a number, are from those that are used"""
+    """Distance of the projected heads, scaled by a number, from the heads used"""
 
     @property
     def described(self) -> str:
@@ -38,10 +38,10 @@ class Rotation:
 
 
 def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotation | None:
-    """Returns the rotation of a projection's heads; None if they are used as they are, or scaled by one number.
+    """Returns the rotation of a projection's heads; None if they are only scaled by one number.
 
     Raises:
-      Unknown: they are changed otherwise.
+      Unknown: they change in another way.
     """
     projected, used = graph.values(projection.elements), graph.values(projection.used)
     if np.array_equal(projection.elements, projection.used):

@@ -1,7 +1,7 @@
 """Record a module with attention scores that are small enough to see its masks.
 
-The scores of trained models differ by thousands and more. Their softmax is then exactly 0 at keys that are visible, as
-at those that a mask hides. The function that a module computes shows as well with smaller weights in its linear maps.
+The scores of trained models differ by thousands and more. Their softmax is then exactly 0 at visible keys too, like at
+masked ones. Smaller weights in the linear maps reveal the masks without changing the module's function.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 MOST = 100.0
 """The largest products of queries and keys: exp of twice as much, negative, is far from underflow."""
 READABLE = 300.0
-"""What scores may be that don't get smaller, such as cosines times a number: the same still holds."""
+"""Largest scores that masks can be read from, for scores that don't shrink, such as cosines times a number."""
 MOST_TRIES = 12
-"""The most recordings: each makes scores smaller, by the square of what kernels are multiplied with."""
+"""Maximum number of recordings. Scores shrink by the square of the factor applied to kernels."""
 
 
 def with_small_scores(build: Callable[[], nn.Module], recorded: Callable[[nn.Module], Recording]) -> Graph:
-    """Returns the graph of a module, with the kernels of its linear maps so much smaller that attention scores are
-    small.
+    """Returns the graph of a module whose linear maps are scaled down until attention scores are small.
 
     Args:
-      build: makes the module anew, in float64.
+      build: makes a new copy of the module, in float64.
       recorded: runs and records it.
 
     Raises:
@@ -68,7 +67,8 @@ def _multiply(module: nn.Module, factors: dict[str, float]) -> None:
 
 
 def _highest(graph: Graph) -> float:
-    """Returns the largest products of queries and keys, or scores made of them. (Fills of masks are negative.)"""
+    """Returns the largest products of queries and keys, or scores made of them. Fills of masks are negative, so they
+    don't count."""
     highest, scores = 0.0, set[Value]()
     for value in graph.recording.values:
         is_product = value in graph.products

@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_transformer.discover.attention_numerics import read_attentions
 from jax_transformer.discover.embeddings import Embedding, read_embedding
-from jax_transformer.discover.findings import Structure, telling
+from jax_transformer.discover.findings import Structure, with_conclusions
 from jax_transformer.discover.graph import Graph, Linear, distance
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
@@ -23,11 +23,11 @@ def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int |
     """Reads the graph of a recording as an encoder-decoder Transformer.
 
     Args:
-      graph: of a recording whose attention scores are `small`.
+      graph: a recording with small attention scores (`with_small_scores`).
       source_pad_id, target_pad_id: the ids of padding; None where no id is.
 
     Raises:
-      DiscoverError: it isn't one that a config can express; names the operation, its line and layer.
+      DiscoverError: no config expresses it; names the operation, its line and layer.
     """
     found_norms = norms(graph)
     ids = {value.op: value.array for value in graph.recording.values if value.op in ("source_ids", "target_ids")}
@@ -35,7 +35,7 @@ def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int |
     sums = Sums(graph, found_norms, pads)
     found = parts(graph, sums, found_norms)
     builder = _Builder(graph, sums, found, found_norms)
-    with telling(builder.result):
+    with with_conclusions(builder.result):
         builder.stack("encoder")
         builder.stack("decoder")
         builder.head()
@@ -46,7 +46,7 @@ def read_structure(graph: Graph, source_pad_id: int | None, target_pad_id: int |
         )
     if sums.zeroed:
         builder.result.notes.append(
-            f"padding is set to zero ({sums.zeroed[0].described()}), which no real token sees: logits of padding differ"
+            f"padding is zeroed ({sums.zeroed[0].described()}), which real tokens don't read: logits of padding differ"
         )
     return builder.result
 
@@ -63,13 +63,13 @@ class _Builder:
         """Multiplies the stream before the head."""
 
     def ids(self) -> dict[str, np.ndarray]:
-        """Returns what the embeddings look up."""
+        """Returns the ids that the embeddings look up."""
         return {"source_ids": self.embeddings["encoder"].ids, "target_ids": self.embeddings["decoder"].ids}
 
     # --- stacks
 
     def stack(self, stack: str) -> None:
-        """Reads a stack from its embedding to what reads its end."""
+        """Reads a stack from its embedding to the readers of its output."""
         sublayers = [one for one in self.parts.sublayers if one.is_target == (stack == "decoder")]
         layers = self._layers(stack, sublayers)
         readers = self._readers(stack)
@@ -119,7 +119,7 @@ class _Builder:
         """Returns the sublayers of each layer.
 
         Raises:
-          Unknown: layers aren't alike, or of other sublayers.
+          Unknown: layers differ, or have other sublayers.
         """
         kinds = [one.kind for one in sublayers]
         orders = (
@@ -138,7 +138,7 @@ class _Builder:
         raise Unknown(where, f"{stack} layers that aren't of {', '.join(orders[0])} each ({found})")
 
     def _readers(self, stack: str) -> list[Sum]:
-        """Returns what reads the end of a stack."""
+        """Returns the inputs of a stack's readers."""
         if stack == "decoder":
             return [self.parts.head_inputs]
         return [
@@ -149,7 +149,7 @@ class _Builder:
         ]
 
     def _end(self, stack: str, stream: Sum, readers: list[Sum]) -> None:
-        """Reads what stands between a stack and what reads it."""
+        """Reads the norm or scale between a stack and its readers."""
         for reading in readers:
             scale = 1.0
             if stack == "decoder" and len(reading.terms) == 1 and not reading.tables and reading.only is None:
@@ -162,7 +162,7 @@ class _Builder:
                 if norm is None or not self.sums.of(norm.inputs).same_as(stream):
                     (where, *_) = (*reading.terms, self.graph.recording.output)
                     apart = distance(self.sums.values(stream), self.sums.values(reading))
-                    what = f"what reads the {stack}'s end reads neither its stream nor a norm of that"
+                    what = f"the {stack}'s output is read neither directly nor through a norm"
                     raise Unknown(where, what, ("the stream", apart))
                 has_norm = True
                 self.result.norm(f"{stack}/final_norm", norm, None)

@@ -39,7 +39,7 @@ class AttentionSublayer:
 
     @property
     def path(self) -> str:
-        """Returns where its leaves are."""
+        """Returns the path of its leaves."""
         return _path_of_leaves(self.options)
 
     @property
@@ -82,7 +82,7 @@ class FeedForward:
 
     @property
     def path(self) -> str:
-        """Returns where its leaves are."""
+        """Returns the path of its leaves."""
         return _path_of_leaves(self.options)
 
     @property
@@ -189,7 +189,7 @@ def _mixing(graph: Graph) -> Unknown:
             return Unknown(value, "a linear map over several tokens")
     for value in first:
         if any(one.is_float and one.depends_on_ids for one in value.inputs):
-            return Unknown(value, "an operation whose results can't be assigned to one token each")
+            return Unknown(value, "an operation whose results can't each be assigned to one token")
     return Unknown(recording.output, "an output that doesn't hold one vector for each token")
 
 
@@ -231,20 +231,19 @@ def _attentions(graph: Graph, norms: Mapping[Value, Norm]) -> list[AttentionSubl
 def _projected(
     graph: Graph, attention: Attention, linear: Linear, before: np.ndarray, norms: Mapping[Value, Norm]
 ) -> AttentionSublayer:
-    """Returns an attention with its output projection, and what stands between them.
+    """Returns an attention with its output projection, and the norm, vectors or scale before it.
 
     Args:
-      before: elements [N W] of the first token's contexts as they leave the product with the values, in the order of
-        the projection's inputs.
+      before: elements [N W] of the first token's contexts, in the order of the projection's inputs.
 
     Raises:
-      Unknown: contexts are changed in a way that isn't known.
+      Unknown: the contexts change in an unknown way.
     """
     row = {int(element): number for number, element in enumerate(before)}
     if len(row) != attention.context.size:
-        raise Unknown(linear.value, "an output projection of some channels of the contexts alone, or of some twice")
+        raise Unknown(linear.value, "an output projection that omits or repeats channels of the contexts")
     rows = np.vectorize(row.__getitem__)(attention.context)
-    norm = _of_rows(_norm_before(graph, linear, norms), rows.ravel())
+    norm = _reordered(_norm_before(graph, linear, norms), rows.ravel())
     plain = AttentionSublayer(attention, linear, linear.kernel[rows], None, norm)
     contexts = _before_norm(graph, linear, norms)[..., rows].swapaxes(1, 2)  # [B, N, Q, W]
     if np.array_equal(contexts[0, :, 0], attention.context):
@@ -262,12 +261,12 @@ def _norm_before(graph: Graph, linear: Linear, norms: Mapping[Value, Norm]) -> N
 
 
 def _before_norm(graph: Graph, linear: Linear, norms: Mapping[Value, Norm]) -> np.ndarray:
-    """Returns the elements [B, P, In] that a linear map reads, before the norm that may stand there."""
+    """Returns the elements [B, P, In] that a linear map reads, before its norm if it has one."""
     norm = _norm_before(graph, linear, norms)
     return linear.inputs if norm is None else norm.inputs
 
 
-def _of_rows(norm: Norm | None, rows: np.ndarray) -> Norm | None:
+def _reordered(norm: Norm | None, rows: np.ndarray) -> Norm | None:
     """Returns a norm with the channels of its parameters in another order."""
     if norm is None:
         return None
@@ -279,7 +278,7 @@ def _head_scale(graph: Graph, contexts: np.ndarray) -> np.ndarray:
     """Returns the elements [N] of the parameter that the contexts of the first token [N, W] are multiplied with.
 
     Raises:
-      Unknown: contexts are changed otherwise.
+      Unknown: the contexts change in another way.
     """
     root = graph.recording.roots(contexts)[0]
     others = [one for one in root.inputs if not one.depends_on_ids]
@@ -336,7 +335,7 @@ def _feed_forward(
         norm,
         best.residual,
         runner_up,
-        bool((graph.labels.of_elements(output.outputs[:1, :1]).token >= TARGET).all()),
+        bool((graph.labels.at(output.outputs[:1, :1]).token >= TARGET).all()),
     )
 
 
@@ -346,7 +345,7 @@ Half = tuple[Linear, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """Holds how near an activation of the hidden layer comes to what was computed."""
+    """Holds the residual of one activation as explanation of the hidden layer."""
 
     residual: float
     activation: str
@@ -375,18 +374,18 @@ def _fits(graph: Graph, inputs: np.ndarray, sources: list[Linear], root: Value) 
 
 
 def _apart_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> float:
-    """Returns how far an activation is from what is computed of numbers as large as FAR, by computing it on them."""
+    """Returns the error of an activation on inputs as large as FAR, where the recorded inputs don't reach."""
     if root in graph.linears:
         return 0.0
     rng = np.random.default_rng(0)
     halves = [fit.hidden, *([fit.gate] if fit.gate else [])]
-    given = {one.value: rng.uniform(-FAR, FAR, one.value.array.shape) for one, _ in halves}
-    again = replayed(root, given)
+    sampled = {one.value: rng.uniform(-FAR, FAR, one.value.array.shape) for one, _ in halves}
+    again = replayed(root, sampled)
     if again is None:
         return 0.0
     computed = again.ravel()[graph.recording.places(inputs, root)]
     hidden, *gate = (
-        given[one.value].ravel()[graph.recording.places(one.outputs[..., channels], one.value)]
+        sampled[one.value].ravel()[graph.recording.places(one.outputs[..., channels], one.value)]
         for one, channels in halves
     )
     if fit.activation in ACTIVATIONS:
@@ -397,7 +396,7 @@ def _apart_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> floa
 
 
 def _leaky(graph: Graph, hidden: np.ndarray, computed: np.ndarray, half: Half, root: Value) -> list[_Fit]:
-    """Returns the fit of a ReLU with a slope where its input is negative, which may be trained."""
+    """Fits a ReLU with a slope, perhaps trained, for negative inputs."""
     negative = hidden < 0
     if not negative.any():
         return []

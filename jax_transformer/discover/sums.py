@@ -1,4 +1,4 @@
-"""Write every stream as a sum of what produced it: embeddings, tables, results of sublayers and of norms."""
+"""Write every stream as a sum of its terms: embeddings, tables, results of sublayers and of norms."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Sum:
     terms: Mapping[Value, float] = field(default_factory=dict)
     """Roots that aren't sums themselves → their factors."""
     tables: tuple[tuple[float, np.ndarray], ...] = ()
-    """Factors and elements [B, P, C] of what doesn't depend on ids."""
+    """Factors and elements [B, P, C] of the terms that don't depend on ids."""
 
     @property
     def only(self) -> Value | None:
-        """Returns the only term, if its factor is 1 and there is nothing else."""
+        """Returns the only term, if its factor is 1 and there is no other."""
         return next(iter(self.terms)) if list(self.terms.values()) == [1.0] and not self.tables else None
 
     def scaled(self, factor: float) -> Sum:
@@ -71,10 +71,10 @@ class Sums:
             return Sum(tables=((1.0, elements),))
         whole = self.graph.whole(elements)
         if whole is not None:
-            return self.of_root(whole)
+            return self.at_root(whole)
         return Sum({self._same(roots[-1], elements): 1.0})
 
-    def of_root(self, root: Value) -> Sum:
+    def at_root(self, root: Value) -> Sum:
         found = self._of.get(root)
         if found is None:
             found = self._of[root] = self._computed(root)
@@ -126,9 +126,9 @@ class Sums:
         return factors[0, 0, :1] if (factors == factors[0, 0, 0]).all() else factors[0, 0]
 
     def _real_tokens(self, root: Value) -> np.ndarray | None:
-        """Returns the elements of a stream that an operation leaves as it is but for tokens that it sets to zero.
+        """Returns the elements of a stream that an operation keeps, apart from tokens that it sets to zero.
 
-        Those are all of the padding, which nothing reads; `zeroed` keeps the operation for a note.
+        The zeroed tokens must all be padding, which nothing reads; `zeroed` keeps the operation for a note.
         """
         stream, computed = self.graph.stream(root), None
         assert stream is not None
@@ -161,7 +161,7 @@ class Sums:
         return number
 
     def _same(self, root: Value, elements: np.ndarray) -> Value:
-        """Returns the first root with the same numbers, as a program may compute them twice."""
+        """Returns the first root with the same numbers, as a program may compute a value twice."""
         values = self.graph.values(elements)
         return self._first.setdefault((values.tobytes(), str(values.shape)), root)
 

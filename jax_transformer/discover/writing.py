@@ -1,4 +1,4 @@
-"""Write what was found about a module: a model directory, config, map, adapter and report."""
+"""Write the results of a discovery: a model directory, config, map, adapter and report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def write_discovery(found: Discovery, report: Report, factory: str, path: str | os.PathLike[str]) -> None:
-    """Writes a directory with all that was found, under a temporary name first.
+    """Writes a discovery to a directory, under a temporary name first.
 
     - model/: the model directory, with the module's weights.
-    - config.yaml: the model's config, as a run's config has it.
+    - config.yaml: the model's config, as in a run's config.
     - map.yaml: the map of names, for `port --map` and `parity --map`.
     - adapter.py: calls the module as (source_ids, decoder_input_ids) → logits, for `parity --reference`.
-    - report.html: what the module computes, drawn, each conclusion with its residual, and the parity run.
+    - report.html: a drawing of the architecture, each conclusion with its residual, and the parity run.
 
     Args:
       factory: `package.module:function`, which makes the module.
@@ -49,7 +49,7 @@ def write_discovery(found: Discovery, report: Report, factory: str, path: str | 
 
 
 def facts(found: Discovery) -> dict[str, Any]:
-    """Returns what was found as values that JSON can represent, for the page."""
+    """Returns the discovery as JSON-compatible values, for the page."""
     return {
         "call": list(found.call.lines),
         "notes": [*found.notes, f"logits were compared on {found.reach}"],

@@ -3,7 +3,7 @@
 model.bin, config.json                          as CTranslate2's own converters write them
 shared_vocabulary.json                          or source_vocabulary.json and target_vocabulary.json
 decoding.json                                   options of Translator.translate_batch
-source_tokenizer.json, target_tokenizer.json    what splits text into tokens; or the files of transformers
+source_tokenizer.json, target_tokenizer.json    the tokenizers; or the files of transformers
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ OPTIONS = {
     "min_new_tokens": "min_decoding_length",
     "no_repeat_ngram": "no_repeat_ngram_size",
 }
-"""Our decoding options → those of `translate_batch` that mean the same."""
+"""Our decoding options → the equivalent ones of `translate_batch`."""
 SAMPLING = {"top_k": "sampling_topk", "top_p": "sampling_topp", "temperature": "sampling_temperature"}
 
 
 def export_ctranslate2(model: Model, path: str | os.PathLike[str], quantization: Quantization = "float32") -> list[str]:
     """Writes a new directory for `ctranslate2.Translator`.
 
-    The tokens of its vocabularies are those that the tokenizer files beside it give. CTranslate2 adds none to a
-    sentence: they do.
+    Its vocabularies have the tokens of the tokenizer files in the same directory. The tokenizers add the special tokens
+    of a sentence; CTranslate2 adds none.
 
     Args:
       model: the model.
-      path: the directory to write: a name that is free, or an empty directory.
+      path: the directory to write: a free name, or an empty directory.
       quantization: how weights are stored.
 
     Returns:
-      What to print.
+      The lines to print.
 
     Raises:
-      ExportError: CTranslate2 isn't installed, or can't compute what the model computes; the path can't be written.
+      ExportError: CTranslate2 isn't installed, or can't express the model; the path can't be written.
     """
     path = Path(path)
     check_free(path, ExportError)
@@ -81,7 +81,7 @@ def export_ctranslate2(model: Model, path: str | os.PathLike[str], quantization:
 
 
 def _load_spec_module(quantization: Quantization) -> Any:
-    """Imports what fills the specification. Raises ExportError if a library isn't installed."""
+    """Imports `ctranslate2_spec`. Raises ExportError if a library isn't installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its own, of other libraries
@@ -131,7 +131,7 @@ def _special_tokens(model: Model, source: list[str], target: list[str]) -> dict[
 
 
 def decoding_options(model: Model, target: list[str]) -> dict[str, Any]:
-    """Returns how the model decodes if nobody says otherwise, in CTranslate2's words.
+    """Returns the model's decoding options in CTranslate2's terms.
 
     Args:
       target: the target's tokens.
@@ -152,8 +152,8 @@ def decoding_options(model: Model, target: list[str]) -> dict[str, Any]:
     if sequences:
         options["suppress_sequences"] = sequences
     forced = decoding["forced_bos_id"]
-    said = {*OPTIONS, *SAMPLING, "max_new_tokens", "sampling", "bad_words", "forced_bos_id"}
-    left_out = {name: value for name, value in own.items() if name not in said}
+    expressed = {*OPTIONS, *SAMPLING, "max_new_tokens", "sampling", "bad_words", "forced_bos_id"}
+    left_out = {name: value for name, value in own.items() if name not in expressed}
     if "semantics" in own and own["semantics"] == "huggingface":
         del left_out["semantics"]
     return {
@@ -164,7 +164,7 @@ def decoding_options(model: Model, target: list[str]) -> dict[str, Any]:
 
 
 def _write_tokenizers(model: Model, directory: Path) -> None:
-    """Writes what splits text into the tokens of the vocabularies."""
+    """Writes the tokenizers of the vocabularies."""
     for name, data in (model.tokenizer_files or {}).items():
         (directory / name).write_bytes(data)
     if model.tokenizer_files is not None:

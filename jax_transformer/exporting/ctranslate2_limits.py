@@ -1,8 +1,8 @@
-"""What CTranslate2's Transformer can't compute: each field of a config, its value, and what CTranslate2 has instead.
+"""Limits of CTranslate2's Transformer: the options that it can't compute, and what it has instead.
 
 The statements are about CTranslate2 4.8: `ctranslate2.specs.TransformerSpec`, and the layers that run it. Encoder and
-decoder have fields of their own there, so stacks may differ in all that it computes but the eps of norms. An option
-that this file doesn't mention must have its default.
+decoder have separate fields there, so stacks may differ in every option that it computes, except the eps of norms. An
+option that this file doesn't mention must have its default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIVATIONS = {
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }
-"""Our names of activations → those in `ctranslate2.specs.Activation`."""
+"""Our names of activations → their names in `ctranslate2.specs.Activation`."""
 
 ONLY: dict[str, tuple[Any, ...]] = {
     "position_index": ("column", "non_pad_count"),
@@ -37,7 +37,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "feed_forward": (True,),
     "encoder_padding": ("keys", "both"),
 }
-"""Field → the values that CTranslate2 can compute, beside the default or without it."""
+"""Field → the values that CTranslate2 can compute, besides the default if it is one of them."""
 COMPUTED = (
     "source_vocab_size", "target_vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers", "max_length",
     "decoder_max_length", "d_ff", "decoder_d_ff", "share_layers", "share_embeddings", "tie_head", "head_bias",
@@ -58,15 +58,15 @@ COMPUTED = (
     "source_pad_id", "target_pad_id", "decoder_padding_id", "decoder_padding", "decoding_decoder_padding",
     "decoding_cross_padding", "trains_pad_embedding",
 )  # fmt: skip
-"""Fields that CTranslate2 has, or that fold into weights; `_stacks` and `_ids` say with which values."""
-OF_A_STACK = ("d_model", "decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim")
-"""Those of which each stack has one, for all its attentions; of the first, the whole model."""
+"""Fields that CTranslate2 has, or that fold into weights; `_stacks` and `_ids` restrict their values."""
+ONE_PER_STACK = ("d_model", "decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim")
+"""Fields that all attentions of a stack share in CTranslate2; the whole model shares the first."""
 WHY = {
     "position_index": "counts a sentence's tokens",
     "rotary_cross_attention": "rotates queries and keys of self-attention alone",
     "norm_kind": "norms with layer_norm or rms_norm",
     "norm_eps_outside": "adds eps to the variance",
-    "output_norm": "norms no sublayer's output by itself",
+    "output_norm": "has no norm of a sublayer's output alone",
     "parallel_residual": "has no such decoder with cross-attention",
     "learned_residual_scale": "adds residuals unscaled",
     "query_key_norm": "norms the query of cross-attention over all heads together",
@@ -77,14 +77,14 @@ WHY = {
     "cross_padding": "hides the source's padding, and no queries",
     "decoder_causal": "hides later positions",
 }
-"""Field → what CTranslate2 does instead, where there is more to say than a value."""
+"""Field → what CTranslate2 does instead, if a list of values isn't explanation enough."""
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative_bias", "relative_vectors")
 
 
 def problems_of(model: Model) -> list[str]:
-    """Returns why CTranslate2 can't compute what a model computes; nothing if it can."""
+    """Returns the reasons why CTranslate2 can't compute a model; none if it can."""
     config = model.config.while_decoding()
-    found = obstacles(config, ONLY, COMPUTED, may_differ=lambda name: name not in OF_A_STACK)
+    found = obstacles(config, ONLY, COMPUTED, may_differ=lambda name: name not in ONE_PER_STACK)
     return [*map(_described, found), *_stacks(config), *_norm_eps(config), *_ids(config, model)]
 
 
@@ -93,19 +93,20 @@ def _described(obstacle: Obstacle) -> str:
 
 
 def _stacks(config: TransformerConfig) -> list[str]:
-    """Returns the values of each stack that CTranslate2 doesn't have."""
+    """Returns the values of each stack that CTranslate2 lacks."""
     stacks = (("encoder", config.encoder), ("decoder", config.decoder))
     return list(
         dict.fromkeys(
             _problem(_field(config, field, f"{name}.{path}"), value, has)
             for name, stack in stacks
-            for field, path, value, has in (*_of_stack(stack, name), *_of_attentions(stack))
+            for field, path, value, has in (*_stack_limits(stack, name), *_attention_limits(stack))
         )
     )
 
 
-def _of_stack(stack: Stack, name: str) -> Iterator[tuple[str, str, Any, str]]:
-    """Yields what CTranslate2 can't compute: the field, its path in the stack, its value, and what CTranslate2 has."""
+def _stack_limits(stack: Stack, name: str) -> Iterator[tuple[str, str, Any, str]]:
+    """Yields each option that CTranslate2 can't compute: field, path in the stack, value, and CTranslate2's
+    alternative."""
     if stack.position_kind not in POSITIONS:
         yield "position_kind", "positions", stack.position_kind, f"has {', '.join(POSITIONS)}"
     if stack.feed_forward is not None and stack.feed_forward.activation not in ACTIVATIONS:
@@ -122,8 +123,8 @@ def _of_stack(stack: Stack, name: str) -> Iterator[tuple[str, str, Any, str]]:
         yield f"{name}_embedding_norm", "embedding_norm", stack.embedding_norm, has
 
 
-def _of_attentions(stack: Stack) -> Iterator[tuple[str, str, Any, str]]:
-    """Yields the same of the stack's attentions."""
+def _attention_limits(stack: Stack) -> Iterator[tuple[str, str, Any, str]]:
+    """Yields the same for the stack's attentions."""
     for sublayer in plan(stack):
         if not isinstance(attention := sublayer.part, Attention):
             continue
@@ -131,13 +132,13 @@ def _of_attentions(stack: Stack) -> Iterator[tuple[str, str, Any, str]]:
         if shape.value_dim != shape.head_dim:
             yield "value_dim", f"{sublayer.name}.value_dim", shape.value_dim, f"has head_dim={shape.head_dim}"
         if attention.masked_value is not None and attention.masked_value > NO_WEIGHT_BELOW:
-            path, has = f"{sublayer.name}.masked_value", "gives masked keys no weight at all"
+            path, has = f"{sublayer.name}.masked_value", "gives masked keys a weight of zero"
             yield "masked_value", path, attention.masked_value, has
 
 
 def _field(config: TransformerConfig, name: str, path: str) -> str:
-    """Returns what a message calls an option: the decoder's short name, if it has a value of its own; the general short
-    name, if all places have one value; its path."""
+    """Names an option for messages: the decoder's short name, if it has its own value; the general short name, if all
+    places have one value; otherwise its path."""
     own = f"decoder_{name}"
     if path.startswith("decoder") and own in short_names() and values_of(config, own) is not None:
         return own if has_one_value(config, own) else path
@@ -153,12 +154,12 @@ def effective_eps(norm: Norm, d_model: int) -> float:
 
 
 def biased(norm: Norm, d_model: int) -> float:
-    """Returns the factor that makes a variance as the norm divides it one divided by D."""
+    """Returns the factor that turns the norm's variance into one divided by D."""
     return (d_model - 1) / d_model if norm.unbiased else 1.0
 
 
 def _norm_eps(config: TransformerConfig) -> list[str]:
-    """Returns why the norms of both stacks have no common eps."""
+    """Returns a problem unless the norms of both stacks have the same eps."""
     encoder, decoder = config.encoder.norm, config.decoder.norm
     if encoder is None or decoder is None:
         return []

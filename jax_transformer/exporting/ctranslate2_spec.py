@@ -1,7 +1,7 @@
 """Fills CTranslate2's specification of a Transformer from a config and its parameters.
 
-What CTranslate2 has no field for is folded into its weights wherever the function stays the same: scales of heads and
-of sublayers into output projections, an offset of norm scales into the scales, factors of positions into their tables.
+Options without a field in CTranslate2 are folded into its weights, if the function stays the same: scales of heads and
+sublayers into output projections, offsets of norm scales into the scales, factors of positions into their tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def transformer_spec(model: Model) -> TransformerSpec:
 
 
 def forbid(spec: TransformerSpec, ids: list[int]) -> None:
-    """Keeps tokens from ever being decoded: the others share their probability."""
+    """Keeps tokens from being decoded by a very low output bias; the rest share their probability."""
     projection = spec.decoder.projection
     bias = projection.bias if projection.has_bias() else np.zeros(len(projection.weight), np.float32)
     projection.bias = bias.copy()
@@ -74,7 +74,7 @@ class Leaves:
             return shared, shared
         return _float32(self["source_embedding/embedding"]), _float32(self["target_embedding/embedding"])
 
-    def of_layer(self, stack: str, index: int) -> Leaves:
+    def layer(self, stack: str, index: int) -> Leaves:
         """Returns the leaves of one layer, by their paths in it."""
         prefix = f"{stack}/layers/"
         inside = {path: leaf[index] for path, leaf in self.leaves.items() if path.startswith(prefix)}
@@ -90,7 +90,7 @@ def _options(stack: Stack) -> dict[str, Any]:
         "num_heads": heads.num_heads,
         "num_heads_kv": None if heads.num_kv_heads == heads.num_heads else heads.num_kv_heads,
         "head_dim": heads.head_dim,
-        "pre_norm": True,  # what is before or after is set below; so, a stack of any kind may have a final norm
+        "pre_norm": True,  # the constructor allows final norms only here; `_fill_stack` sets the real placement
         "no_final_norm": not stack.final_norm,
         "activation": getattr(Activation, ACTIVATIONS[stack.feed_forward.activation]),
         "layernorm_embedding": stack.embedding_norm != "none",
@@ -127,13 +127,13 @@ def _fill_stack(
     if stack.final_norm:
         _fill_norm(spec.layer_norm, leaves, f"{name}/final_norm", stack)
     for number, layer in enumerate(spec.layer):
-        own = leaves.of_layer(name, 0 if stack.share_layers else number)
+        own = leaves.layer(name, 0 if stack.share_layers else number)
         _fill_layer(layer, own, stack)
         _fill_distances(layer.self_attention, leaves, own, name, stack)
 
 
 def _fill_distances(spec: MultiHeadAttentionSpec, leaves: Leaves, layer: Leaves, name: str, stack: Stack) -> None:
-    """Sets what a self-attention adds for the distance between a query and a key."""
+    """Sets the relative positions of a self-attention."""
     kind = stack.positions
     if isinstance(kind, RelativeBias):
         spec.relative_attention_bias = _float32(leaves[f"{name}/relative_bias/embedding"] * kind.factor)

@@ -1,13 +1,13 @@
-"""Rearranges a model into the form of a family of transformers, without changing what it computes for real tokens.
+"""Rearranges a model into the form of a family of transformers, without changing its results for real tokens.
 
-| what | how |
+| part | change |
 |---|---|
-| tables of positions | become learned ones, after as many unused rows as the family skips; or all features change places, so that sines come before cosines (Marian, PEGASUS) |
+| position tables | become learned ones, after as many unused rows as the family skips; or all features are permuted so that sines precede cosines (Marian, PEGASUS) |
 | bias of the logits | a parameter becomes a buffer, an absent one zeros |
-| vocabularies of two sizes | the smaller is filled with rows that nothing reads, whose logits are about -1e9 |
-| a shared embedding, a tied head | become copies, where the family ties all or nothing |
-| factor of embeddings | becomes `scale_embedding`, where it is the root of d_model or 1 |
-| padding that the decoder's mask hides | is left to the causal mask, where decoding doesn't start with a pad |
+| vocabularies of two sizes | the smaller is filled with unused rows, whose logits are about -1e9 |
+| a shared embedding, a tied head | become copies, if the family ties all or nothing |
+| factor of embeddings | becomes `scale_embedding`, if it is the root of d_model or 1 |
+| padding that the decoder's mask hides | is left to the causal mask, if decoding doesn't start with a pad |
 | a masked value below -1000 | becomes the family's: both give weights of zero |
 """  # noqa: E501
 
@@ -41,7 +41,7 @@ SHARING = {
     "t5": {(True, True), (True, False)},
     "umt5": {(True, True), (True, False)},
 }
-"""Family → what its directories can say of (share_embeddings, tie_head)."""
+"""Family → the pairs (share_embeddings, tie_head) that its directories can express."""
 
 Leaves = dict[str, Any]
 Form = Callable[[TransformerConfig, Leaves, Dialect], TransformerConfig]
@@ -49,7 +49,7 @@ Form = Callable[[TransformerConfig, Leaves, Dialect], TransformerConfig]
 
 
 def in_form_of(model: Model, table: Dialect) -> Model:
-    """Returns the model rearranged for a family, as far as it can be. What doesn't fit stays as it is."""
+    """Rearranges a model for a family, as far as possible. Parts that don't fit stay unchanged."""
     config, leaves = _masks(model, table), dict(flatten(model.params))
     for form in (_embedding_factor, _head_bias, _ties, _vocabularies, _positions(model)):
         config = form(config, leaves, table)
@@ -60,7 +60,7 @@ def in_form_of(model: Model, table: Dialect) -> Model:
 
 
 def _masks(model: Model, table: Dialect) -> TransformerConfig:
-    """Returns the config with the family's masks where no real token sees the difference."""
+    """Returns the config with the family's masks if no real token is affected."""
     config = model.config
     encoder, decoder = _without_weights(config.encoder), _without_weights(config.decoder)
     own = decoder.self_attention
@@ -76,7 +76,7 @@ def _masks(model: Model, table: Dialect) -> TransformerConfig:
 
 
 def _without_weights(stack: Stack) -> Stack:
-    """Returns a stack whose masked logits have the family's value, where both give weights of zero."""
+    """Returns a stack with the family's value for masked logits, if both values give weights of zero."""
     low = {
         sublayer.name: dataclasses.replace(sublayer.part, masked_value=None)
         for sublayer in plan(stack)
@@ -94,7 +94,7 @@ def _embedding_factor(config: TransformerConfig, leaves: Leaves, table: Dialect)
 
 
 def _head_bias(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
-    """A family has a buffer or nothing."""
+    """Replaces the bias of the logits by the family's buffer, or removes it."""
     wanted = table.fixed["head_bias"]
     own = config.head.bias
     path = {"parameter": "head_bias" if config.head.tied else "head/bias", "buffer": "constants/head_bias"}
@@ -110,7 +110,7 @@ def _head_bias(config: TransformerConfig, leaves: Leaves, table: Dialect) -> Tra
 
 
 def _ties(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
-    """Copies what is one array here and two in the family's directories."""
+    """Copies arrays that the model shares and the family's directories store separately."""
     allowed = SHARING.get(table.name, SHARES_ALL_OR_NOTHING)
     if (config.share_embeddings, config.tie_head) in allowed or (False, False) not in allowed:
         return config
@@ -124,7 +124,8 @@ def _ties(config: TransformerConfig, leaves: Leaves, table: Dialect) -> Transfor
 
 
 def _vocabularies(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
-    """Fills the smaller vocabulary, where the family has one size and a bias that can keep rows from being decoded."""
+    """Fills the smaller vocabulary if the family has a single size, and a bias that keeps the added rows from being
+    decoded."""
     sizes = {"source": config.source_vocab_size, "target": config.target_vocab_size}
     most = max(sizes.values())
     if table.name == "marian" or config.head_bias != "buffer" or config.tie_head or set(sizes.values()) == {most}:
@@ -139,14 +140,14 @@ def _vocabularies(config: TransformerConfig, leaves: Leaves, table: Dialect) -> 
 
 
 def _filled(array: Any, axis: int, more: int, value: float = 0.0) -> np.ndarray:
-    """Returns an array with `more` entries after those of an axis."""
+    """Appends `more` entries to an array along an axis."""
     array = np.asarray(array)
     widths = [(0, more if axis == number else 0) for number in range(array.ndim)]
     return np.pad(array, widths, constant_values=array.dtype.type(value))
 
 
 def _positions(model: Model) -> Form:
-    """Returns what rearranges positions; the model says whether the first one counts."""
+    """Returns the function that rearranges positions; the model decides whether the first one counts."""
 
     def form(config: TransformerConfig, leaves: Leaves, table: Dialect) -> TransformerConfig:
         wanted = table.fixed["position_kind"]
@@ -166,7 +167,7 @@ def _positions(model: Model) -> Form:
 def _learned_positions(
     config: TransformerConfig, leaves: Leaves, table: Dialect, *, counts_first: bool
 ) -> TransformerConfig:
-    """Makes tables learned ones, which begin with as many rows as the family doesn't read."""
+    """Makes position tables learned ones, after as many rows as the family skips."""
     offset = table.fixed["position_offset"]
     dtype = np.asarray(leaves["encoder/layers/self_attention/query/kernel"]).dtype
     rows = {

@@ -1,4 +1,4 @@
-"""What the targets of `jax-transformer export` share."""
+"""Arguments and checks shared by the targets of `jax-transformer export`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NO_WEIGHT_BELOW = -1000.0
 
 
 class ExportError(ValueError):
-    """Raised when a target has no place for a model, or a path can't be written."""
+    """Raised when a target can't express a model, or a path can't be written."""
 
 
 def refuse(target: str, problems: list[str]) -> None:
-    """Raises ExportError, one line with all problems, if there are any."""
+    """Raises ExportError with all problems in one line, if there are any."""
     if problems:
-        raise ExportError(f"{target} can't compute what this model computes: {'; '.join(problems)}")
+        raise ExportError(f"{target} can't compute this model: {'; '.join(problems)}")

@@ -35,8 +35,8 @@ Arrays = Mapping[str, Any]
 """Arrays, or their shapes and dtypes, by name."""
 
 FIRST_ROOM, ROOM_FACTOR = 64, 4
-"""Decoding starts with room for this many tokens, and multiplies it by the factor while a sentence goes on: a step
-takes time for all the room that there is, and a program is compiled for each room."""
+"""Decoding starts with room for FIRST_ROOM tokens, and multiplies it by ROOM_FACTOR while a sentence goes on. A step's
+time grows with the room, and each room needs a compiled program."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def model_programs(
 
 
 def _ids(config: TransformerConfig, sizes: Sizes, *lengths: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a program's ids, one array for each of the lengths, with symbols for sizes that are open.
+    """Returns the shapes of a program's ids, one array per length, with symbols for open sizes.
 
-    Symbols of one program make a scope of their own.
+    Each program's symbols form a separate scope.
     """
     most = largest_sizes(config)
     fixed = {"batch": sizes.batch, "source_length": sizes.source_length, "target_length": None}
@@ -115,8 +115,7 @@ def _ids(config: TransformerConfig, sizes: Sizes, *lengths: str) -> dict[str, ja
 
 
 def largest_sizes(config: TransformerConfig) -> dict[str, int]:
-    """Returns the largest sizes for which the model's position tables have rows: of batch, source_length and
-    target_length those that a table limits."""
+    """Returns the sizes that the model's position tables limit: of batch, source_length and target_length."""
     limits: dict[str, int] = {}
     for length, stack in (("source_length", config.encoder), ("target_length", config.decoder)):
         if isinstance(stack.positions, Table):
@@ -157,8 +156,8 @@ def _logits(
 class _Steps:
     """Makes the functions that decode a token of each sentence, and the shapes of their states.
 
-    The layers are the decoder's parameters as a step reads them fastest; there are none where decoding does without a
-    cache. A state is a flat dict of everything else that changes.
+    The layers are the decoder's parameters, unstacked for fast steps; empty if decoding uses no cache. A state is a
+    flat dict of everything else that changes.
     """
 
     def __init__(self, config: TransformerConfig, params: Arrays, encoded: Arrays, length: int) -> None:
@@ -192,7 +191,7 @@ def named(tree: Any) -> dict[str, Any]:
 
 
 def _filled(tree: Any, leaves: Arrays) -> Any:
-    """Returns the tree with leaves by their paths in place of its own."""
+    """Returns the tree with its leaves replaced by the given ones, by path."""
     return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name] for name in named(tree)])
 
 
@@ -228,7 +227,7 @@ def _search(
 
 
 def _lengths(config: TransformerConfig, eos_id: int, source_ids: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Returns how many tokens each of [B, T] has, the end token counted, without padding. A source of pads has none."""
+    """Counts the tokens of each row of [B, T], with the end token, without padding. A source of pads has none."""
     is_end = tokens == eos_id
     until_end = jnp.where(jnp.any(is_end, axis=1), jnp.argmax(is_end, axis=1) + 1, tokens.shape[1])
     is_empty = jnp.all(source_ids == config.source.pad_id, axis=1)

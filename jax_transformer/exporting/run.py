@@ -1,4 +1,4 @@
-"""Translates the lines of standard input with the programs beside this file: python run.py < SOURCE > TRANSLATIONS.
+"""Translates the lines of standard input with the programs in this directory: python run.py < SOURCE > TRANSLATIONS.
 
 Needs `pip install jax flatbuffers safetensors tokenizers`, and not the package that exported them. Without tokenizers
 in signature.json, the lines are ids separated by spaces.

@@ -3,15 +3,15 @@
     NAME.jax_export          each program, as `jax.export.deserialize` reads it
     NAME.stablehlo           the same program alone, a portable artifact of StableHLO, for other tools
     params.safetensors       the parameters by path: the programs' argument `params`
-    source_tokenizer.json    for the library `tokenizers`, if it can read those of the model
+    source_tokenizer.json    for the library `tokenizers`, if it can express the model's tokenizers
     target_tokenizer.json
-    tokenizer/               of a model of Hugging Face's, its tokenizer files as they were
+    tokenizer/               the original tokenizer files of a Hugging Face model
     signature.json           the programs' arguments and results, special ids, sizes, versions
-    run.py                   translates standard input with the files beside it
+    run.py                   translates standard input with the files in this directory
     digests.json             sha256 of each file
 
-The programs are those of `programs.py`. Weights are arguments, so a program's size depends on the layers, not on their
-width. Attention is computed step by step, without kernels of a device.
+`programs.py` makes the programs. Weights are arguments, so a program's size depends on the number of layers, not on
+their width. Attention uses plain operations, no kernels of a device.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ROWS = (2, 8, 64)
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """Holds what became of one program."""
+    """Describes one exported program."""
 
     name: str
     num_bytes: int
@@ -92,19 +92,19 @@ def export_stablehlo(
       path: the directory to write: a name that is free, or an empty directory.
       platforms: where the programs run: cpu, cuda, rocm, tpu.
       batch: rows of a batch. None: any number.
-      source_length: tokens of a source, padding included. None: any number that the model takes.
-      max_new_tokens: the most tokens to decode. None: as the model says.
+      source_length: tokens of a source, including padding. None: any number that the model allows.
+      max_new_tokens: maximum number of tokens to decode. None: the model's own setting.
       beam_size: with 2 or more, exports a beam search as well.
       source_tag: token that `run.py` puts before every source.
       target_tag: token that every translation begins with.
 
     Returns:
-      What became of each program.
+      A report on each program.
 
     Raises:
-      ExportError: something is at `path`; an unknown platform, or none; sizes that the model doesn't take; parameters
-        in float64.
-      DecodingError, ValueError: the model can't decode this way, or doesn't have a tag.
+      ExportError: `path` isn't free; no platform, or an unknown one; sizes that the model doesn't allow; parameters in
+        float64.
+      DecodingError, ValueError: the model can't decode with these options, or lacks a tag.
       MissingPackage: flatbuffers, which jax.export needs, isn't installed.
     """
     path = Path(path)
@@ -149,7 +149,7 @@ def _check_dtypes(model: Model) -> None:
     for name, leaf in flatten(model.params).items():
         if np.dtype(leaf.dtype) == np.float64:
             raise ExportError(
-                f"parameter {name}: expected float32 or narrower, which the programs compute with; received float64. "
+                f"parameter {name}: expected float32 or narrower, the precision of the programs; received float64. "
                 "Cast the model where it is ported, with --dtype float32"
             )
 
@@ -172,7 +172,7 @@ def _check_sizes(model: Model, sizes: Sizes) -> None:
 
 
 def _search(model: Model, options: DecodingConfig) -> Search:
-    """Returns the search of these options, the model's own and the defaults, in this order of precedence."""
+    """Merges the search options in order of precedence: arguments, the model's own, the defaults."""
     decoding, most = options.resolved(model.generation), limit(model, "target")
     check_decoding(model, decoding)
     return make_search(decoding, make_search_params(model, decoding, min(decoding.max_new_tokens or most, most)))
@@ -198,9 +198,10 @@ def _ids(model: Model) -> dict[str, int]:
 
 
 def batch_rules(model: Model, sizes: Sizes) -> dict[str, Any]:
-    """Returns in which shapes `run.py` decodes: `batch` of signature.json.
+    """Returns the shapes in which `run.py` decodes: `batch` of signature.json.
 
-    Few shapes, since each is compiled; and one sentence at a time where the others or its padding would change it.
+    There are few shapes, since each is compiled. A sentence runs alone if its batch or its padding would change its
+    result.
     """
     config, most = model.config, sizes.source_length or limit(model, "source")
     may_share = config.batch_rows_are_independent and config.source_padding_is_invisible
@@ -252,7 +253,7 @@ def _called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _without_source_paths() -> Iterator[None]:
-    """Leaves the paths of this package's files, which JAX notes beside operations, out of what is exported."""
+    """Removes the paths of this package's files, which JAX records with each operation, from exported programs."""
     before = jax.config.values["jax_traceback_in_locations_limit"]
     jax.config.update("jax_traceback_in_locations_limit", 0)
     try:

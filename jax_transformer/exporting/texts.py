@@ -1,4 +1,4 @@
-"""How text becomes ids and ids become text, told so that the library `tokenizers` alone can do it."""
+"""Rules from text to ids and back, in a form that the library `tokenizers` alone can apply."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jax_transformer.storage.model_files import TOKENIZERS
 
 
 def standard_files(model: Model) -> dict[str, str]:
-    """Returns the texts of the model's tokenizer files by name, source and target; none if the library can't read
-    both, as those of spaCy, sentencepiece and Marian."""
+    """Returns the model's tokenizer files by name, source and target; none if `tokenizers` can't express both, such as
+    spaCy, sentencepiece and Marian."""
     tokenizers = {name: getattr(model, side) for side, name in TOKENIZERS.items()}
     texts = {name: tokenizer.to_json() for name, tokenizer in tokenizers.items() if tokenizer is not None}
     is_standard = len(texts) == len(TOKENIZERS) and not any(map(is_own_format, texts.values()))
@@ -21,10 +21,10 @@ def standard_files(model: Model) -> dict[str, str]:
 
 
 def text_rules(model: Model, files: dict[str, str], source_tag: str) -> dict[str, Any]:
-    """Returns what a reader of the files does beside splitting and joining: `text` of signature.json.
+    """Returns the steps of a reader besides splitting and joining: `text` of signature.json.
 
     Raises:
-      ValueError: the model doesn't have the source tag.
+      ValueError: the model lacks the source tag.
     """
     source, target = model.source_tokenizer, model.target_tokenizer
     if source is None or target is None:

@@ -11,13 +11,13 @@ from jax_transformer.storage.model_directory import Model
 
 CLASS = "PreTrainedTokenizerFast"
 TARGET_FOLDER = "target_tokenizer"
-"""The folder of the target's files where the two vocabularies differ."""
+"""Folder of the target's files if the vocabularies differ."""
 
 
 def tokenizer_files(model: Model) -> tuple[dict[str, bytes], str]:
-    """Returns the files by name, and what to print of them.
+    """Returns the files by name, and the lines to print about them.
 
-    The source's lie in the directory itself. The target's are in a folder of it, unless both sides have one vocabulary.
+    The source's files are in the directory itself; the target's in a folder of it, unless both share a vocabulary.
     """
     source, target = model.source_tokenizer, model.target_tokenizer
     if source is None or target is None:
@@ -26,7 +26,7 @@ def tokenizer_files(model: Model) -> tuple[dict[str, bytes], str]:
         return {}, "without tokenizers: transformers has none that splits text as this model's do"
     files = _files(model, source)
     if source.has_vocabulary_of(target):
-        return files, f"{len(files)} tokenizer files, of one vocabulary"
+        return files, f"{len(files)} tokenizer files, one vocabulary"
     files |= {f"{TARGET_FOLDER}/{name}": data for name, data in _files(model, target).items()}
     return files, f"the source's tokenizer, and the target's in {TARGET_FOLDER}"
 

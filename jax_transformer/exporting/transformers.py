@@ -1,4 +1,4 @@
-"""Writes a model as a directory of Hugging Face's transformers, in the family whose program computes the same."""
+"""Writes a model as a directory of Hugging Face's transformers, in the family that computes the same function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jax_transformer.runtime.directories import check_free
 from jax_transformer.storage.model_directory import Model
 
 FAMILIES = ("marian", "pegasus", "bart", "mbart", "blenderbot", "blenderbot_small", "t5", "umt5")
-"""The families that are tried, in this order. (Others compute the same as one of these, or
-have position tables that no model trained here has.)"""
+"""Families to try, in this order. The rest compute the same function as one of these, or have position tables that no
+model trained here has."""
 
 
 class Attempt(NamedTuple):
-    """Holds a model in the form of one family, and why that family still can't compute it."""
+    """Holds a model in the form of one family, and the family's remaining obstacles."""
 
     table: Dialect
     model: Model
@@ -32,14 +32,14 @@ class Attempt(NamedTuple):
 def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]:
     """Writes a directory for `AutoModelForSeq2SeqLM.from_pretrained` and `AutoTokenizer.from_pretrained`.
 
-    A model that was ported from transformers goes back as it came. Any other is written as the first of FAMILIES whose
-    program computes the same; `family_forms` says what is rearranged for it.
+    A model ported from transformers is written as its own family. Any other is written as the first of FAMILIES that
+    computes the same function; `family_forms` describes the rearrangements.
 
     Returns:
-      What to print.
+      The lines to print.
 
     Raises:
-      ExportError: no family computes what the model computes; the path can't be written.
+      ExportError: no family computes the model's function; the path can't be written.
     """
     check_free(path, ExportError)
     dialect = (model.origin or {}).get("dialect")
@@ -52,7 +52,7 @@ def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]
     nearest = min(attempts, key=lambda tried: len(tried.problems))
     if nearest.problems:
         raise ExportError(
-            "transformers has no family that computes what this model computes; the nearest is "
+            "transformers has no family that computes this model; the nearest is "
             f"{nearest.table.name}: {'; '.join(nearest.problems)}"
         )
     files, described = tokenizer_files(model)
@@ -65,16 +65,16 @@ def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]
 
 
 def attempt(model: Model, table: Dialect) -> Attempt:
-    """Returns a model in the form of a family, and what stands in the way."""
+    """Returns a model in the form of a family, with the family's remaining obstacles."""
     formed = in_form_of(model, table)
     problems = directory_problems(formed, table)
     if not problems and table.computes_positions and not computes_position_table(formed, table.name):
-        problems = ["the position tables must be those that its programs compute; received others"]
+        problems = ["the position tables must equal those that its programs compute; they differ"]
     return Attempt(table, formed, problems)
 
 
 def _vocabulary_line(before: Model, after: Model) -> str:
-    """Tells that a vocabulary has grown, if one has."""
+    """Reports a vocabulary that has grown, or ""."""
     size = after.config.target_vocab_size
     sizes = {before.config.source_vocab_size, before.config.target_vocab_size} - {size}
     return (

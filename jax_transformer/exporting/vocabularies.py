@@ -1,4 +1,4 @@
-"""Vocabularies as lists of distinct tokens, in the words of the tokenizer files that are written beside a model."""
+"""Vocabularies as lists of distinct tokens, matching the tokenizer files of the export."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jax_transformer.data.tokenizers.tokenizer import is_own_format
 
 
 def token_list(tokenizer: Tokenizer | None, size: int, *, as_shown: bool) -> list[str]:
-    """Returns one token for each of `size` ids, no two of them equal.
+    """Returns one distinct token for each of `size` ids.
 
-    Without a tokenizer, tokens are the ids as text. An id beyond the vocabulary, and a token that another id has
-    already, become "<unused_ID>".
+    Without a tokenizer, tokens are the ids as text. Ids beyond the vocabulary and duplicate tokens become
+    "<unused_ID>".
 
     Args:
-      as_shown: give special tokens the names that the files of transformers have for them. Otherwise every token is
-        the entry of `Tokenizer.to_json`, as the library `tokenizers` returns it.
+      as_shown: name special tokens as in the files of transformers. Otherwise every token is the entry of
+        `Tokenizer.to_json`, as the library `tokenizers` returns it.
 
     Example:
       >>> token_list(None, 3, as_shown=False)

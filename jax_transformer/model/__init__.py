@@ -1,4 +1,4 @@
-"""The model's forward pass, as pure functions over a dict of arrays. Other packages use `functional` alone.
+"""The model's forward pass, as pure functions over a dict of arrays. Other packages import only `functional`.
 
 Axes, in every comment and einsum of this package:
 

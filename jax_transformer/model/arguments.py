@@ -1,4 +1,4 @@
-"""Checks of what callers pass to the functions of `functional`, in one line each, before anything is traced."""
+"""Checks of the arguments of `functional`'s functions, each reported in one line before tracing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARIES = {
     "decoder_input_ids": "target_vocab_size",
     "ids": "target_vocab_size",
 }
-"""Argument of token ids → the field of the config that says how many there are."""
+"""Argument with token ids → the config field with the size of their vocabulary."""
 
 
 def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -35,13 +35,13 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         def checked(*args: Any, **kwargs: Any) -> Any:
             if args:
                 check_config(name, args[0])
-            given = signature.bind(*args, **kwargs).arguments
-            config = given["config"]
+            arguments = signature.bind(*args, **kwargs).arguments
+            config = arguments["config"]
             check_config(name, config)
-            check_params(name, given["params"])
+            check_params(name, arguments["params"])
             for argument, size in VOCABULARIES.items():
-                if argument in given:
-                    check_ids(name, argument, given[argument], getattr(config, size))
+                if argument in arguments:
+                    check_ids(name, argument, arguments[argument], getattr(config, size))
             return jitted(*args, **kwargs)
 
         return checked
@@ -68,11 +68,11 @@ def check_params(function: str, params: Any) -> None:
 
 
 def check_ids(function: str, name: str, ids: Any, size: int) -> None:
-    """Raises ValueError for anything but an array of integers from 0 to size - 1, [rows, length] or, as `ids` of a step
-    may be, [rows].
+    """Raises ValueError unless ids are an array of integers from 0 to size - 1, [rows, length] or, for `ids` of a step,
+    [rows].
 
-    Only values that are known are checked: neither those inside `jax.jit`, `jax.grad` and `jax.vmap` of a caller, nor
-    arrays whose parts are on devices of other processes.
+    Only concrete values are checked: not tracers inside a caller's `jax.jit`, `jax.grad` or `jax.vmap`, nor arrays with
+    shards on devices of other processes.
     """
     if not hasattr(ids, "shape") or not hasattr(ids, "dtype"):
         raise ValueError(
@@ -95,7 +95,7 @@ def check_ids(function: str, name: str, ids: Any, size: int) -> None:
     outside = values[(values < 0) | (values >= size)]
     if outside.size:
         raise ValueError(
-            f"{function}: {name}: expected ids from 0 to {size - 1}, those of the vocabulary; received {outside[0]}"
+            f"{function}: {name}: expected ids of the vocabulary, from 0 to {size - 1}; received {outside[0]}"
         )
 
 
@@ -109,7 +109,7 @@ def check_rows(function: str, source_ids: jax.Array, decoder_input_ids: jax.Arra
 
 
 def check_fit(params: Mapping[str, Any], abstract: Mapping[str, Any]) -> None:
-    """Raises ValueError for parameters with other names or shapes than a config's."""
+    """Raises ValueError unless the parameters have the names and shapes of a config."""
     found, wanted = _shapes(params), _shapes(abstract)
     problems = [f"{path} {list(shape)} is missing" for path, shape in wanted.items() if path not in found]
     problems += [f"{path} isn't one of them" for path in found if path not in wanted]

@@ -33,15 +33,16 @@ class Heads(NamedTuple):
     value: jax.Array  # [B, K, G, W]
 
     def for_all_queries(self) -> Heads:
-        """Returns the heads with keys [B, K, N, H] and values [B, K, N, W]: neighbouring query heads have the same."""
+        """Returns the heads with keys [B, K, N, H] and values [B, K, N, W], repeated for the query heads that share
+        them."""
         shared = self.query.shape[2] // self.key.shape[2]
         if shared == 1:
             return self
         return Heads(self.query, *(jnp.repeat(array, shared, axis=2) for array in (self.key, self.value)))
 
-    def of_one_width(self) -> Heads:
-        """Returns the heads with zeros after the features of those that are narrower, which adds nothing to logits, and
-        to contexts features that are zero."""
+    def padded_to_one_width(self) -> Heads:
+        """Pads features with zeros to the larger of H and W. Zeros add nothing to logits, and give zeros in
+        contexts."""
         width = max(self.query.shape[-1], self.value.shape[-1])
         if self.query.shape[-1] == self.value.shape[-1]:
             return self
@@ -64,8 +65,8 @@ class Attention(nnx.Module):
     """Attends from x over y; x and y are the same array in self-attention.
 
     Args:
-      name: self_attention or cross_attention. Some options are of the former alone, such as relative-position biases
-        or vectors of its own, which replace the stack's.
+      name: self_attention or cross_attention. Only self-attention may have its own relative-position biases or vectors,
+        which replace the stack's.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Attention(nnx.Module):
         return scope.tap("output", self.output(context) if self.part.output else merge_heads(context))
 
     def _placed(self, heads: Heads, rotation: Rotation | None, scope: Scope) -> Heads:
-        """Returns the heads with queries and keys normed and rotated, if the config says so."""
+        """Returns the heads with queries and keys normed and rotated, as configured."""
         query, key, value = heads
         if self.part.query_key_norm:
             query = scope.tap("normed_query", self.query_norm(query))
@@ -146,7 +147,7 @@ class Computation(NamedTuple):
 
     @classmethod
     def of(cls, config: TransformerConfig, stack: Stack, part: specs.Attention) -> Computation:
-        """Returns how a model computes an attention of one of its stacks."""
+        """Returns the computation of an attention in one of a model's stacks."""
         return cls(part, config.compute.attention, stack.dropout.at("attention"))
 
     def scale(self, head_dim: int) -> float:
@@ -192,7 +193,7 @@ def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, s
 
 
 def capped(logits: jax.Array, cap: float | None) -> jax.Array:
-    """Returns cap · tanh(logits / cap), of the same shape; the logits themselves without a cap."""
+    """Returns cap · tanh(logits / cap), of the same shape; without a cap, the logits."""
     return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
@@ -214,7 +215,7 @@ def attention_weights(
 def flash_path(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Computes the same context [B, Q, N, W] in blocks, with the same weights dropped."""
     context = flash.flash_attention(
-        *heads.of_one_width(),
+        *heads.padded_to_one_width(),
         mask=terms.mask,
         bias=terms.bias,
         scale=how.scale(heads.query.shape[-1]),
@@ -226,10 +227,10 @@ def flash_path(how: Computation, heads: Heads, terms: AttentionTerms, scope: Sco
 
 
 def fused_attention(how: Computation, heads: Heads, terms: AttentionTerms) -> jax.Array:
-    """Computes the same context [B, Q, N, W] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
+    """Computes the same context [B, Q, N, W] with `jax.nn.dot_product_attention`, which can't drop attention weights.
 
     Raises:
-      ValueError: the dtype is float64, which would be computed in float32; cuDNN without a GPU, or in float32.
+      ValueError: float64, which it would compute in float32; cuDNN without a GPU, or in float32.
     """
     if heads.query.dtype == jnp.float64:
         raise ValueError(f"attention_path={how.path!r} computes in float32; float64 needs attention_path='reference'")
@@ -239,7 +240,7 @@ def fused_attention(how: Computation, heads: Heads, terms: AttentionTerms) -> ja
             f"{heads.query.dtype} on a {platform()}; leave it to attention_path='auto'"
         )
     context = jax.nn.dot_product_attention(
-        *heads.of_one_width(),
+        *heads.padded_to_one_width(),
         bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),
         mask=terms.mask,
         scale=how.scale(heads.query.shape[-1]),

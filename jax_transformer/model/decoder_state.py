@@ -22,9 +22,9 @@ class LayerCache(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """Holds everything that decoding one more token needs; arrays only.
+    """Holds the state of step-by-step decoding; arrays only.
 
-    When beams are reordered, their keys and values stay in place: `slots` records which belong to whom.
+    Reordering beams doesn't move keys and values: `slots` records which beam owns each.
     """
 
     layers: tuple[LayerCache, ...]
@@ -36,12 +36,12 @@ class DecoderState(NamedTuple):
 
     @property
     def num_beams(self) -> int:
-        """K, the beams of each sentence."""
+        """Returns K, the beams of each sentence."""
         return self.slots.shape[1]
 
     @property
     def length(self) -> int:
-        """The number of tokens that the state has room for."""
+        """Returns the number of tokens that fit into the state."""
         return self.slots.shape[2]
 
     def exists(self) -> jax.Array:
@@ -96,7 +96,7 @@ def empty_state(
 
     Args:
       layers: every layer's cross-attention keys [B, G, S, H] and values [B, G, S, W].
-      own: the sizes of self-attention, whose keys and values may be of others.
+      own: the sizes of self-attention, which may differ from those of cross-attention.
     """
     batch = layers[0][0].shape[0]
 

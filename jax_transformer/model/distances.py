@@ -1,5 +1,5 @@
-"""What attention adds for the distance between a query and a key: learned biases (Raffel et al. 2020, §2.1), biases
-that fall with the distance (Press et al. 2022), or learned vectors (Shaw et al. 2018)."""
+"""Relative positions: learned biases of attention logits (Raffel et al. 2020, §2.1), biases that fall linearly with the
+distance (Press et al. 2022), or learned vectors (Shaw et al. 2018)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RelativeBias(nnx.Module):
         self.embedding = nnx.Param(initializers.relative_bias(next(keys), shape, stack.d_model))
 
     def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
-        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T].
+        """Returns the bias for `length` keys: for every query [1, N, T, T], or for the one in `column` [1, N, 1, T].
 
         The length of an exported program may be a symbol. From max_distance on, all distances share a bucket.
         """
@@ -45,8 +45,8 @@ class RelativeBias(nnx.Module):
 def relative_buckets(kind: positions.RelativeBias, is_causal: bool, length: int) -> np.ndarray:
     """Returns the buckets [2 length - 1] of the distances from 1 - length to length - 1 between a key and its query.
 
-    Half of a direction's buckets hold one distance each. The others divide the distances up to max_distance
-    evenly on a logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
+    Half of a direction's buckets hold one distance each; the rest divide the distances up to max_distance evenly on a
+    logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
     """
     offsets = np.arange(1 - length, length)
     buckets = kind.buckets if is_causal else kind.buckets // 2
@@ -62,7 +62,7 @@ def relative_buckets(kind: positions.RelativeBias, is_causal: bool, length: int)
 def alibi_slopes(heads: int) -> np.ndarray:
     """Returns the slopes [N] of ALiBi's heads: 2^(-8 i / N) for i from 1 to N, if N is a power of two.
 
-    Other numbers of heads get those of the next lower power of two, then every other one of the next higher.
+    Otherwise they are the slopes of the next lower power of two, then every second one of the next higher.
     """
     lower = 1 << (heads.bit_length() - 1)
     slopes = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
@@ -71,14 +71,14 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 def alibi_bias(heads: int, length: int, column: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
-    """Returns minus slope times distance for `length` keys: of every query [1, N, T, T], or of the one in `column`
-    [1, N, 1, T]. Distances count alike in both directions."""
+    """Returns minus slope times distance for `length` keys: for every query [1, N, T, T], or for the one in `column`
+    [1, N, 1, T]. The distance is absolute."""
     distance = jnp.abs(offsets(length, column)).astype(dtype)
     return (-jnp.asarray(alibi_slopes(heads), dtype)[:, None, None] * distance)[None]
 
 
 def offsets(length: int, column: jax.Array | None) -> jax.Array:
-    """Returns how far each of `length` keys stands after each query [T, T], or after the one in `column` [1, T]."""
+    """Returns the offset of each of `length` keys from each query [T, T], or from the one in `column` [1, T]."""
     columns = jnp.arange(length)
     return columns - (columns[:, None] if column is None else column[None, None])
 

@@ -22,7 +22,7 @@ DropoutKey = jax.Array | Words | None
 
 
 class Site(IntEnum):
-    """Numbers the places of the model; folded into the dropout key, so that no two places draw the same numbers."""
+    """Numbers the places of the model; folded into the dropout key, so that each place draws different numbers."""
 
     ENCODER = 0
     DECODER = 1
@@ -40,8 +40,8 @@ class Site(IntEnum):
 def fold(key: DropoutKey, data: int | jax.Array) -> DropoutKey:
     """Returns the key of place `data` within the place that `key` belongs to; None for None.
 
-    It mixes the words, where `jax.random.fold_in` would run Threefry, whose twenty rounds for each of a layer's places
-    take a third of the time in which XLA compiles a training step for a TPU.
+    It only mixes the words: `jax.random.fold_in` would run Threefry, whose twenty rounds for each place of a layer take
+    a third of XLA's compile time of a training step for a TPU.
     """
     if key is None:
         return None

@@ -20,12 +20,12 @@ def compute_dtype(config: TransformerConfig, parameter: jax.Array) -> jnp.dtype:
 
 
 def keep_wide(parameter: jax.Array) -> jax.Array:
-    """Returns a parameter that, on a TPU, is converted to a narrower dtype only where it is read, layer by layer.
+    """Returns a parameter that, on a TPU, is converted to a narrower dtype only on use, layer by layer.
 
-    XLA's compiler for TPUs makes an array narrow if all that reads it takes narrow values, through loops and barriers.
-    So it would convert the parameters of all layers before the loop over them, and keep both copies. It leaves arrays
-    of bits alone. Where devices share the features, each keeps a part of the copy, and they send each other narrow
-    values for it.
+    XLA's compiler for TPUs narrows an array if all its readers take narrow values, even through loops and barriers. It
+    would convert the parameters of all layers before the loop over them, and keep both copies. It doesn't narrow
+    arrays of bits. If features are sharded, each device keeps its part of the copy, and the devices exchange narrow
+    values.
     """
     return _as_bits(parameter) if platform() == "tpu" and feature_shards() == 1 else parameter
 

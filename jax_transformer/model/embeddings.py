@@ -38,10 +38,10 @@ class Embedding(nnx.Module):
 
 
 def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Returns the rows [B, T, D] of a table [V, D]. A mesh divides the vocabulary or, if it can't, the features.
+    """Looks up rows [B, T, D] of a table [V, D], whose vocabulary or, if it doesn't divide, features a mesh shards.
 
-    Each device looks up its features of the rows that its group needs. The group then exchanges the rows, which are
-    fewer than those of the table.
+    Each device looks up its features of the rows that its group needs. The group then exchanges these rows, which are
+    fewer than the table's.
     """
     if len(table) % width_shards():
         return constrain(table, None, divisor(table.shape[1]))[ids]

@@ -1,7 +1,7 @@
-"""Attention in blocks, which never holds all its weights (Dao et al. 2022), on TPUs and GPUs.
+"""Attention in blocks, which never materializes all its weights (Dao et al. 2022), on TPUs and GPUs.
 
-It computes what `attention.reference_attention` does, for any Boolean mask: a fully masked row attends to all keys
-alike, and dropout drops the same weights. Only rounding differs. The kernels are in `flash_kernels`.
+It computes the same function as `attention.reference_attention`, for any Boolean mask: a fully masked row attends to
+all keys equally, and dropout drops the same weights. Only rounding differs. The kernels are in `flash_kernels`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jax_transformer.model.sharding import Axis, device_number, on_each_device, 
 SAVED = "flash_attention"
 """The name of the results that rematerialisation keeps."""
 BLOCKS = {"tpu": (512, 256, 128), "gpu": (64,)}
-"""The sizes of a block of queries or keys, by platform, from the best. The last is what lengths are filled up to."""
+"""Block sizes of queries or keys by platform, the best first. Lengths are padded to a multiple of the last."""
 FROM_TOKENS = {"tpu": 256, "gpu": 128}
 """From how many queries or keys on the kernels need less memory, and read and write less of it, than logits and weights
 that XLA computes whole (docs/devices.md has the figures)."""
 INTERPRETED_BLOCKS = (16, 8)
-"""The same where the kernels are interpreted."""
+"""The same for interpreted kernels."""
 FEATURES = 16
-"""What the features of a head are filled up to a multiple of, and on a GPU to a power of two."""
+"""A head's features are padded to a multiple of this, and on a GPU to a power of two."""
 HEADS: tuple[Axis, ...] = ("rows", "width", None, None)
 """How an array [B, N, …] of heads lies on a mesh."""
 
@@ -67,12 +67,12 @@ def flash_attention(
       query: [B, Q, N, H].
       key: [B, K, N, H].
       value: [B, K, N, H].
-      mask: Boolean [B, 1, Q, K] or broadcastable, True = may attend; None: everything may be attended.
+      mask: Boolean [B, 1, Q, K] or broadcastable, True = may attend; None: no masking.
       bias: added to the scaled logits, [1, N, Q, K]; None adds nothing.
       scale: factor of the logits.
       masked_value: replaces masked logits; None: the lowest finite number of their dtype.
-      dropout_rate: of the weights.
-      dropout_key: of the weights; None: no dropout.
+      dropout_rate: dropout rate of the weights.
+      dropout_key: key of their dropout; None: no dropout.
 
     Returns:
       The context [B, Q, N, H], in the values' dtype.
@@ -106,14 +106,14 @@ def flash_attention(
         key,
         value,
         mask=None if mask is None else jnp.swapaxes(mask[:, 0], 1, 2).astype(jnp.int8),  # [B, K, Q]
-        bias=None if bias is None else jnp.swapaxes(_of_all_heads(bias, plan)[0], 1, 2),  # [N, K, Q]
+        bias=None if bias is None else jnp.swapaxes(_for_all_heads(bias, plan)[0], 1, 2),  # [N, K, Q]
         words=words,
     )
     context = _attend(plan, _with_spans(plan, _filled(plan, operands)))
     return jnp.moveaxis(context[:, :, : value.shape[2], : plan.queries], 3, 1)
 
 
-def _of_all_heads(bias: jax.Array, plan: Plan) -> jax.Array:
+def _for_all_heads(bias: jax.Array, plan: Plan) -> jax.Array:
     return jnp.broadcast_to(bias, (1, plan.heads, plan.queries, plan.keys))
 
 
@@ -125,7 +125,7 @@ def _block(length: int) -> int:
 
 
 def _features(plan: Plan, features: int) -> int:
-    """Returns the number of features of a head with those that fill it up."""
+    """Returns the padded number of features of a head."""
     features += -features % FEATURES
     return 1 << (features - 1).bit_length() if plan.platform == "gpu" else features
 
@@ -153,14 +153,14 @@ def _filled(plan: Plan, x: Operands) -> Operands:
 
 
 def _with_spans(plan: Plan, x: Operands) -> Operands:
-    """Returns the operands with the blocks that the mask lets matter: those with a visible key, and for a block with a
-    fully masked query all."""
+    """Adds the range of blocks to compute for each block: those with a visible key; all of them for a block with a
+    fully masked query."""
     if x.mask is None:
         return x
     counts = x.key.shape[3] // plan.block_keys, x.query.shape[3] // plan.block_queries
     visible = x.mask != 0
     blind = ~visible.any(axis=1, keepdims=True)  # [B, 1, Q]
-    blind &= jnp.arange(blind.shape[2]) < plan.queries
+    blind &= jnp.arange(blind.shape[2]) < plan.queries  # queries that only pad a block need no keys
     sizes = plan.block_keys, plan.block_queries
     needed = _any_in_blocks(visible, sizes, counts) | _any_in_blocks(blind, sizes, counts)  # [B, K blocks, Q blocks]
     return x._replace(key_spans=_spans(jnp.swapaxes(needed, 1, 2)), query_spans=_spans(needed))
@@ -175,7 +175,7 @@ def _any_in_blocks(array: jax.Array, sizes: tuple[int, int], counts: tuple[int, 
 
 
 def _spans(needed: jax.Array) -> jax.Array:
-    """Returns from where to where, exclusive, the last axis of [B, I, J] is true: int32 [B, I, 2]."""
+    """Returns the range, from first to last + 1, of true elements along the last axis of [B, I, J]: int32 [B, I, 2]."""
     numbers = jnp.arange(needed.shape[2])
     first = jnp.min(jnp.where(needed, numbers, needed.shape[2]), axis=2)
     end = jnp.max(jnp.where(needed, numbers + 1, 0), axis=2)
@@ -217,20 +217,20 @@ def _attend_backward(plan: Plan, saved: tuple[Operands, jax.Array, jax.Array], g
 
 
 def _specs(x: Operands) -> Any:
-    """Returns how the operands lie on a mesh."""
+    """Returns the sharding of the operands on a mesh."""
     specs = {"query": spec(*HEADS), "key": spec(*HEADS), "value": spec(*HEADS), "words": spec(None)}
     specs["bias"] = spec("width", None, None)
-    given = {name: array for name, array in x._asdict().items() if array is not None}
-    lies: dict[str, Any] = {name: specs.get(name) or _of_sentences(array) for name, array in given.items()}
+    arrays = {name: array for name, array in x._asdict().items() if array is not None}
+    lies: dict[str, Any] = {name: specs.get(name) or _sentence_spec(array) for name, array in arrays.items()}
     return Operands(**lies)
 
 
-def _of_sentences(array: jax.Array) -> PartitionSpec:
+def _sentence_spec(array: jax.Array) -> PartitionSpec:
     return spec("rows" if len(array) > 1 else None, None, None)
 
 
 def _on_this_device(plan: Plan, x: Operands) -> Operands:
-    """Returns the operands of a device with a key of dropout from which its part of the weights is counted on."""
+    """Returns a device's operands, with the dropout key advanced to the device's part of the weights."""
     if x.words is None:
         return x
     batch, heads = x.query.shape[:2]

@@ -1,8 +1,8 @@
-"""The kernels of `flash`: attention forwards, and its gradients, a block of logits at a time (Dao 2023, §3.1).
+"""The kernels of `flash`: attention and its gradients, one block of logits at a time (Dao 2023, §3.1).
 
-Everything lies with keys down and queries across: logits [K, Q], heads [H, Q] and [H, K]. So what belongs to a query
-(its largest logit, the sum of its weights) is a row, which spreads over a block at no cost, and 64 features don't fill
-the 128 lanes of a TPU with padding.
+Arrays have keys in rows and queries in columns: logits [K, Q], heads [H, Q] and [H, K]. Statistics of a query (its
+largest logit, the sum of its weights) are then a row, which broadcasts over a block at no cost, and 64 features don't
+leave half of a TPU's 128 lanes to padding.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def forward(plan: Plan, x: Operands) -> tuple[jax.Array, jax.Array]:
     """Returns the context [B, N, H, Q], and for every query its largest logit and the inverse of its weights' sum,
     [B, N, 2, Q]."""
     batch, heads, _, queries = x.query.shape
-    of_queries = jax.ShapeDtypeStruct((batch, heads, 2, queries), at_least_float32(x.query.dtype))
-    results = {"context": _like(x.query), "statistics": of_queries}
+    statistics_like = jax.ShapeDtypeStruct((batch, heads, 2, queries), at_least_float32(x.query.dtype))
+    results = {"context": _like(x.query), "statistics": statistics_like}
     context, statistics = _call(_forward_kernel, plan, _order("Q", x), x._asdict(), results)
     return context, statistics
 
 
 def backward(plan: Plan, x: Operands, statistics: jax.Array, context: jax.Array, gradient: jax.Array) -> Gradients:
-    """Returns the gradients, given the results of `forward` and the gradient [B, N, H, Q] of the context."""
+    """Returns the gradients, from the results of `forward` and the gradient [B, N, H, Q] of the context."""
     wide = at_least_float32(x.query.dtype)
     operands = x._asdict() | {"gradient": gradient, "statistics": statistics}
     if x.query.dtype == wide:
@@ -61,8 +61,8 @@ def backward(plan: Plan, x: Operands, statistics: jax.Array, context: jax.Array,
 
 
 def _order(blocks: str, x: Operands) -> str:
-    """Returns the axes of a kernel's grid, the innermost last: heads last if all share a large mask, a block of which
-    is then loaded once for all, else blocks last, so that what they share of a head is loaded once."""
+    """Returns the axes of a kernel's grid, the innermost last: heads if all share a large mask, so that a mask block is
+    loaded once for all heads; otherwise blocks, so that a head's shared operands are loaded once."""
     is_large = x.mask is not None and min(x.mask.shape[1:]) > 1
     return f"B{blocks}N" if is_large else f"BN{blocks}"
 
@@ -102,9 +102,9 @@ def _forward_kernel(plan: Plan, ids: dict[str, Any], refs: SimpleNamespace) -> N
 def _inner_kernel(plan: Plan, ids: dict[str, Any], refs: SimpleNamespace) -> None:
     """Computes the inner product of a query's weights and their gradients.
 
-    That of the context and its gradient is the same number, rounded otherwise. Where one weight is nearly 1, its
-    logit's gradient is the difference between the gradient of the weight and this product, and nothing but rounding
-    would be left of it: in TensorFloat-32, keys' gradients were off by twice their size.
+    The inner product of the context and its gradient is the same number with different rounding. If one weight is
+    nearly 1, its logit's gradient is the difference between the weight's gradient and this product, and different
+    rounding would dominate it: in TensorFloat-32, the gradients of keys were off by twice their size.
     """
     query, gradient = refs.query[...], refs.gradient[...]
     largest, inverse = (refs.statistics[pl.ds(row, 1)] for row in range(2))
@@ -180,13 +180,13 @@ class _Statistics(NamedTuple):
 
 
 def _statistics(ref: Any, part: Any = slice(None)) -> _Statistics:
-    """Returns the rows of a reference [3, Q], of some queries; or those of sentence `part` of [B, 3, Q]."""
+    """Returns rows of a reference [3, Q], for some queries; or those of sentence `part` of [B, 3, Q]."""
     rows = [pl.ds(row, 1) for row in range(3)]  # one by one, since Triton loads no three at once
     return _Statistics(*(ref[row, part] if len(ref.shape) == 2 else ref[part, row, :] for row in rows))
 
 
 class _Place(NamedTuple):
-    """Tells which block of logits is computed."""
+    """Locates a block of logits."""
 
     batch: Any
     head: Any
@@ -209,7 +209,7 @@ def _logits(plan: Plan, refs: SimpleNamespace, key: jax.Array, query: jax.Array,
 
 
 def _allowed(plan: Plan, refs: SimpleNamespace, logits: jax.Array, at: _Place) -> jax.Array:
-    """Returns which logits of a block the mask leaves as they are."""
+    """Returns a mask of the logits of a block that may be attended."""
     return jnp.broadcast_to(_block(plan, refs.mask, at).astype(jnp.int32), logits.shape) != 0
 
 
@@ -234,12 +234,12 @@ def _weights_and_gradient(
 
 
 def _kept(plan: Plan, refs: SimpleNamespace, weights: jax.Array, at: _Place) -> jax.Array:
-    """Returns weights [K, Q] after dropout; it keeps those that it keeps in an array [B, N, Q, K] of all."""
+    """Applies dropout to weights [K, Q], the same as to the whole array [B, N, Q, K]."""
     if plan.dropout_rate == 0.0:
         return weights
     first, second = refs.words[0], refs.words[1]
     row, column = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
-    sentence = at.batch * plan.heads + at.head  # by wrapping int32, whose low bits are those of uint32
+    sentence = at.batch * plan.heads + at.head  # int32 may wrap around: its bits equal uint32's
     origin = (sentence * plan.queries + at.query_block * plan.block_queries) * plan.keys
     origin = (origin + at.key_block * plan.block_keys).astype(jnp.uint32)
     index = first + origin + row + column * np.uint32(plan.keys)
@@ -254,8 +254,8 @@ def _product(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int)
 
 
 def _block(plan: Plan, ref: Any, at: _Place) -> jax.Array:
-    """Returns the part of a mask or bias [K, Q] that belongs to a block; an axis of 1 serves all. In a mask of all
-    sentences, [B, K, Q], the sentence is found as well."""
+    """Returns the part of a mask or bias [K, Q] for a block, where an axis of size 1 serves all; from a mask of all
+    sentences, [B, K, Q], also selects the sentence."""
     sizes = (at.key_block, plan.block_keys), (at.query_block, plan.block_queries)
     keys, queries = ref.shape[-2:]
     index = [
@@ -283,15 +283,15 @@ def _span(spans: Any, batch: Any, block: Any, count: int) -> tuple[Any, Any]:
     return spans[batch, block, 0], spans[batch, block, 1]
 
 
-# --- how they are called
+# --- calls
 
 PRODUCTS = {_forward_kernel: 2, _inner_kernel: 2, _query_kernel: 3, _key_value_kernel: 4, _bias_kernel: 2}
-"""How many products of [K, H] and [H, Q], or of that size, a kernel computes."""
+"""Number of products of [K, H] and [H, Q], or of that size, in a kernel."""
 
 
 def kernel_flops(name: str, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Returns the floating-point operations of a kernel's products, given its name in a compiled program and the shapes
-    of its operands; 0 of another kernel. Blocks that are skipped count, too."""
+    """Returns the floating-point operations of a kernel's products, from its name in a compiled program and the shapes
+    of its operands; 0 for other kernels. Skipped blocks count, too."""
     products = next((count for kernel, count in PRODUCTS.items() if _name(kernel) in name), 0)
     return 2.0 * products * math.prod(shapes[0]) * shapes[1][3] if products else 0.0
 
@@ -307,14 +307,14 @@ def _call(
     operands: Mapping[str, jax.Array | None],
     results: Mapping[str, jax.ShapeDtypeStruct],
 ) -> Sequence[jax.Array]:
-    """Returns what a kernel computes for every part of some axes; it gets None where there is no operand."""
-    given = {name: array for name, array in operands.items() if array is not None}
-    lengths = {"B": given["query"].shape[0], "N": given["query"].shape[1]}
-    lengths |= {"K": given["key"].shape[3] // plan.block_keys, "Q": given["query"].shape[3] // plan.block_queries}
+    """Runs a kernel for every cell of a grid; absent operands are None in the kernel."""
+    present = {name: array for name, array in operands.items() if array is not None}
+    lengths = {"B": present["query"].shape[0], "N": present["query"].shape[1]}
+    lengths |= {"K": present["key"].shape[3] // plan.block_keys, "Q": present["query"].shape[3] // plan.block_queries}
 
     def run(*references: Any) -> None:
         ids = {axis: pl.program_id(number) for number, axis in enumerate(grid)}
-        by_name = zip([*given, *results], references, strict=True)
+        by_name = zip([*present, *results], references, strict=True)
         kernel(plan, ids, SimpleNamespace(**dict.fromkeys(operands) | dict(by_name)))
 
     options: dict[str, Any] = {"interpret": True}
@@ -326,17 +326,17 @@ def _call(
         run,
         name=_name(kernel),
         grid=tuple(lengths[axis] for axis in grid),
-        in_specs=[_part_of(plan, grid, name, array.shape) for name, array in given.items()],
+        in_specs=[_part_of(plan, grid, name, array.shape) for name, array in present.items()],
         out_specs=[_part_of(plan, grid, name, result.shape) for name, result in results.items()],
         out_shape=list(results.values()),
         **options,
     )
-    return results_of(*given.values())
+    return results_of(*present.values())
 
 
 def _part_of(plan: Plan, grid: str, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
-    """Returns which part of an operand or result a kernel sees: of an axis of the grid one sentence, head or block, or
-    all of it if it has size 1; of another axis all."""
+    """Returns the block of an operand or result in a kernel: along an axis of the grid one sentence, head or block (all
+    of it if it has size 1); all along other axes."""
     if name not in AXES:  # a TPU's scalar unit reads numbers from a memory of its own
         return pl.BlockSpec(memory_space=pltpu.SMEM) if plan.platform == "tpu" else pl.BlockSpec()
     steps: dict[str, int | None] = {"B": None, "N": None, "K": plan.block_keys, "Q": plan.block_queries}

@@ -1,4 +1,4 @@
-"""The arrays of attention in blocks, and what is known of it while it is compiled."""
+"""The operands of attention in blocks, and its compile-time constants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax
 
 @dataclass(frozen=True)
 class Plan:
-    """Holds what is known of an attention while it is compiled."""
+    """Holds the compile-time constants of an attention."""
 
     queries: int
-    """Queries, not counting those that fill up a block."""
+    """Number of queries without padding."""
     keys: int
-    """Keys, not counting those that fill up a block."""
+    """Number of keys without padding."""
     heads: int
     """Heads on all devices."""
     scale: float
@@ -57,4 +57,4 @@ AXES = {
     "statistics": "BNSQ", "inner": "BNSQ", "gradient": "BNHQ", "to_query": "BNHQ", "to_key": "BNHK", "to_value": "BNHK",
     "to_bias": "NKQ",
 }  # fmt: skip
-"""The axes of what kernels read and write; all other operands are a few numbers."""
+"""Axes of the arrays that kernels read and write; all other operands are a few numbers."""

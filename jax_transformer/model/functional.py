@@ -5,8 +5,8 @@ a leading layer axis [L, …]. The subtree `constants` (position tables, a bias 
 gradient reaches it, and `split_constants` keeps it from an optimizer. Every function works inside `jax.jit`, `jax.grad`
 and `jax.vmap`; called outside, it compiles itself once per config and shape.
 
-Token ids are integer arrays. An id outside of the vocabulary is an error where ids are known before the program runs.
-Inside a caller's `jit`, `grad` or `vmap` they aren't, and such an id silently reads another row of the table. Axes: see
+Token ids are integer arrays. An id outside the vocabulary is an error if its value is concrete. Inside a caller's
+`jit`, `grad` or `vmap` it isn't, and such an id silently reads another row of the table. Axes: see
 `jax_transformer.model`.
 """
 
@@ -38,13 +38,13 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
 
     Args:
       config: with both vocabulary sizes set.
-      key: a PRNG key; the same key gives the same parameters, however they lie.
-      shardings: how each parameter lies on a mesh of devices, as a tree of the parameters' structure. None: JAX's
-        default device holds them all.
+      key: a PRNG key; the same key gives the same parameters, however they are sharded.
+      shardings: the sharding of each parameter on a mesh, as a tree of the parameters' structure. None: JAX's default
+        device holds them all.
 
     Returns:
-      A nested dict of float32 arrays. Those of the subtree `constants` are not trained: an optimizer takes the others,
-      which `split_constants` returns.
+      A nested dict of float32 arrays. The subtree `constants` isn't trained: `split_constants` separates it from the
+      parameters for an optimizer.
 
     Raises:
       ValueError: a vocabulary size is not set; no config or no key.
@@ -93,7 +93,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> Params:
 def abstract_params(config: TransformerConfig) -> Params:
     """Returns the shapes and dtypes of `init_params(config, …)`, as a dict of `jax.ShapeDtypeStruct`s.
 
-    Nothing is computed, so this costs no memory for parameters.
+    Nothing is computed, so no memory is allocated.
 
     Raises:
       ValueError: a vocabulary size is not set.
@@ -104,12 +104,13 @@ def abstract_params(config: TransformerConfig) -> Params:
 
 
 def split_constants(params: Params) -> tuple[Params, Params]:
-    """Splits parameters into those that training changes, and the constants: position tables, a bias that is a buffer.
+    """Splits parameters into trained ones and constants: position tables, a bias that is a buffer.
 
-    An optimizer takes the first alone. The gradients of the constants are zero, but weight decay would move them too.
+    Pass only the trained ones to an optimizer. The gradients of the constants are zero, but weight decay would change
+    them.
 
     Args:
-      params: as `init_params`, `load_model` and `import_checkpoint` give them.
+      params: from `init_params`, `load_model` or `import_checkpoint`.
 
     Returns:
       The trained parameters and the constants, two nested dicts that share their arrays with `params`.
@@ -126,7 +127,7 @@ def split_constants(params: Params) -> tuple[Params, Params]:
 
 
 def join_constants(trained: Params, constants: Params) -> Params:
-    """Joins what `split_constants` split, for `apply` and `save_model`.
+    """Merges the parts of `split_constants`, for `apply` and `save_model`.
 
     Args:
       trained: the trained parameters.
@@ -166,30 +167,30 @@ def apply(
     Args:
       params: as `init_params` returns them; any floating dtype, which the computation follows unless
         `config.compute_dtype` is set.
-      source_ids: [B, S]; an id outside of the vocabulary is an error unless the caller's own `jit`, `grad` or `vmap`
-        hides the values: then it reads another row of the table.
-      decoder_input_ids: [B, T], the target shifted right by one; the same.
+      source_ids: [B, S]; an id outside the vocabulary is an error, unless a caller's `jit`, `grad` or `vmap` hides its
+        value: then it reads another row of the table.
+      decoder_input_ids: [B, T], the target shifted right by one, with the same checks.
       dropout_key: a PRNG key; None computes without dropout.
       return_trace: whether to return every named activation too.
       masks: boolean masks that replace those derived from the ids: True = may attend, [B, 1, Q, K] or broadcastable,
-        None = everything may be attended.
+        None = no masking.
       add: arrays to add to the activations of these names. The gradient with respect to an added zero is the gradient
         of the activation.
-      replace: arrays to put in place of the activations of these names.
-      source_segments: of packed rows (`data.pack_batch`), the number of each token's pair in its row, from 1, and 0 at
-        pads: integers [B, S]. A token sees its own pair alone, and positions start anew in each pair. None: a row holds
-        one pair.
-      target_segments: the same of decoder_input_ids, [B, T].
+      replace: arrays that replace the activations of these names.
+      source_segments: for packed rows (`data.pack_batch`), the number of each token's pair in its row, from 1, and 0 at
+        pads: integers [B, S]. A token attends only to its own pair, and positions restart in each pair. None: a row
+        holds one pair.
+      target_segments: the same for decoder_input_ids, [B, T].
 
     Returns:
       Logits [B, T, V] in the compute dtype; with `return_trace`, a pair of logits and a dict of the activations by name
       in execution order.
 
     Raises:
-      ValueError: parameters that aren't the config's; ids that aren't integers [B, S] and [B, T] of their vocabularies;
-        more tokens than the position table has rows; an intervention that names no activation or has the wrong shape;
-        `return_trace` with an attention path that returns no weights; segments of one side alone, or with a config
-        that can't be packed (`config.packing_obstacle`).
+      ValueError: parameters of another config; ids that aren't integers [B, S] and [B, T] of their vocabularies; more
+        tokens than rows of the position table; an intervention with an unknown name or a wrong shape; `return_trace`
+        with an attention path that returns no weights; segments for one side only, or with a config that can't be
+        packed (`config.packing_obstacle`).
 
     Example:
       >>> import jax
@@ -380,16 +381,16 @@ def start_decoding(
     Args:
       encoder_output: [B, S, D].
       source_ids: [B, S], the ids that encoder_output was computed from.
-      length: the most tokens that the state has room for.
-      num_beams: K, the targets that are decoded side by side for each source. They share its keys and values.
+      length: the maximum number of tokens in the state.
+      num_beams: K, the targets decoded in parallel for each source. They share its keys and values.
       layers: `decoder_layers(config, params)`, computed here if None.
 
     Returns:
       The state before the first token.
 
     Raises:
-      ValueError: the config's masks make cached decoding differ from uncached decoding; `length` is more than the
-        position table has rows.
+      ValueError: the config's masks make cached decoding differ from uncached decoding; `length` exceeds the rows of
+        the position table.
 
     Example:
       >>> import jax

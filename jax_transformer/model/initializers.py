@@ -18,7 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 
 
 class KeyStream:
-    """Yields keys one after another; each depends only on the first key and on its place in the sequence.
+    """Yields keys one by one; each depends only on the first key and on its place in the sequence.
 
     (nnx.Rngs counts in traced arrays, which took half the time of tracing a model.)
     """

@@ -131,7 +131,7 @@ class Layer(nnx.Module):
         return x if factor == 1.0 else x * factor
 
     def _branch(self, sublayer: Sublayer, y: jax.Array, scope: Scope) -> jax.Array:
-        """Returns a sublayer's output as it enters the sum: after its norm, dropout and scales, if there are any."""
+        """Returns a sublayer's output after the optional norm, dropout and scales, ready to be added."""
         if sublayer.output_norm:
             y = scope.tap(sublayer.output_norm, self._through(sublayer.output_norm, y))
         y = scope(SITES[sublayer.name]).dropout(y, self.stack.dropout.rate, Site.RESIDUAL)

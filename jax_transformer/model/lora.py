@@ -1,8 +1,8 @@
-"""LoRA's adapters (Hu et al. 2021) beside the kernels that they adapt, in the nested dict of parameters.
+"""LoRA's adapters (Hu et al. 2021), stored next to their kernels in the nested dict of parameters.
 
 The adapter of `query/kernel` [*layers, *inputs, *outputs] consists of `query/lora_a` [*layers, *inputs, R],
 `query/lora_b` [*layers, R, *outputs] and the number `query/lora_scale`. The model computes with the kernel plus
-scale · A · B, which `merge_adapters` puts in the kernel's place: the model itself knows of no adapters.
+scale · A · B, by which `merge_adapters` replaces the kernel: the model itself has no adapters.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ KERNEL, A, B, SCALE = "kernel", "lora_a", "lora_b", "lora_scale"
 
 
 def merge_adapters(params: Params) -> Params:
-    """Returns the parameters with each adapter added to its kernel, in the kernel's dtype. Dicts without adapters below
-    them are returned as they are.
+    """Adds each adapter to its kernel, in the kernel's dtype. Returns dicts without adapters unchanged.
 
     Works on NumPy and JAX arrays, inside `jax.jit` and `jax.grad`.
 
     Args:
-      params: a nested dict of arrays, some kernels with an adapter beside them.
+      params: a nested dict of arrays, in which kernels may have adapters.
 
     Example:
       >>> import numpy as np

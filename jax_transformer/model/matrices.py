@@ -22,7 +22,7 @@ def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int,
 def matrix_size(path: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
     """Returns the inputs and outputs of a parameter that is a matrix, in each layer or as a whole; None for any other.
 
-    Embeddings are matrices too, [vocabulary, features]; biases are none, even of several heads.
+    Embeddings are matrices too, [vocabulary, features]; biases aren't, even with several heads.
     """
     if _is_kernel(path):
         inputs, outputs = (math.prod(shape[axis] for axis in side) for side in _axes(path, len(shape)))

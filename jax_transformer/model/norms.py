@@ -19,8 +19,8 @@ class Norm(nnx.Module):
     The result has the dtype of x. RMSNorm subtracts no mean. The stack may leave out scale and bias.
 
     Args:
-      size: the size of the last axis; None: D, which a mesh of devices may divide where the parameters are stored.
-      axis: what divides an axis of another size there.
+      size: the size of the last axis; None: D, over which a mesh may shard the stored parameters.
+      axis: the mesh axis that shards an axis of another size.
     """
 
     def __init__(self, stack: Stack, size: int | None = None, axis: Axis = None) -> None:
@@ -79,7 +79,8 @@ class Factor(nnx.Module):
 
 
 def output_scale(stack: Stack) -> Scale | Factor:
-    """Returns what scales a sublayer's output: LayerScale (Touvron et al. 2021) or ReZero (Bachlechner et al. 2020)."""
+    """Returns the scale of a sublayer's output: LayerScale (Touvron et al. 2021) or ReZero (Bachlechner et al.
+    2020)."""
     first = stack.residual.output_scale_init
     if stack.residual.output_scale == "channel":
         return Scale(stack, 0.1 if first is None else first)

@@ -1,5 +1,4 @@
-"""Positions: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and variants of other
-implementations)."""
+"""Positions: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and its variants)."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from jax_transformer.config.specs import Stack
 
 
 class Places(NamedTuple):
-    """Holds where the tokens of a stack stand."""
+    """Holds the positions of a stack's tokens."""
 
     numbers: jax.Array
-    """Position numbers [B or 1, T], as `position_numbers` gives them; while decoding, of the K beams' newest tokens,
-    [B or 1, K or 1]."""
+    """Position numbers [B or 1, T] from `position_numbers`; while decoding, those of the K beams' newest tokens, [B or
+    1, K or 1]."""
     length: int
     """Columns, of tokens or of a cache."""
     column: jax.Array | None = None
-    """While decoding, that of the newest tokens: [] int32. None: there is a query in every column."""
+    """Column of the newest tokens while decoding: [] int32. None: every column has a query."""
 
 
 def table_rows(stack: Stack) -> int:
@@ -33,16 +32,15 @@ def table_rows(stack: Stack) -> int:
 
 
 def numbering(stack: Stack) -> tuple[Index, int]:
-    """Returns how a stack's positions are numbered, and what is added to the numbers; its columns from 0, where nothing
-    reads the numbers."""
+    """Returns a stack's numbering of positions, and its offset; columns from 0 if nothing reads the numbers."""
     kind = stack.positions
     return (kind.index, kind.offset) if isinstance(kind, Sinusoidal | Learned | Rotary) else ("column", 0)
 
 
 def sinusoid_table(stack: Stack) -> np.ndarray:
-    """Computes the sinusoids [rows, D] in float64; row r encodes position r, whatever the offset.
+    """Computes the sinusoids [rows, D] in float64; row r encodes position r for every offset.
 
-    If positions count real tokens, the pads' row is zero (fairseq).
+    If positions count real tokens, the row of pads is zero (fairseq).
 
     Raises:
       ValueError: it doesn't fit into memory; the stack has no such table.
@@ -76,7 +74,7 @@ def position_numbers(stack: Stack, ids: jax.Array, pad_id: int, segments: jax.Ar
     """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1].
 
     Args:
-      segments: integers [B, T], the number of each token's pair in a packed row, in which positions start anew.
+      segments: integers [B, T], the number of each token's pair in a packed row; positions restart in each pair.
     """
     batch, length = ids.shape
     index, offset = numbering(stack)

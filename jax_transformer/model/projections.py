@@ -23,7 +23,7 @@ class Projection(nnx.Module):
 
     Args:
       role: the kernel's role, which some initializers treat differently (see `initializers.kernel`).
-      wide: which end, of the two, is heads, feed-forward units or vocabulary. A mesh of devices may divide it.
+      wide: the end, input or output, that is heads, feed-forward units or vocabulary. A mesh may shard it.
     """
 
     def __init__(
@@ -64,18 +64,17 @@ class Projection(nnx.Module):
         return gather(bias, *self._stored(bias.shape, "outputs")).reshape(-1)
 
     def _stored(self, shape: tuple[int, ...], end: str) -> tuple[Axis, ...]:
-        """Returns how the axes of one end are stored on a mesh: the first of the wide end is divided, and the
-        features."""
+        """Returns the mesh axes that shard the axes of one end: the first axis of the wide end, and the features."""
         return ("width" if self.wide == end else "features", *[None] * (len(shape) - 1))
 
 
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
     """Applies several projections to x [..., *inputs] in one product; returns [..., *outputs] of each.
 
-    All projections have the same inputs, and either all or none have a bias. The product is always of two matrices,
+    All projections have the same inputs, and either all or none have a bias. The product is always a matrix product,
     tokens by features: on a CPU, XLA computes the gradients of an einsum over three or more axes through transposed
-    copies of the activations, which takes a fifth of a training step. On a mesh that divides the outputs, it makes the
-    gradient of x one sum over the devices, not one for each projection.
+    copies of the activations, which takes a fifth of a training step. On a mesh that shards the outputs, it makes the
+    gradient of x one all-reduce instead of one per projection.
     """
     first = projections[0]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])

@@ -22,7 +22,7 @@ class Angles(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """Holds the angles of one attention."""
+    """Holds the rotation angles of one attention."""
 
     query: Angles
     key: Angles
@@ -34,7 +34,7 @@ def rotates_cross_attention(stack: Stack) -> bool:
 
 
 def frequencies(rotary: Rotary, head_dim: int) -> np.ndarray:
-    """Returns the angle [R / 2] by which each pair turns from one position to the next, in float64."""
+    """Returns the angle [R / 2] between neighbouring positions for each pair, in float64."""
     width = rotary.dim or head_dim
     return rotary.base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
@@ -47,9 +47,9 @@ def angles(rotary: Rotary, head_dim: int, numbers: jax.Array, dtype: jnp.dtype) 
 
 
 def rotate(rotary: Rotary, x: jax.Array, by: Angles) -> jax.Array:
-    """Returns heads x [B, T, N, H] with their first R features rotated, in the dtype of x.
+    """Rotates the first R features of heads x [B, T, N, H], in the dtype of x.
 
-    The pairs are neighbours, or feature i and feature i + R / 2, as the layout says.
+    The layout pairs neighbours, or feature i with feature i + R / 2.
     """
     cosine, sine = (array[:, :, None, :] for array in by)  # [B or 1, T, 1, R / 2]
     width = 2 * cosine.shape[-1]

@@ -1,4 +1,4 @@
-"""The place in the model where a computation happens: the names of its activations and the key of its dropout."""
+"""A place in the model: the prefix of its activations' names and the key of its dropout."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jax_transformer.model.trace import Tap
 class Scope:
     """Carries activation names and dropout keys through the modules of one forward pass.
 
-    Every module receives the scope of its own place. It names its activations with `scope.tap`, drops out with
-    `scope.dropout`, and calls a submodule with `scope(site)`. A plain `Scope()` records no activations and drops none.
+    Every module receives the scope of its own place. It names its activations with `scope.tap`, applies dropout with
+    `scope.dropout`, and calls a submodule with `scope(site)`. A plain `Scope()` records and drops nothing.
     """
 
     tap: Tap = field(default_factory=Tap)
@@ -28,5 +28,5 @@ class Scope:
         return Scope(self.tap.scope(site.name.lower()), fold(self.dropout_key, site), self.layer)
 
     def dropout(self, x: jax.Array, rate: float, site: Site) -> jax.Array:
-        """Returns x with a share `rate` of its elements dropped; `site` tells this dropout from others in the scope."""
+        """Returns x with a share `rate` of its elements dropped; `site` distinguishes this dropout in the scope."""
         return dropout(x, rate, fold(self.dropout_key, site))

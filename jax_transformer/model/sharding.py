@@ -1,7 +1,7 @@
-"""Constraints on how activations lie on a mesh of devices. Without a mesh they do nothing.
+"""Sharding constraints of activations on a mesh of devices. Without a mesh they do nothing.
 
-The model names its axes; the table here says which axes of the mesh share them. The partitioner of XLA derives the
-rest, and inserts the communication.
+The model names its axes; the table here assigns them to axes of the mesh. XLA's partitioner derives the rest, and
+inserts the communication.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ WIDTH = "tensor"
 """The axis that shares heads, feed-forward units and vocabulary."""
 
 FEATURES = "fsdp"
-"""The axis that shares the features of parameters while nothing computes with them."""
+"""Mesh axis that shards the features of parameters while no computation uses them."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Axis = Literal["rows", "groups", "width", "features"] | None
-"""What shares an axis of an array; None: every device has all of it. "groups" are rows that only `data` divides."""
+"""The part of the mesh that shards an axis of an array; None: replicated. "groups" are rows that only `data` shards."""
 
 _MESH_AXES: dict[Axis, Any] = {"rows": ROWS, "groups": ROWS[0], "width": WIDTH, "features": FEATURES, None: None}
 
 
 def constrain(x: jax.Array, *axes: Axis) -> jax.Array:
-    """Returns x, laid out on the mesh in whose context it is traced: one entry of `axes` for each axis of x."""
+    """Returns x with a sharding on the mesh in whose context it is traced: one entry of `axes` for each axis of x."""
     return x if _is_alone() else jax.lax.with_sharding_constraint(x, spec(*axes))
 
 
 def gather(parameter: jax.Array, *axes: Axis) -> jax.Array:
-    """Returns a parameter as computations use it, with all features on each device; `axes` tell how it is stored.
+    """Returns a parameter as computations use it, with all features on each device; `axes` describe its stored
+    sharding.
 
-    Its gradient is summed over the rows and divided as the parameter is, in one communication.
+    Its gradient is summed over the rows and sharded like the parameter, in one reduce-scatter.
     """
     whole = tuple(None if axis == "features" else axis for axis in axes)
     return parameter if _is_alone() else _laid_out(whole, axes, parameter)
 
 
 def scatter_gradient(parameter: jax.Array, *axes: Axis) -> jax.Array:
-    """Returns the parameter as it is stored. Its gradient is divided as that of `gather` is."""
+    """Returns the stored parameter unchanged; shards its gradient like that of `gather`."""
     return parameter if _is_alone() else _laid_out(axes, axes, parameter)
 
 
@@ -60,7 +61,7 @@ def _forward(used: tuple[Axis, ...], stored: tuple[Axis, ...], parameter: jax.Ar
 def _backward(
     used: tuple[Axis, ...], stored: tuple[Axis, ...], residual: None, gradient: jax.Array
 ) -> tuple[jax.Array]:
-    # a constraint as used, which is what JAX would add, makes an all-reduce of what should be a reduce-scatter
+    # JAX would constrain the gradient to the gathered sharding, which makes the reduce-scatter an all-reduce
     return (jax.lax.with_sharding_constraint(gradient, spec(*stored)),)
 
 
@@ -76,12 +77,12 @@ def on_each_device(function: Function, in_specs: Any, out_specs: Any) -> Functio
 
 
 def device_number(axis: Literal["rows", "width"]) -> jax.Array | int:
-    """Returns which share of an axis this device has, in a function of `on_each_device`; 0 without a mesh."""
+    """Returns the index of this device's share of an axis, in a function of `on_each_device`; 0 without a mesh."""
     return 0 if _is_alone() else jax.lax.axis_index(_MESH_AXES[axis])
 
 
 def spec(*axes: Axis) -> PartitionSpec:
-    """Returns how an array with these axes lies on the mesh."""
+    """Returns the sharding of an array with these axes."""
     return PartitionSpec(*(_MESH_AXES[axis] for axis in axes))
 
 
@@ -111,7 +112,7 @@ def feature_shards() -> int:
 
 
 def divisor(features: int) -> Axis:
-    """Returns "width" if its devices divide the features of a table whose vocabulary they don't divide, else None."""
+    """Returns "width" if its devices can shard the features of a table but not its vocabulary, else None."""
     return None if features % width_shards() else "width"
 
 

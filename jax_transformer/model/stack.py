@@ -1,7 +1,7 @@
-"""A stack: embedded tokens, equal layers in a row, and a final norm (Vaswani et al. 2017, figure 1).
+"""A stack: embedded tokens, a sequence of equal layers, and a final norm (Vaswani et al. 2017, figure 1).
 
-The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis [L, …], or [1, …] where
-all layers share one set of them. The layers run under `lax.scan`, or one by one over slices of the same leaves.
+The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis [L, …], or [1, …] if all
+layers share one set. The layers run under `lax.scan`, or one by one over slices of the same leaves.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Stack(nnx.Module):
         return constrain(x, "rows", None, None)
 
     def _scaled(self, positions: jax.Array) -> jax.Array:
-        """Returns rows of the position table, [B, T, D] or broadcastable to it, as they are added."""
+        """Returns rows of the position table, [B, T, D] or broadcastable to it, scaled for the addition."""
         factor = self.stack.positions.factor if isinstance(self.stack.positions, Table) else 1.0
         positions = positions if factor == 1.0 else positions * factor
         return self.position_scale(positions) if hasattr(self, "position_scale") else positions
@@ -98,22 +98,22 @@ class Stack(nnx.Module):
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
         is_shared = self.stack.share_layers
         has_axis = self.is_decoder and platform() == "gpu" and not is_shared
-        of_all = jax.tree.map(jnp.asarray, layer_slice(parameters, 0)) if is_shared else None
+        shared = jax.tree.map(jnp.asarray, layer_slice(parameters, 0)) if is_shared else None
 
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer
             if is_shared:
-                layer_parameters = of_all
+                layer_parameters = shared
             elif has_axis:
                 layer_parameters = layer_slice(layer_parameters, 0)
             layer_tap = Tap(tap.record)
             return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
 
-        body = rematerialise(self.config, body, prevent_cse=False)  # in a loop, nothing could be merged
+        body = rematerialise(self.config, body, prevent_cse=False)  # a scan's body isn't merged with its recomputation
         if has_axis:
-            # XLA's compiler for GPUs fills the first gradients of both stacks with zeros in one operation where their
-            # shapes are equal, and so keeps the encoder's while it computes the decoder's. One more axis prevents it.
-            # The compiler for TPUs compiles equal operations of both stacks once, if the axis doesn't tell them apart.
+            # XLA's GPU compiler would initialize the gradients of both stacks in one operation if their shapes are
+            # equal, and so keep the encoder's in memory during the decoder's backward pass. One more axis prevents it.
+            # On TPUs the axis would do harm: the compiler compiles equal operations of both stacks only once.
             parameters = jax.tree.map(lambda leaf: leaf[:, None], parameters)
         each = None if is_shared else parameters
         x, traces = jax.lax.scan(body, x, (each, jnp.arange(self.stack.num_layers)))
@@ -129,7 +129,7 @@ class Stack(nnx.Module):
         return x
 
     def finish(self, x: jax.Array, scope: Scope) -> jax.Array:
-        """Returns the stack's output [B, T, D]: x after the final norm, if there is one, and dropout."""
+        """Returns the stack's output [B, T, D]: x after the optional final norm, and dropout."""
         x = self.final_norm(x) if self.stack.final_norm else x
         return scope.dropout(scope.tap("output", x), self.stack.dropout.output, Site.OUTPUT)
 
@@ -137,7 +137,7 @@ class Stack(nnx.Module):
 def rematerialise(
     config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True
 ) -> Callable[..., Any]:
-    """Returns `run_layer` such that its backward pass recomputes what `remat` names (Chen et al. 2016)."""
+    """Returns `run_layer` with a backward pass that recomputes the activations named by `remat` (Chen et al. 2016)."""
     if config.compute.remat == "none":
         return run_layer
     policies = jax.checkpoint_policies
@@ -149,7 +149,7 @@ def rematerialise(
 
 
 def stack_layers(make_layer: Callable[[KeyStream], Layer], count: int, keys: KeyStream) -> Layer:
-    """Returns `count` layers as one module whose every parameter has a leading axis [count]."""
+    """Returns `count` layers as one module, whose parameters have a leading axis [count]."""
     graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(KeyStream(jax.random.key(0)))))
     layer_keys = jax.random.split(next(keys), count)
     return nnx.merge(graph, jax.vmap(lambda key: nnx.state(make_layer(KeyStream(key))))(layer_keys))

@@ -62,12 +62,12 @@ class StepAttention(nnx.Module):
         return self.output(context) if self.part.output else merge_heads(context)
 
     def placed_query(self, query: jax.Array, angles: Angles | None) -> jax.Array:
-        """Returns queries [B, K, N, H] normed and rotated, if the config says so."""
+        """Returns queries [B, K, N, H] normed and rotated, as configured."""
         query = self.query_norm(query) if self.part.query_key_norm else query
         return query if angles is None or self.rotary is None else rotate(self.rotary, query, angles)
 
     def placed_key(self, key: jax.Array, angles: Angles | None) -> jax.Array:
-        """Returns keys [B, T, G, H] normed and rotated, if the config says so."""
+        """Returns keys [B, T, G, H] normed and rotated, as configured."""
         key = self.key_norm(key) if self.part.query_key_norm else key
         return key if angles is None or self.rotary is None else rotate(self.rotary, key, angles)
 
@@ -115,7 +115,7 @@ class StepCrossAttention(StepAttention):
         """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S].
 
         Args:
-          angles: by which queries are rotated; None: they aren't.
+          angles: rotation angles of queries; None: no rotation.
         """
         query = self.placed_query(self.query(x), angles)
         return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
@@ -124,7 +124,7 @@ class StepCrossAttention(StepAttention):
         """Returns the keys [B, G, S, H] and the values [B, G, S, W] of encoder_output [B, S, D]: heads before tokens.
 
         Args:
-          angles: by which keys are rotated; None: they aren't.
+          angles: rotation angles of keys; None: no rotation.
         """
         keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] and [B, S, G, W]
         keys = self.placed_key(keys, angles)
@@ -187,7 +187,7 @@ def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Ar
 
 
 def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """weights [B, N, Q, K], values [B, N, K, W] → [B, N, Q, W]."""
+    """Computes weights [B, N, Q, K], values [B, N, K, W] → [B, N, Q, W]."""
     return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
 
 

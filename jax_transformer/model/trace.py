@@ -23,7 +23,7 @@ class Tap:
       record: whether to collect every named activation in `trace`.
       add: arrays to add to the activations of these names. The gradient with respect to an added zero is the gradient
         of the activation.
-      replace: arrays to put in place of the activations of these names.
+      replace: arrays that replace the activations of these names.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Tap:
 
     @property
     def intervenes(self) -> bool:
-        """Whether the tap adds to or replaces any activation."""
+        """Returns whether the tap adds to or replaces any activation."""
         return bool(self.add or self.replace)
 
     def scope(self, name: str) -> Tap:

@@ -83,18 +83,18 @@ class Transformer(nnx.Module):
         )
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
-        of_self = of_stack(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
+        shared_terms = of_stack(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
         scope = scope(Site.DECODER)
-        rotation, angles = of_self.rotation, self._source_angles(source)
+        rotation, angles = shared_terms.rotation, self._source_angles(source)
         terms = DecoderTerms(
-            of_self._replace(exists=masks.decoder_exists),
+            shared_terms._replace(exists=masks.decoder_exists),
             AttentionTerms(masks.cross, rotation=rotation and angles and rotation._replace(key=angles)),
         )
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, scope)  # [B, T, D]
         return self.decoder.run(x, lambda layer, x, scope: layer(x, source.output, terms, scope), scope)
 
     def _source_angles(self, source: Source) -> rotary.Angles | None:
-        """Returns the angles that rotate the keys of cross-attention; None if nothing does."""
+        """Returns the angles that rotate the keys of cross-attention; None without rotation."""
         config = self.config
         kind = config.decoder.positions
         if not isinstance(kind, Rotary) or not kind.cross_attention:
@@ -128,7 +128,8 @@ class Transformer(nnx.Module):
         return (self.head_bias if self.config.head.tied else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
-        """Returns the parameters of each decoder layer, rearranged for `StepLayer`; if all share them, of one."""
+        """Returns the parameters of each decoder layer, rearranged for `StepLayer`; only one if all layers share
+        them."""
         graph, parameters = nnx.split(self.decoder.layers)
         count = 1 if self.config.decoder.share_layers else self.config.decoder.num_layers
         slices = [layer_slice(parameters, i) for i in range(count)]
@@ -184,7 +185,7 @@ class Transformer(nnx.Module):
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)
 
     def _steps(self, layers: list[Any] | None) -> list[StepLayer]:
-        """Returns the decoder's layers as single steps: all of them, or the one that all places share."""
+        """Returns the decoder's layers as single steps: all of them, or the shared one."""
         graph = _step_graph(self.config)
         return [nnx.merge(graph, parameters) for parameters in layers or self.decoder_layers()]
 
@@ -193,7 +194,7 @@ class Transformer(nnx.Module):
         return self.shared_embedding if self.config.share_embeddings else self.target_embedding
 
     def _table(self, name: str) -> jax.Array | None:
-        """Returns the sinusoidal table of this name, which no gradient reaches; None if there is none."""
+        """Returns the sinusoidal table of this name, without gradient, or None."""
         if not hasattr(self.constants, name):
             return None
         return jax.lax.stop_gradient(getattr(self.constants, name)[...])

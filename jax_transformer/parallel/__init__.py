@@ -1,8 +1,7 @@
-"""Many devices and processes: the mesh, how parameters, optimizer state and batches lie on it, and how processes agree.
+"""Distribute training over devices and processes: the mesh, the placement of arrays on it, and agreement of processes.
 
 `make_mesh` makes the mesh that `init_state` and `make_train_step` take; `join_processes` connects the processes whose
-devices it has.
-"""
+devices form it."""
 
 from __future__ import annotations
 

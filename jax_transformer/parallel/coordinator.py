@@ -1,9 +1,9 @@
-"""The service through which the processes of a run find each other, in a process of its own.
+"""The service through which the processes of a run find each other, as a separate process.
 
     python -m jax_transformer.parallel.coordinator PORT PROCESSES PARENT
 
-JAX starts it inside process 0. When that one is killed there, JAX ends all others without telling why. Here it goes on
-for a while, so that they can name the process that is gone.
+JAX would start it inside process 0; if that were killed, JAX would end all other processes without a reason. As a
+separate process it survives for a while, so that they can name the process that died.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HEARTBEAT_SECONDS = 20
 LINGER_SECONDS = 2 * HEARTBEAT_SECONDS
 """How long the service outlives process 0 at most; it ends as soon as no process is connected."""
 PARTING_SECONDS = 1.0
-"""How long the service goes on once all have left: the answer by which the last one leaves may still be under way, and
-without it JAX aborts that process."""
+"""Seconds that the service runs after all processes have left: the reply to the last one may still be in transit, and
+JAX aborts a process that doesn't receive it."""
 ESTABLISHED = "01"
 FREE_SECONDS = 5.0
 """How long to wait for the port, which the service of a run that was killed may leave in this moment."""
@@ -52,7 +52,7 @@ def start_coordinator(port: int, processes: int) -> subprocess.Popen[bytes]:
 
 
 def dismiss(coordinator: subprocess.Popen[bytes]) -> None:
-    """Lets the service end as soon as its parent has, without waiting for other processes."""
+    """Lets the service end as soon as its parent has ended, without waiting for other processes."""
     coordinator.send_signal(signal.SIGUSR1)
 
 
@@ -67,7 +67,7 @@ def finish(coordinator: subprocess.Popen[bytes]) -> None:
 
 
 def _why_taken(port: int) -> str:
-    """Returns why nothing can listen on the port; "" if something can."""
+    """Returns the reason why nothing can listen on the port; "" if it is free."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -78,8 +78,8 @@ def _why_taken(port: int) -> str:
 
 
 def serve(port: int, processes: int, parent: int) -> None:
-    """Serves until it is told to finish, or else while the process `parent`, which started this one, lives, and then
-    until the others have left, unless it was dismissed."""
+    """Serves until told to finish. Otherwise serves while the process `parent`, which started it, lives, and then,
+    unless dismissed, until the remaining processes have left."""
     dismissed, finished = threading.Event(), threading.Event()
     signal.signal(signal.SIGUSR1, lambda number, frame: dismissed.set())
     signal.signal(signal.SIGUSR2, lambda number, frame: finished.set())
@@ -88,7 +88,7 @@ def serve(port: int, processes: int, parent: int) -> None:
     from jaxlib import _jax
 
     make: Any = _jax.get_distributed_runtime_service
-    # recoverable: the loss of one process isn't told to the others, which would end without a line
+    # recoverable: JAX would report the loss of a process to its peers, and they would abort without our message
     service = make(f"[::]:{port}", processes, heartbeat_timeout=HEARTBEAT_SECONDS, recoverable=True)
     while os.getppid() == parent and not finished.wait(0.2):
         pass
@@ -99,7 +99,7 @@ def serve(port: int, processes: int, parent: int) -> None:
 
 
 def _is_connected(port: int) -> bool:
-    """Returns whether anyone is connected to a port of this machine; True where Linux doesn't tell."""
+    """Returns whether anyone is connected to a port of this machine; True if Linux doesn't report connections."""
     try:
         lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     except OSError:

@@ -1,4 +1,4 @@
-"""The mesh: every device of every process in one grid, whose axes are those of `MeshConfig`."""
+"""Arrange every device of every process in one grid, whose axes `MeshConfig` names."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from jax_transformer.config.parallel import AXES, MeshConfig
 from jax_transformer.config.validation import ConfigError
 
 AnyMesh = Mesh | AbstractMesh
-"""A mesh of devices, or one whose devices needn't be there: programs are traced for either."""
+"""A mesh of devices, or an abstract one; programs can be traced for either."""
 
 
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns the mesh of the devices.
 
-    On several TPU slices, the axis `data` runs over the network between them, which is slow, and the others within a
-    slice.
+    On several TPU slices, the axis `data` spans the slow network between slices; the other axes stay within a slice.
 
     Args:
       config: the sizes of its axes, such as a ParallelConfig. None: all devices share the rows.
-      devices: the devices. None: those of all processes.
+      devices: the devices. None: all devices of all processes.
 
     Raises:
       ConfigError: the sizes don't multiply to the number of devices; `data` isn't a multiple of the number of slices.
@@ -50,10 +49,10 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | 
 
 
 def make_abstract_mesh(config: MeshConfig) -> AbstractMesh:
-    """Returns a mesh whose devices needn't be there, so that programs can be traced for it, and proven.
+    """Returns a mesh without devices, for tracing programs and proving properties of them.
 
     Raises:
-      ConfigError: a size is -1, what is left of devices that aren't there.
+      ConfigError: a size is -1, which needs actual devices to be resolved.
 
     Example:
       >>> from jax_transformer.parallel import MeshConfig, make_abstract_mesh

@@ -1,4 +1,4 @@
-"""Puts batches and parameters on the mesh, and fetches what lies there."""
+"""Places batches and parameters on the mesh, and fetches them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def row_shards(mesh: AnyMesh | None) -> int:
 
 
 def pad_rows(batch: Batch, multiple: int, pad_ids: tuple[int, int]) -> Batch:
-    """Returns the batch with rows of padding after the others, up to a multiple. They count in no loss.
+    """Appends rows of padding to a batch, up to a multiple. They count in no loss.
 
     Args:
       batch: the batch, on the host.
-      multiple: of which the number of rows shall be one.
-      pad_ids: the source's and the target's.
+      multiple: the divisor of the resulting number of rows.
+      pad_ids: the padding ids of source and target.
 
     Example:
       >>> from jax_transformer.data import make_batch
@@ -44,8 +44,8 @@ def pad_rows(batch: Batch, multiple: int, pad_ids: tuple[int, int]) -> Batch:
         return batch
     source, target = pad_ids
     fillers = {"source_ids": source, "decoder_input_ids": target, "labels": target}
-    given = {name: ids for name, ids in batch._asdict().items() if ids is not None}
-    return batch._replace(**{name: add_rows(ids, filling, fillers.get(name, 0)) for name, ids in given.items()})
+    arrays = {name: ids for name, ids in batch._asdict().items() if ids is not None}
+    return batch._replace(**{name: add_rows(ids, filling, fillers.get(name, 0)) for name, ids in arrays.items()})
 
 
 def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:
@@ -54,17 +54,17 @@ def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns how arrays [B, …] lie on the mesh: each device has its share of the rows."""
+    """Returns the sharding of arrays [B, …] over rows."""
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 @dataclass(frozen=True)
 class RowShare:
-    """Tells which rows of each batch this process makes: those that its devices hold."""
+    """Describes the rows of each batch that this process makes: those of its devices."""
 
     mesh: Mesh
     multiple: int = 1
-    """The number of rows is filled up to a multiple of it, with rows of padding after the others."""
+    """The number of rows is padded up to a multiple of this."""
 
     def rows_of(self, count: int) -> np.ndarray:
         """Returns the numbers of the rows, in order, of a batch of `count`, and of rows of padding from `count` on."""
@@ -74,7 +74,7 @@ class RowShare:
         return np.concatenate([np.arange(*span) for span in spans])
 
     def place(self, arrays: Tree) -> Tree:
-        """Returns arrays [B, …] on the mesh, given the rows that this process makes."""
+        """Returns arrays [B, …] on the mesh, from the rows that this process makes."""
         lie = row_sharding(self.mesh)
         return jax.tree.map(lambda own: jax.make_array_from_process_local_data(lie, own), arrays)
 
@@ -101,7 +101,7 @@ def place_rows(arrays: Tree, mesh: Mesh | None) -> Tree:
 
 def place_params(params: Any, mesh: Mesh) -> Any:
     """Returns complete parameters on the mesh, each device with its part of them. No array of the result shares memory
-    with the given ones, unless it lies there already.
+    with `params`, unless that is on the mesh already.
 
     Example:
       >>> import jax
@@ -117,7 +117,7 @@ def place_params(params: Any, mesh: Mesh) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """Returns a tree of arrays as NumPy arrays, complete in every process, whatever devices hold their parts.
+    """Returns a tree of arrays as NumPy arrays, complete in every process, wherever their shards are.
 
     Example:
       >>> import numpy as np

@@ -1,7 +1,6 @@
-"""The processes of a run: how they find each other, agree, and end together.
+"""Connect the processes of a run: they find each other, agree, and end together.
 
-Each runs the same program. Process 0 alone prints and writes; `Processes.agree` tells the others what it decided.
-"""
+Each runs the same program. Only process 0 prints and writes; `Processes.agree` broadcasts its decisions."""
 
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ Value = TypeVar("Value")
 JOIN_SECONDS = 300
 """How long the first process waits for the last, at the start."""
 WAIT_SECONDS = 3600
-"""How long processes wait for each other where no dead one is the reason: for an evaluation, say."""
+"""Seconds that processes wait for each other while all are alive, for example during an evaluation."""
 PREPARE_SECONDS = 24 * 3600
 """How long they wait for process 0 to prepare the data."""
 GRACE_SECONDS = 8
-"""How long process 0, when it failed, gives the others to notice at most."""
+"""Maximum seconds that a failed process 0 waits for its peers to notice."""
 MISTAKE = 2
 STATUS = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
-"""How messages of JAX's runtime begin, whatever the exception's class."""
+"""Prefix of messages of JAX's runtime, for every class of exception."""
 
 
 class StoppedElsewhere(ValueError):
-    """Raised in a process because process 0 failed, which tells why itself."""
+    """Raised in a process because process 0 failed, which reports the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -62,27 +61,27 @@ class Processes:
         """Describes process `number` of `count`, connected by JAX's coordination client."""
         self.number, self.count, self._client = number, count, client
         self.advice = "start all again"
-        """What to do when a process is gone, for messages."""
+        """Advice for messages about a lost process."""
         self._calls = 0
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that prints and writes."""
+        """Returns whether this is the process that prints and writes."""
         return self.number == 0
 
     def agree(self, what: str, make: Callable[[], Value], seconds: float = WAIT_SECONDS) -> Value:
-        """Returns what `make` returns in process 0, in every process; it isn't called in the others.
+        """Broadcasts the result of `make`, which only process 0 calls.
 
         Args:
           what: a name for messages.
           make: returns a value that JSON can hold.
-          seconds: how long the others wait.
+          seconds: timeout of the waiting processes.
 
         Raises:
-          StoppedElsewhere: in the others, if `make` raised an exception.
-          TimeoutError: process 0 didn't come here in time.
+          StoppedElsewhere: in the waiting processes, if `make` raised an exception.
+          TimeoutError: process 0 didn't arrive here in time.
         """
         if self.count == 1:
             return make()
@@ -105,7 +104,7 @@ class Processes:
         """Returns the values, which JSON can hold, that the processes passed, in their order.
 
         Raises:
-          TimeoutError: a process didn't come here in time.
+          TimeoutError: a process didn't arrive here in time.
         """
         if self.count == 1:
             return [value]
@@ -114,7 +113,7 @@ class Processes:
         return [json.loads(self._wait(f"{key}/{other}", other, what, seconds)) for other in range(self.count)]
 
     def check_equal(self, facts: Mapping[str, str]) -> None:
-        """Raises ConfigError, in every process, unless all passed the same facts, by name."""
+        """Raises ConfigError in every process unless all pass the same facts, by name."""
         gathered = self.gather("start", {"who": _who(), **facts})
         first = gathered[0]
         for number, other in enumerate(gathered):
@@ -124,12 +123,12 @@ class Processes:
                     f"{name}: {first.get(name)} in process 0, {other.get(name)} in this" for name in differing
                 )
                 raise ConfigError(
-                    f"process {number} ({other['who']}): expected what process 0 ({first['who']}) was given; received "
-                    f"something else: {shown}; start all with the same options and installations"
+                    f"process {number} ({other['who']}): expected the options of process 0 ({first['who']}); received "
+                    f"different ones: {shown}; start all with the same options and installations"
                 )
 
     def watch(self) -> None:
-        """Begins to watch the other processes: when one is gone or has failed, this process ends with a line."""
+        """Starts to watch the other processes: if one dies or fails, this process ends with a message."""
         if self.count == 1:
             return
         names = self.gather("names", _who(), JOIN_SECONDS)
@@ -138,7 +137,7 @@ class Processes:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Returns a context at whose end the processes leave together. When it fails in one, all exit.
+        """Returns a context at whose end the processes leave together. If it fails in one, all exit.
 
         The exit code is 2 for a mistake of the user's (ValueError, OSError, ImportError), else 1.
         """
@@ -147,7 +146,7 @@ class Processes:
             return
         try:
             yield
-            self.gather("the end", None)  # watched still, since some may have more to write than others
+            self.gather("the end", None)  # still watching: another process may have more to write
         except StoppedElsewhere as error:
             self._end(error.code)
         except KeyboardInterrupt:
@@ -165,7 +164,7 @@ class Processes:
         """Ends the connection, once all have come to the end."""
         if self._watch:
             self._watch.stop()
-        with contextlib.suppress(Exception):  # the work is done: nobody's end matters any more
+        with contextlib.suppress(Exception):  # the work is done, so another process may end in any way
             self._client.wait_at_barrier("end", HEARTBEAT_SECONDS * 1000)
         if self._coordinator:
             left = threading.Thread(target=self._wait_until_alone, daemon=True)
@@ -183,7 +182,7 @@ class Processes:
                 time.sleep(0.1)
 
     def _fail(self, failure: Failure) -> NoReturn:
-        """Tells the others that this process failed, prints why unless process 0 does, and exits."""
+        """Reports this process's failure to its peers, prints the reason unless process 0 does, and exits."""
         if self._watch:
             self._watch.stop()
         with contextlib.suppress(Exception):
@@ -205,18 +204,18 @@ class Processes:
         """Exits from any thread, even if the main one waits for a device."""
         try:
             for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                with contextlib.suppress(OSError, ValueError):  # nobody reads it afterwards
                     stream.flush()
             with contextlib.suppress(Exception):
                 self._client.key_value_set(f"left/{self.number}", "")
             if self._coordinator:
-                self._wait_for_the_others()
+                self._wait_for_peers()
                 dismiss(self._coordinator)  # if it ended before this process, JAX would abort this one
         finally:
             os._exit(code)
 
-    def _wait_for_the_others(self) -> None:
-        """Waits until all have noticed that this process ends. Those that are gone never do."""
+    def _wait_for_peers(self) -> None:
+        """Waits until every live process has noticed that this one ends."""
         deadline = time.monotonic() + GRACE_SECONDS
         with contextlib.suppress(Exception):
             while len(self._client.key_value_dir_get("left/")) < self.count and time.monotonic() < deadline:
@@ -241,7 +240,7 @@ class Processes:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{what}: expected process {other} within {seconds:.0f} s; it didn't come")
+                raise TimeoutError(f"{what}: expected process {other} within {seconds:.0f} s; it didn't arrive")
 
 
 ALONE = Processes()
@@ -249,13 +248,13 @@ ALONE = Processes()
 
 
 def join_processes(config: ProcessConfig | None = None) -> Processes:
-    """Connects this process with the others of its run. Call it before anything else that uses JAX's devices.
+    """Connects this process with the rest of its run. Call it before any other use of JAX's devices.
 
-    Without addresses in `config`, they are found as `jax.distributed.initialize` finds them: on TPU pods, and under
-    SLURM, Open MPI and Kubernetes. Where there is nothing to find, this process is alone.
+    Without addresses in `config`, JAX's cluster detection finds them, as in `jax.distributed.initialize`: on TPU pods,
+    and under SLURM, Open MPI and Kubernetes. Elsewhere, this process is alone.
 
     Raises:
-      ConfigError: a port in use; processes that didn't come, or can't be found.
+      ConfigError: a port in use; processes that didn't join, or can't be found.
 
     Example:
       >>> from jax_transformer.parallel import join_processes
@@ -296,10 +295,10 @@ def join_processes(config: ProcessConfig | None = None) -> Processes:
 
 
 def _connect(client: Any, place: Place, coordinator: subprocess.Popen[bytes] | None) -> None:
-    """Connects, in a thread, so that Ctrl-C still works.
+    """Connects in a thread, so that Ctrl-C works.
 
     Raises:
-      ConfigError: the others didn't come in time; the coordinator ended.
+      ConfigError: not all processes joined in time; the coordinator ended.
     """
     errors: list[Exception] = []
 
@@ -324,7 +323,7 @@ def _connect(client: Any, place: Place, coordinator: subprocess.Popen[bytes] | N
 
 
 def _may_be_a_loss(error: BaseException | None) -> bool:
-    """Returns whether JAX's runtime raised the error, or what it came from: the loss of a process looks so."""
+    """Returns whether the error or one of its causes comes from JAX's runtime, as it does when a process is lost."""
     while error is not None:
         if isinstance(error, jax.errors.JaxRuntimeError) or STATUS.match(str(error)):
             return True

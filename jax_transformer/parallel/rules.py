@@ -1,8 +1,8 @@
-"""How parameters lie on the mesh: one table from the paths of parameters to the axes of the mesh.
+"""Shard parameters on the mesh: one table from the paths of parameters to the axes of the mesh.
 
-A rule names the axes of the stacked leaf. Vocabulary, heads and feed-forward units are divided among the devices of
-`tensor`, features among those of `fsdp`. The other axes are never divided. Optimizer state, moving average and
-gradients lie as their parameters.
+A rule names the axes of the stacked leaf. Vocabulary, heads and feed-forward units are sharded over `tensor`, features
+over `fsdp`. The other axes are never sharded. Optimizer state, moving average and gradients are sharded like their
+parameters.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def axes_of(path: str) -> tuple[str, ...]:
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: AnyMesh) -> PartitionSpec:
-    """Returns how the parameter at `path` lies on the mesh.
+    """Returns the sharding of the parameter at `path`.
 
     A vocabulary that `tensor` doesn't divide stays whole. Its features are then divided among the devices of `tensor`
     too, so that no device holds more; the training step pads the vocabulary while it computes the loss.
@@ -97,10 +97,10 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: AnyMesh) -> Partitio
 
 
 def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: AnyMesh) -> Any:
-    """Returns how each leaf of a tree lies on the mesh, as a tree of the same structure.
+    """Returns the sharding of each leaf of a tree, as a tree of the same structure.
 
-    A leaf lies as the parameter whose path ends its own, if both have the same shape: so do optimizer state, gradients
-    and moving averages. Every device holds all of any other leaf, such as a count of steps.
+    A leaf whose path ends with that of a parameter of the same shape is sharded like it: optimizer state, gradients,
+    moving averages. Any other leaf, such as a count of steps, is replicated.
 
     Args:
       tree: any pytree of arrays or of their shapes.

@@ -1,4 +1,4 @@
-"""Traces programs for a mesh: in its context, with batches and parameter-like trees where they belong."""
+"""Traces programs for a mesh: in its context, with batches and parameter-like trees sharded on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def on_mesh(function: Function, mesh: AnyMesh | None) -> Function:
 
 
 def lie_as_parameters(tree: Tree, params: Params, mesh: AnyMesh | None) -> Tree:
-    """Returns the tree with each leaf where the parameter at its path lies; see `tree_shardings`."""
+    """Returns the tree with each leaf sharded like the parameter at its path; see `tree_shardings`."""
     if mesh is None:
         return tree
     constrained: Tree = jax.lax.with_sharding_constraint(tree, tree_shardings(tree, params, mesh))

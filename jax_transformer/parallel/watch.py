@@ -1,4 +1,4 @@
-"""Watches the other processes of a run, and ends this one when one of them is gone or has failed."""
+"""Watches the other processes of a run, and ends this one if one of them dies or fails."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 POLL_SECONDS = 1.0
 OWN_WORD_SECONDS = 15.0
-"""How long process 0 may still find by itself what made another fail, and write what it has to."""
+"""Seconds that process 0 may still spend on finding the cause of another process's failure itself, and on writing."""
 JOIN_SECONDS = 5.0
 LOST = 1
 
 
 class Failure(NamedTuple):
-    """Holds why a process ended."""
+    """Holds the reason why a process ended."""
 
     message: str
     code: int
@@ -26,8 +26,8 @@ class Failure(NamedTuple):
 class Watch:
     """Watches in two threads, so that it also works while the main one waits for a device.
 
-    Whether a process is there is told by the heartbeats that JAX's client sends from a thread of its own: long work in
-    Python doesn't stop them, a signal that kills or stops the process does.
+    Heartbeats, which JAX's client sends from a separate thread, show that a process is alive: long work in Python
+    doesn't stop them; a signal that kills or stops the process does.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Watch:
 
         Args:
           client: JAX's coordination client.
-          number: this process's.
+          number: this process's number.
           names: descriptions of all processes.
-          advice: tells what to do when one is gone.
+          advice: returns advice for messages about a lost process.
           end: exits with a code.
         """
         self._client, self._number, self._names, self._advice, self._end = client, number, names, advice, end
@@ -82,9 +82,9 @@ class Watch:
                         self._stopped.wait(OWN_WORD_SECONDS)
                     key, value = min(found)
                     failure, number = Failure(*json.loads(value)), int(key.rpartition("/")[2])
-                    told = number == 0 or self._number != 0
+                    is_reported = number == 0 or self._number != 0  # process 0 prints for all
                     self._finish(
-                        failure._replace(message="" if told else f"{self._named([number])}: {failure.message}")
+                        failure._replace(message="" if is_reported else f"{self._named([number])}: {failure.message}")
                     )
 
     def _finish(self, failure: Failure) -> None:

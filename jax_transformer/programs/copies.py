@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Makes a deep copy, with the hooks of its parameters, which change gradients. Detaches tensors that the module
-    computed and keeps, which PyTorch doesn't copy. Shares objects that can't be copied, such as a Python module
-    or a lock among its attributes.
+    """Makes a deep copy of a module, including its parameters' hooks, which change gradients.
+
+    Detaches computed tensors that the module keeps, which PyTorch doesn't copy. Shares objects that can't be copied,
+    such as a Python module or a lock among its attributes.
 
     Raises:
       Any error that a part of the module, or a tensor, raises when it is copied.
@@ -76,10 +77,10 @@ def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """
     import torch
 
-    of_complex = torch.complex128 if dtype == torch.float64 else torch.complex64
+    complex_dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
 
     def in_dtype(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to("cpu", dtype if tensor.is_floating_point() else of_complex if tensor.is_complex() else None)
+        return tensor.to("cpu", dtype if tensor.is_floating_point() else complex_dtype if tensor.is_complex() else None)
 
     return module._apply(in_dtype)
 

@@ -1,8 +1,7 @@
-"""Gives a module in float64 exact values of constants that it rounds to a lower precision: √head_dim, angles, tables.
+"""Computes constants exactly that a float64 module rounds to a lower precision: √head_dim, angles, tables.
 
 Many programs compute such numbers in float32, once or in every call, even when their parameters are float64. That
-rounding then hides the exact function.
-"""
+rounding hides the exact function."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROUNDED = 1e-4
-"""The largest distance of a constant from the exact one, relative to the largest value: a cosine of 500 radians in
-float32 is off by 3e-5. Numbers drawn at random are farther apart."""
+"""Largest error of a rounded constant, relative to the largest value: a cosine of 500 radians in float32 is off by
+3e-5. Random numbers differ by more."""
 
 
 def exact_constants(build: Callable[[], Any], without: Collection[str] = ()) -> dict[str, torch.Tensor]:
@@ -101,7 +100,7 @@ def _constants(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _is_rounding(rounded: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Returns whether two tensors differ, but by no more than rounding to a lower precision."""
+    """Returns whether two tensors differ only by rounding to a lower precision."""
     import torch
 
     if rounded.shape != exact.shape or rounded.is_complex() != exact.is_complex() or not exact.numel():
@@ -134,7 +133,7 @@ def _all_in_float64() -> Iterator[None]:
 
     class Exact(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func._schema.is_mutable:  # what it writes to must stay where it is
+            if func._schema.is_mutable:  # its output tensor must be written in place
                 return func(*args, **(kwargs or {}))
             return func(*tree_map(widened, args), **tree_map(widened, kwargs or {}))
 

@@ -14,7 +14,7 @@ MOVES = (SAME_ORDER - {"_to_copy"}) | {
     *("split", "split_with_sizes", "chunk", "unbind", "cat", "stack", "flip", "roll", "repeat", "tile", "unfold"),
     *("diagonal", "overwritten"),
 }
-"""Operations that move elements and compute nothing."""
+"""Operations that only move elements."""
 COPIES = ("_to_copy", "copy")
 """Operations that only move elements unless they change the dtype."""
 IDLE = frozenset(
@@ -32,7 +32,7 @@ IDLE = frozenset(
         "native_dropout",
     )
 )
-"""Operations that may do nothing, such as filling where no row is masked."""
+"""Operations that may change nothing, such as filling a row without masked entries."""
 CLAMPS = ("clamp", "clamp_min", "clamp_max")
 COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
 FILLS = frozenset(

@@ -23,20 +23,20 @@ SHARE = 16
 
 
 class RecordingTooLarge(ValueError):
-    """Raised when a run takes too much memory to be recorded, whatever the ids."""
+    """Raised when a run needs too much memory to be recorded, whatever its ids."""
 
 
 def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
     """Runs a module on ids and records everything that it computes.
 
-    Where the module casts activations in float64 to a lower precision, they stay in float64, so that the recording
-    shows the function that it computes and not its rounding.
+    Float64 activations that the module casts to a lower precision stay in float64, so that the recording shows the
+    module's function and not its rounding.
 
     Args:
       module: called with (source_ids [B, S], target_ids [B, T]), in evaluation mode; returns one tensor.
 
     Raises:
-      RecordingTooLarge: its activations wouldn't leave enough memory to read them.
+      RecordingTooLarge: its activations would leave too little memory for reading them.
       Any error that the module raises.
     """
     import torch
@@ -81,7 +81,7 @@ class _Recorder:
             self._add(tensor, op=kind, names=saved, trains=tensor.requires_grad)
 
     def value_of(self, tensor: torch.Tensor) -> Value:
-        """Returns the Value of a tensor as it is now."""
+        """Returns the Value of a tensor's current contents."""
         found = self._of.get(id(tensor))
         if found is None:
             return self._add(tensor, op="constant", line=_line())
@@ -104,8 +104,8 @@ class _Recorder:
         """Runs one operation and records its results."""
         import torch
 
-        given = replaced((args, kwargs), self.value_of, torch.Tensor)
-        if func.overloadpacket is torch.ops.aten._to_copy and self._narrows(given[0][0], kwargs):
+        operands = replaced((args, kwargs), self.value_of, torch.Tensor)
+        if func.overloadpacket is torch.ops.aten._to_copy and self._narrows(operands[0][0], kwargs):
             kwargs = kwargs | {"dtype": torch.float64}
             self.narrowed[_line()] = None
         written = [(one, self.value_of(one)) for one in _written(func, args, kwargs)]
@@ -118,8 +118,8 @@ class _Recorder:
                     tensor,
                     op=op.removesuffix("_") if op.endswith("_") and not op.startswith("__") else op,
                     function=func,
-                    args=given[0],
-                    kwargs=given[1],
+                    args=operands[0],
+                    kwargs=operands[1],
                     output=number,
                     line=_line(),
                     module=self._running[-1] if self._running else "",

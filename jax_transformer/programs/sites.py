@@ -1,4 +1,4 @@
-"""Where a program's operations are from: lines, calls, modules, and steps of loops."""
+"""The sites of a program's operations: lines, calls, modules, and steps of loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAMEWORKS = (
     *("torch", "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "chex", "einops", "jaxtyping", "numpy"),
     *("jax_transformer.programs", "jax_transformer.proof", "jax_transformer.comparison"),
 )
-"""Packages in which no line is a program's own: frameworks whose layers programs call, and what reads programs here."""
+"""Packages whose lines aren't the program's own: frameworks whose layers programs call, and this package."""
 PYTHON = sysconfig.get_paths()["stdlib"]
 """The folder of the standard library."""
 MOST_FRAMES = 200
@@ -42,14 +42,14 @@ def no_frames() -> Stack:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The place in a program where an operation of its framework runs."""
+    """The place in a program at which an operation runs."""
 
     operation: str = ""
     """The framework's name for it."""
     line: str = ""
-    """The program's own file and line, if there is one, else the innermost of a library's."""
+    """The program's own file and line, if it has one, else the innermost library's."""
     module: str = ""
-    """The path of the module whose call it is in, such as `layers.1.self_attn`."""
+    """The path of the enclosing module, such as `layers.1.self_attn`."""
     steps: tuple[int, ...] = ()
     """The steps of the loops that it is in, from the outermost on."""
     frames: Callable[[], Stack] = no_frames
@@ -71,7 +71,7 @@ def is_of_framework(file: str) -> bool:
 
 
 def own_frame(stack: Stack) -> Frame | None:
-    """Returns the innermost call of a program's own; the innermost of all if a framework runs by itself."""
+    """Returns the program's own innermost call; the innermost of all if only a framework is running."""
     return next((frame for frame in stack if not is_of_framework(frame.file)), stack[0] if stack else None)
 
 
@@ -94,7 +94,7 @@ def as_stack(calls: tuple[tuple[Any, int], ...]) -> Stack:
 
 
 class ModulePaths:
-    """Names PyTorch's modules whose calls run, by their paths in the outermost of them."""
+    """Maps PyTorch's running modules to their paths in the outermost one."""
 
     def __init__(self) -> None:
         import torch
@@ -103,7 +103,7 @@ class ModulePaths:
         self._names: dict[int, tuple[Any, dict[int, str]]] = {}
 
     def running(self, frame: Any) -> list[Any]:
-        """Returns the modules whose calls a frame is in, from the innermost on."""
+        """Returns the modules whose calls enclose a frame, from the innermost on."""
         found = []
         while frame is not None:
             if frame.f_code is self._call:

@@ -32,7 +32,7 @@ class Value:
     its name."""
     function: Any = None
     args: tuple[Any, ...] = ()
-    """The operation's arguments, with Values in place of tensors."""
+    """The operation's arguments, with Values instead of tensors."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     output: int = 0
     """Its number among the operation's results."""
@@ -215,15 +215,15 @@ def _values(tree: Any) -> Iterator[Value]:
         yield from _values(tuple(tree.values()))
 
 
-def replayed(goal: Value, given: Mapping[Value, np.ndarray]) -> np.ndarray | None:
-    """Recomputes a Value with these arrays in place of other Values; None if it can't be recomputed."""
+def replayed(goal: Value, replacements: Mapping[Value, np.ndarray]) -> np.ndarray | None:
+    """Recomputes a Value from replacements of other Values; None if it can't be recomputed."""
     import torch
 
-    known: dict[Value, Any] = {value: torch.from_numpy(array) for value, array in given.items()}
+    known: dict[Value, Any] = {value: torch.from_numpy(array) for value, array in replacements.items()}
 
     def tensor(value: Value) -> Any:
         if value not in known:
-            if not any(_depends(value, one) for one in given):
+            if not any(_depends(value, one) for one in replacements):
                 known[value] = torch.from_numpy(value.array)
             elif value.op == "overwritten" or value.function is None:
                 raise NotImplementedError

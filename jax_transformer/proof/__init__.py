@@ -1,6 +1,6 @@
 """Prove that two programs compute the same function for all weights.
 
-Both are lowered to exact operations on real numbers and evaluated in prime fields, with functions as keyed hashes.
+Both are lowered to exact operations on real numbers, and evaluated in prime fields with functions as keyed hashes.
 """
 
 from jax_transformer.proof.certificate import Certificate, StageProof, TaskProof

@@ -1,4 +1,4 @@
-"""The algebra of a program: exact arithmetic, roots, and comparisons, whose results are the numbers 0 and 1."""
+"""The algebra of a program: exact arithmetic, roots, and comparisons, which yield the numbers 0 and 1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Algebra(Emitter):
         return self._emit("where", [x, y], shape, {"condition": chosen}, kind=x.kind, known=known, fills=fills)
 
     def _choose_defined(self, condition: Value, x: Value, y: Value) -> Value:
-        """Returns a choice, of which each value is defined where it is chosen."""
+        """Returns a choice in which each value needs to be defined only where it is chosen."""
         if not self.doubts(x, y):
             return self._choose(condition, x, y)
         left_out = self._left_out(condition, x, is_chosen_at_one=True), self._left_out(condition, y, False)
@@ -110,8 +110,8 @@ class Algebra(Emitter):
         return self.where(self.constant(changed), self.constant(np.where(changed, rounded, 0.0)), x)
 
     def widened(self, x: Value, dtype: Any) -> Value:
-        """Returns a value of a narrower type in this one. Constants that were moved or chosen since they were rounded,
-        and nothing else, stay what they were rounded to."""
+        """Returns a value of a narrower type in this type. Constants that were only moved or chosen since their
+        rounding keep their rounded values."""
         if x.known is not None:
             return self.constant(x.known.astype(dtype))
         assert x.node is not None
@@ -133,7 +133,7 @@ class Algebra(Emitter):
         return self._as(x.kind, found.get(x.node, x.node))
 
     def _selected(self, node: int) -> set[int]:
-        """Returns the operations that only move or choose elements of a value, and the constants among those."""
+        """Returns the operations that only move or choose elements of a value, and the constants among them."""
         found, waiting = set[int](), [node]
         while waiting:
             node = waiting.pop()
@@ -147,7 +147,7 @@ class Algebra(Emitter):
                 read = [each.node for each in self._chosen[node][1:]]
             elif one.name in MOVES or one.name == "chosen":
                 read = list(one.inputs)
-            elif one.name == "sum":  # of what is chosen, and zeros
+            elif one.name == "sum":  # zeros outside the chosen elements
                 product = self.operations[one.inputs[0]]
                 read = (
                     list(one.inputs) if product.name == "multiply" and any(map(self._selects, product.inputs)) else []
@@ -161,7 +161,7 @@ class Algebra(Emitter):
         return found
 
     def _selects(self, node: int) -> bool:
-        """Returns whether a value is 1 for what is chosen, and 0 for the rest."""
+        """Returns whether a value is 1 for chosen elements, and 0 for the rest."""
         while self.operations[node].name in ("broadcast", "reshape", "transpose", "take"):
             node = self.operations[node].inputs[0]
         return self.operations[node].name in ("step", "equal", "places") or node in self._negated
@@ -252,7 +252,7 @@ class Algebra(Emitter):
         if found is not None:
             self.axioms.setdefault("roots", {})[self.line] = None
             return self.broadcast(found, x.shape)
-        scale = self._scales.of_radicand(inner.node)
+        scale = self._scales.radicand_scale(inner.node)
         attributes = {} if scale == 1 else {"scale": scale}
         known = shadow(np.sqrt, inner)
         if x.known is None and masks.infinite(x.fills):
@@ -261,7 +261,7 @@ class Algebra(Emitter):
         return self.broadcast(self._emit("root", [inner], inner.shape, attributes, known=known, fills=fills), x.shape)
 
     def power(self, x: Value, exponent: int | Fraction) -> Value:
-        """Returns x to an integer, or to a half of one."""
+        """Returns x to an integer or half-integer power."""
         n = Fraction(exponent)
         if n.denominator == 2:
             return self.power(self.root(x), n.numerator)
@@ -326,7 +326,7 @@ class Algebra(Emitter):
     # --- roots that meet other operations (axiom "roots")
 
     def _root_written_out(self, one: Operation, x: Value) -> Value | None:
-        """Returns √x where it follows from the roots of what x is computed from; None if it doesn't.
+        """Returns √x built from the roots of x's factors; None if that isn't possible.
 
         Args:
           one: the operation that computes x.
@@ -347,7 +347,7 @@ class Algebra(Emitter):
         return None
 
     def _radicand(self, x: Value) -> Value | None:
-        """Returns what x consists of the roots of; None if it doesn't."""
+        """Returns the factors whose roots make up x; None if there are none."""
         one = self.operations[x.node or 0]
         if one.name == "root":
             return self._values[one.inputs[0]]
@@ -385,8 +385,8 @@ class Algebra(Emitter):
     # --- products with a step s, a function whose values are 0 and 1: s · s is s
 
     def _simpler_with_step(self, x: Value, y: Value) -> tuple[Value, Value] | None:
-        """Returns other factors for a product with a step s, where they are simpler: x · s(x) doesn't depend on s(0),
-        and s · y is s · a if y is a wherever s is 1."""
+        """Returns simpler factors for a product with a step s, if there are any: x · s(x) doesn't depend on s(0), and s
+        · y is s · a if y is a wherever s is 1."""
         assert x.node is not None
         assert y.node is not None
         one, negated = self.operations[y.node], self._negated.get(y.node)
@@ -459,7 +459,7 @@ class Algebra(Emitter):
         return self._emitted_step(x, reflects=self._signs.has_one_zero_set(x.node))
 
     def _loose_step(self, x: Value) -> Value:
-        """Returns a step in a product with x, where its value at 0 doesn't matter."""
+        """Returns a step in a product with x whose value at 0 doesn't matter."""
         if x.known is not None:
             return Value(x.shape, "bool", x.known > 0)
         x = self.as_float(x)
@@ -556,7 +556,7 @@ class Algebra(Emitter):
         return self._emit("equal", [x, y], x.shape, {"is_exact": is_exact}, kind="indicator")
 
     def is_finite(self, x: Value) -> Value:
-        """Returns which entries are neither NaN, ∞ nor −∞."""
+        """Returns a mask of the entries that are neither NaN, ∞ nor −∞."""
         if x.known is not None:
             return self.constant(np.isfinite(x.known))
         self.refuse_doubts("is_finite", x)
@@ -568,7 +568,7 @@ class Algebra(Emitter):
         return self._zero_at(np.isinf(fills_of(x)), x)
 
     def _zero_at(self, places: np.ndarray, x: Value) -> Value:
-        """Returns x with 0 where `places` is true."""
+        """Returns x, set to 0 where `places` is true."""
         return self.where(self.constant(places), self.constant(np.zeros(x.shape)), x) if places.any() else x
 
     def maximum(self, x: Value, y: Value) -> Value:
@@ -596,7 +596,7 @@ class Algebra(Emitter):
         assert found.node is not None
         self._extremes.setdefault(found.node, (x.node, y.node))
         if found.known is None and (x.fills is not None or y.fills is not None):
-            found = replace(found, fills=masks.of_maximum(fills_of(x), fills_of(y)))
+            found = replace(found, fills=masks.fills_of_maximum(fills_of(x), fills_of(y)))
             assert found.node is not None
             self._values[found.node] = found
         return found
@@ -687,8 +687,8 @@ class Algebra(Emitter):
 
 
 def _whole_fills(x: Value, y: Value) -> tuple[masks.Fills, masks.Fills]:
-    """Returns the fills of two terms, with small constants where one of them has fills: 900 that are added a dozen
-    times to −10⁴ leave nothing masked."""
+    """Returns the fills of two terms, with small constants in rows that have fills: adding 900 a dozen times to −10⁴
+    leaves nothing masked."""
     if x.fills is None and y.fills is None:
         return None, None
     ours, theirs = (each.fills if each.known is None else masks.without_nan(each.known) for each in (x, y))

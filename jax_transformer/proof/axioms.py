@@ -1,7 +1,7 @@
-"""The axioms: what a proof takes for granted about functions, masks and constants, each under its name.
+"""The axioms: assumptions of proofs about functions, masks and constants, by name.
 
-A certificate lists those that its proof used. All else that a proof knows is the arithmetic of a field, and that equal
-arguments give equal values.
+A certificate lists the axioms of its proof. Everything else follows from field arithmetic, and from equal arguments
+giving equal values.
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ AXIOMS = {
         "many weights."
     ),
 }
-"""Name → what is taken for granted, and why."""
+"""Name → the assumption, and its reason."""

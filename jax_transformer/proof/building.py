@@ -115,9 +115,11 @@ class Builder(Algebra):
             total = self._sum_about_mean(self.operations[node])
         if total is None:
             return self._elementwise("log", x, np.log)
-        of_row, mean = total
+        exponentials, mean = total
         shape = inner.shape
-        logarithm = self.add(self.reshape(self._elementwise("log", of_row, np.log), shape), self.reshape(mean, shape))
+        logarithm = self.add(
+            self.reshape(self._elementwise("log", exponentials, np.log), shape), self.reshape(mean, shape)
+        )
         return self.broadcast(logarithm, x.shape)
 
     def erf(self, x: Value) -> Value:
@@ -133,17 +135,17 @@ class Builder(Algebra):
         return self._elementwise("cos", x, np.cos)
 
     def cut(self, x: Value, *, is_weight: bool) -> Value:
-        """Returns x as the value of an unknown function of it, which begins degrees anew.
+        """Returns x as the value of an unknown function of x, which resets the degree.
 
         Args:
-          is_weight: whether x is a weight after an optimizer step, and takes all values as the weight before it does.
+          is_weight: whether x is a weight after an optimizer step, which takes all values like the weight before it.
         """
         x = self.as_float(x)
         return self._emit("cut", [x], x.shape, {"is_weight": is_weight}, fills=x.fills)
 
     def agreed(self, values: Sequence[Value], reason: str = DISAGREE) -> Value:
-        """Returns the first of values that are equal. Where they aren't, the program has no value, and no proof for
-        this reason."""
+        """Returns the first of equal values. If they differ, the program has no value, and `reason` explains why there
+        is no proof."""
         values = self._alike(values)
         first = values[0]
         if first.node is None or any(
@@ -197,7 +199,7 @@ class Builder(Algebra):
         counts = counting = None
         if x.fills is not None and not (np.isneginf(x.fills).all(axis=axes).any() or np.isposinf(x.fills).any()):
             counts, counting = ~np.isneginf(x.fills), masks.counting(x.fills, axes, self.line)
-        known, fills = shadow(lambda array: array.max(axis=axes), x), masks.of_largest(x.fills, counting, axes)
+        known, fills = shadow(lambda array: array.max(axis=axes), x), masks.fills_of_largest(x.fills, counting, axes)
         kept = {"counts": counts, "shown": counting}
         attributes = {
             "axes": axes,
@@ -206,7 +208,7 @@ class Builder(Algebra):
         return self._emit("largest", [x], without(x.shape, axes), attributes, known=known, fills=fills)
 
     def largest_of(self, parts: Sequence[Value]) -> Value:
-        """Returns the maximum of values of one shape. Where they are maxima of rows, it is that of longer rows."""
+        """Returns the maximum of values of one shape. Maxima of rows are merged into the maximum of longer rows."""
         rows = [self._rows_of_largest(part) for part in parts]
         if rows[0] is not None and all(each is not None and each[1:] == rows[0][1:] for each in rows):
             stacked = self._stacked([each[0] for each in rows if each is not None])
@@ -214,7 +216,7 @@ class Builder(Algebra):
         return self.largest(self._stacked(parts), (0,))
 
     def _rows_of_largest(self, x: Value) -> tuple[Value, tuple[int, ...], tuple[int, ...]] | None:
-        """Returns what a value is the maximum of, its axes and its shape; None if it is none, or entries are masked."""
+        """Returns the operand of a maximum, with its axes and shape; None for another value, or with masked entries."""
         if x.node is None:
             return None
         one = self.operations[x.node]
@@ -231,12 +233,12 @@ class Builder(Algebra):
     def _exp_of_rows(
         self, x: Value, axis: int, counts: np.ndarray | None = None, hidden: np.ndarray | None = None
     ) -> Value:
-        """Returns exp(x − m) · exp(m), m the mean of the entries of each row that count: those that aren't masked; 0
+        """Returns exp(x − m) · exp(m), where m is the mean of each row's counted entries, those that aren't masked; 0
         for a row without any.
 
         Args:
-          counts: the entries that something reads; None: all.
-          hidden: the entries that a constant masks; None: those that are masked beside another one of their row.
+          counts: mask of the entries that are read; None: all.
+          hidden: mask of the entries that a constant masks; None: those masked relative to another entry of their row.
         """
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         masks.low(x.fills, self.line)  # refuses ∞
@@ -249,13 +251,13 @@ class Builder(Algebra):
         empty = ~counting.any(axis=axis, keepdims=True)
         counts, x = counting | empty, self._zero_at(np.broadcast_to(empty, x.shape), x)
         attributes = {"axis": axis, **({} if counts.all() else {"counts": counts})}
-        mean = self._emit("row_mean", [x], shape, attributes, fills=masks.of_mean(x.fills, counts, axis))
-        of_row = self._emit("row_exp", [x, mean], x.shape, attributes)
-        found = self.multiply(of_row, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
+        mean = self._emit("row_mean", [x], shape, attributes, fills=masks.fills_of_mean(x.fills, counts, axis))
+        exponentials = self._emit("row_exp", [x, mean], x.shape, attributes)
+        found = self.multiply(exponentials, self.broadcast(self._elementwise("exp", mean, np.exp), x.shape))
         return self._zero_at(np.broadcast_to(empty, x.shape), found)
 
     def _is_below_its_row(self, x: Value) -> bool:
-        """Returns whether what is subtracted in x is a largest entry, or a logarithm of a sum, of what x reads."""
+        """Returns whether x subtracts, from its entries, their row's maximum or the logarithm of their sum."""
         if self.operations[x.node or 0].name != "subtract":
             return False
         row, other = self.operations[x.node or 0].inputs
@@ -289,24 +291,24 @@ class Builder(Algebra):
         product = self.operations[node]
         if product.name == "multiply":
             for row, scale in (product.inputs, product.inputs[::-1]):
-                of_row, factor = self.operations[row], self._inner(self._values[scale]).node
+                exponentials, factor = self.operations[row], self._inner(self._values[scale]).node
                 assert factor is not None
-                is_exp_of_mean = self.operations[factor].name == "exp" and of_row.name == "row_exp"
-                if is_exp_of_mean and self.operations[factor].inputs[0] == of_row.inputs[1]:
-                    return None if "counts" in of_row.attributes else self._values[of_row.inputs[0]]
+                is_exp_of_mean = self.operations[factor].name == "exp" and exponentials.name == "row_exp"
+                if is_exp_of_mean and self.operations[factor].inputs[0] == exponentials.inputs[1]:
+                    return None if "counts" in exponentials.attributes else self._values[exponentials.inputs[0]]
         return None
 
     def _sum_about_mean(self, total: Operation) -> tuple[Value, Value] | None:
-        """Returns Σ exp(x − m) and m, if that is what is summed but for the factor exp(m)."""
+        """Returns Σ exp(x − m) and m, if a sum has these terms times exp(m)."""
         product = self.operations[total.inputs[0]]
         if product.name != "multiply":
             return None
         for row, scale in (product.inputs, product.inputs[::-1]):
-            of_row, factor = self.operations[row], self.operations[scale]
-            if of_row.name != "row_exp" or total.attributes["axes"] != (of_row.attributes["axis"],):
+            exponentials, factor = self.operations[row], self.operations[scale]
+            if exponentials.name != "row_exp" or total.attributes["axes"] != (exponentials.attributes["axis"],):
                 continue
             exp = self.operations[factor.inputs[0]] if factor.name == "broadcast" else factor
-            if exp.name == "exp" and exp.inputs[0] == of_row.inputs[1]:
+            if exp.name == "exp" and exp.inputs[0] == exponentials.inputs[1]:
                 return self.sum(self._values[row], total.attributes["axes"]), self._values[exp.inputs[0]]
         return None
 

@@ -1,4 +1,4 @@
-"""The certificate of a proof: what was proven of which programs, by which axioms, with which bound on an error."""
+"""The certificate of a proof: the claims, the programs, the axioms, and a bound on the probability of an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = 3
 Verdict = Literal["proven", "refuted", "unknown"]
 Kind = Literal["models", "programs"]
 FLOATS = "fc"
-"""Kinds of dtypes for all of whose values a proof holds."""
+"""Kinds of dtypes all of whose values a proof covers."""
 MOST_AXES = 32
 """The most axes of an input."""
 PROVEN, LOCATED, UNKNOWN, UNLOCATED = 0, 1, 3, 4
@@ -37,28 +37,28 @@ VERIFY = (
     "jax-transformer parity --verify FILE with the programs once more, named as for --prove: MODEL and --reference, or "
     "--candidate and --reference. Nothing that this file names is imported or run."
 )
-"""How a certificate is verified, as each says."""
+"""Instructions for verifying a certificate, printed in each."""
 MOST_NAMES = 3
 """Names of different outputs that a line lists."""
 NOT_COMPARED = "versions, the command, stacks of calls, and what was measured in floats"
-"""What a certificate tells and nothing makes again bit by bit on another machine."""
+"""Fields of a certificate that aren't reproducible bit by bit on another machine."""
 LONGEST = 80
 """The most characters of a value of a certificate that a line shows."""
 
 
 @dataclass(frozen=True)
 class StageProof:
-    """Holds what is known of one stage: forward, loss, gradients, a number of optimizer steps."""
+    """Holds the result of one stage: forward, loss, gradients, a number of optimizer steps."""
 
     name: str
     verdict: Verdict
     equal: tuple[str, ...] = ()
-    """The arrays that are the same function of the weights."""
+    """Arrays that are the same function of the weights."""
     different: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     """The arrays that one side alone shows: they aren't compared."""
     reason: str = ""
-    """Why nothing is known."""
+    """Reason why the result is unknown."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class SideProgram:
     lowered: Mapping[str, int]
     """The framework's operations → how often they occur."""
     inputs: Mapping[str, tuple[int, ...]]
-    """Weights and other inputs by name → shapes."""
+    """Name of a weight or another input → shape."""
     narrowing: tuple[str, ...]
-    """Casts to a narrower float type. The proof holds for the program without them."""
+    """Casts to a narrower float type. The proof covers the program without them."""
 
     @classmethod
     def of(cls, program: Program) -> SideProgram:
@@ -87,7 +87,7 @@ class SideProgram:
 
 @dataclass(frozen=True)
 class TaskProof:
-    """Holds how one pair of programs was compared; several stages may be outputs of one pair."""
+    """Describes the comparison of one pair of programs, which may serve several stages."""
 
     stages: tuple[str, ...]
     candidate: SideProgram
@@ -97,7 +97,7 @@ class TaskProof:
     degree: int
     values: int
     log2_error: float
-    """The logarithm of a bound on the probability that a proof of these stages is wrong."""
+    """Logarithm of a bound on the probability that a proof of these stages is wrong."""
     axioms: Mapping[str, tuple[str, ...]]
     """The axioms that were used → the constants or lines on which."""
 
@@ -137,25 +137,25 @@ class Certificate:
     stages: tuple[StageProof, ...]
     tasks: tuple[TaskProof, ...] = ()
     difference: Mapping[str, Any] | None = None
-    """The first output that differs, the operations at which the sides part, how much it shows in float64 on the
-    model's own weights, "witness": what came of the search for weights on which it shows, and "repair"."""
+    """The first output that differs, the operations at which the sides diverge, the difference in float64 on the
+    model's own weights, "witness": the result of the search for weights that show it, and "repair"."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """The inputs for which the proof holds: dtypes, shapes, and the values of ids and masks as lists (None: of floats,
-    for all of which it holds)."""
+    """The inputs for which the proof holds: dtypes, shapes, and the values of ids and masks as lists (None: floats,
+    for all values of which it holds)."""
     kind: Kind = "models"
-    """"programs": two of any programs, on inputs that were given."""
+    """"programs": any two programs, on inputs passed by the caller."""
     allowed: tuple[str, ...] = ()
-    """Differences that were allowed: the ids have no place that shows them."""
+    """Allowed differences that the ids can't show."""
     conditions: tuple[str, ...] = ()
-    """For which weights alone the verdict holds, one text for each condition: those that one program has apart, and the
-    other ties."""
+    """Conditions on the weights under which the verdict holds, one text each: weights that one program holds
+    separately, and the other ties."""
     seed: int = 0
     command: tuple[str, ...] = ()
-    """The arguments of the command that made it; () if none did. They are for readers: nothing runs them."""
+    """The arguments of the command that made it; () if none did. Nothing runs them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
     witness: Witness | None = field(default=None, repr=False, compare=False)
-    """Weights on which a refutation shows in float64, where there are any. They are no part of the JSON."""
+    """Weights on which a refutation shows in float64, if any were found. The JSON omits them."""
 
     @property
     def verdict(self) -> Verdict:
@@ -180,8 +180,8 @@ class Certificate:
 
     @property
     def repair(self) -> Repair | None:
-        """Returns the edits of the candidate with which it is proven to be the reference; None: none were found, or
-        searched. They are searched where two programs on inputs differ.
+        """Returns the edits with which the candidate is proven to equal the reference; None if none were found, or none
+        were searched. `prove_programs` searches them for programs that differ.
 
         Example:
           >>> import numpy as np
@@ -219,10 +219,10 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str, path: str = "certificate") -> Certificate:
-        """Reads a certificate: what it claims, which `changes` compares with a proof made again.
+        """Reads a certificate, whose claims `changes` compares with a new proof.
 
         Raises:
-          ValueError: the text is no certificate, is of another schema, or contradicts itself.
+          ValueError: the text isn't a certificate, has another schema, or contradicts itself.
         """
         held: Any = None
         try:
@@ -235,21 +235,20 @@ class Certificate:
         if problem is not None:
             problem = "".join(each if each.isprintable() else "\ufffd" for each in problem)
             raise ValueError(f"{path}: expected a certificate that jax-transformer parity --prove wrote; {problem}")
-        told = held.pop("verdict")
+        stated = held.pop("verdict")
         del held["verify"]
         stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
         tasks = tuple(_task(task) for task in held.pop("tasks"))
         read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks})
-        if told != read.verdict:
-            raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {told}")
+        if stated != read.verdict:
+            raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {stated}")
         return read
 
     def changes(self, again: Certificate) -> list[str]:
-        """Returns what differs from a certificate that was made again of the same programs, a line each; [] if this one
-        holds.
+        """Returns the differences from a new certificate of the same programs, a line each; [] if this one holds.
 
-        All is compared but versions, the command, folders of source files, stacks of calls, and what was measured in
-        floats. Those differ between machines.
+        Versions, the command, folders of source files, call stacks, and floating-point measurements differ between
+        machines, so they aren't compared.
 
         Example:
           >>> import numpy as np
@@ -268,10 +267,10 @@ class Certificate:
         ]
 
     def arrays(self, path: str = "certificate") -> dict[str, np.ndarray]:
-        """Returns inputs as arrays: ids and masks as they are, floats as ones.
+        """Returns inputs as arrays: ids and masks with their values, floats as ones.
 
         Raises:
-          ValueError: they have too many elements, or values that aren't of their shape and dtype.
+          ValueError: they have too many elements, or values that don't match their shape and dtype.
         """
         return {name: _array(held, f"{path}: inputs: {_shown(name)}") for name, held in self._limited(path)}
 
@@ -292,7 +291,8 @@ class Certificate:
             yield "".join(each if each.isprintable() else "\ufffd" for each in line)
 
     def summary(self) -> list[str]:
-        """Returns the verdict in a line, and below it where a difference begins, for the report of a comparison."""
+        """Returns the verdict in one line, followed by the place where a difference begins, for a comparison's
+        report."""
         proven = ", ".join(stage.name for stage in self.stages if stage.verdict == "proven")
         unknown = [f"{stage.name}: {stage.reason}" for stage in self.stages if stage.verdict == "unknown"]
         found = self.difference
@@ -312,15 +312,15 @@ class Certificate:
 
 
 def difference_of(found: Difference, witness: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns a difference as a certificate holds it, with the repair if one is found.
+    """Returns a difference in the form of a certificate, with the repair if one was found.
 
     Args:
-      witness: what came of the search for weights on which it shows; None: there was no search.
+      witness: the result of the search for weights that show it; None: there was no search.
     """
     repair = None if found.task is None else find_repair(found.task)
-    told = asdict(replace(found, task=None))
-    del told["task"]
-    held = json.loads(json.dumps({**told, "witness": witness, "repair": None if repair is None else asdict(repair)}))
+    facts = asdict(replace(found, task=None))
+    del facts["task"]
+    held = json.loads(json.dumps({**facts, "witness": witness, "repair": None if repair is None else asdict(repair)}))
     for side in ("candidate", "reference"):
         if held[side] is not None:
             held[side]["constants"] = [one if math.isfinite(one) else str(one) for one in held[side]["constants"]]
@@ -346,7 +346,7 @@ def _array(held: Mapping[str, Any], where: str) -> np.ndarray:
     if len(shape) > MOST_AXES:
         raise ValueError(f"{where}: expected at most {MOST_AXES} axes; received {len(shape)}")
     if (dtype.kind in FLOATS) != (values is None):
-        raise ValueError(f"{where}: expected values of integers and booleans alone; received {dtype} and others")
+        raise ValueError(f"{where}: expected values for integers and booleans only; received values for {dtype}")
     if values is None:
         return np.ones(shape, dtype)
     try:
@@ -355,9 +355,9 @@ def _array(held: Mapping[str, Any], where: str) -> np.ndarray:
         found = array.astype(dtype)
     except (ValueError, TypeError, OverflowError):
         array = found = np.empty(0)
-    of_dtype = all(_is_bool(each) == (dtype.kind == "b") for each in array.flat)
-    if found.shape != shape or not of_dtype or not (found == array).all():
-        raise ValueError(f"{where}: expected values of {dtype} in the shape {list(shape)}; received others")
+    has_dtype = all(_is_bool(each) == (dtype.kind == "b") for each in array.flat)
+    if found.shape != shape or not has_dtype or not (found == array).all():
+        raise ValueError(f"{where}: expected values of {dtype} in the shape {list(shape)}; the values don't match")
     return found
 
 
@@ -366,7 +366,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _problem(held: Any) -> str | None:
-    """Returns what is wrong with a certificate's JSON; None if it follows the schema."""
+    """Returns the first problem of a certificate's JSON; None if it follows the schema."""
     version = held.get("schema") if isinstance(held, dict) else None
     if type(version) is int and version != SCHEMA:
         return (
@@ -439,7 +439,7 @@ def _condition_lines(certificate: Certificate) -> Iterator[str]:
 
 
 def _origin_lines(certificate: Certificate) -> Iterator[str]:
-    """Yields which programs were compared, and by which versions."""
+    """Yields the programs that were compared, and the versions that compared them."""
     for task in certificate.tasks:
         for side in ("candidate", "reference"):
             program = getattr(task, side)
@@ -462,7 +462,7 @@ def _difference_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _same_output(certificate: Certificate) -> str | None:
-    """Returns the output's name if programs part inside, and return the same at that point."""
+    """Returns the output's name if programs diverge inside, and return the same at that point."""
     forward = next((stage for stage in certificate.stages if stage.name == "forward" and stage.different), None)
     if forward is None:
         return None
@@ -471,7 +471,7 @@ def _same_output(certificate: Certificate) -> str | None:
 
 
 def _is_limited(stage: StageProof) -> bool:
-    """Returns whether a stage is proven without some of what both sides compute."""
+    """Returns whether a stage is proven without some of the outputs that both sides compute."""
     return stage.verdict == "proven" and bool(stage.reason)
 
 
@@ -490,10 +490,10 @@ def _stage_lines(stage: StageProof, verbose: bool) -> Iterator[str]:
 
 
 def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None = None) -> Iterator[str]:
-    """Yields what came of a search for weights on which a difference shows.
+    """Yields the result of a search for weights that show a difference.
 
     Args:
-      is_of_command: whether to say how the command writes the weights, or how a program gets them; None: neither.
+      is_of_command: whether to explain how the command writes the weights, or how a program gets them; None: neither.
     """
     if found is None:
         return
@@ -512,7 +512,7 @@ def _witness_lines(found: Mapping[str, Any] | None, is_of_command: bool | None =
 
 
 def _domain(certificate: Certificate) -> str:
-    """Says that weights are left out for which the programs aren't defined, if there may be any."""
+    """States that weights are left out for which the programs aren't defined, if there may be any."""
     return " for which both are defined" if "domains" in certificate.axioms else ""
 
 
@@ -524,7 +524,7 @@ def _used(where: tuple[str, ...]) -> str:
     return f" ({'; '.join(shown[:MOST_NAMES])}{f'; and {more} more' if more > 0 else ''})"
 
 
-# --- what changed since, for a certificate that may come from a stranger
+# --- changes since a certificate was made, which may come from a stranger
 
 
 def _shown(value: Any) -> str:
@@ -554,7 +554,7 @@ def _changes_of_inputs(before: Certificate, now: Certificate) -> Iterator[str]:
         if then == now_is:
             continue
         if [then[what] for what in ("shape", "dtype")] == [now_is[what] for what in ("shape", "dtype")]:
-            yield f"the ids are others: {_shown(name)}"
+            yield f"the ids differ: {_shown(name)}"
         else:
             was, is_now = (f"{_shown(list(one['shape']))} {_shown(one['dtype'])}" for one in (then, now_is))
             yield f"inputs: {_shown(name)} was {was}, and is {is_now}"
@@ -599,7 +599,7 @@ def _counted(task: TaskProof) -> str:
 
 
 def _granted(task: TaskProof) -> tuple[Any, ...]:
-    """Returns what a proof takes for granted: axioms, casts that it leaves out, and the bound on its error."""
+    """Returns the assumptions of a proof: axioms, casts that it leaves out, and the bound on its error."""
     axioms = {name: [*map(_without_folders, where)] for name, where in task.axioms.items()}
     casts = [[*map(_without_folders, side.narrowing)] for side in (task.candidate, task.reference)]
     return axioms, casts, _rounded(task.log2_error)
@@ -615,13 +615,13 @@ def _granted_text(task: TaskProof) -> str:
 def _changes_of_difference(before: Certificate, now: Certificate) -> Iterator[str]:
     then, now_is = before.difference, now.difference
     if (then is None) != (now_is is None):
-        yield f"a difference {'was told, and there is none' if now_is is None else 'is found that was not told'}"
+        yield f"a difference {'was claimed, and there is none' if now_is is None else 'is found that was not claimed'}"
     elif then is not None and now_is is not None and _facts_of(then) != _facts_of(now_is):
-        yield f"the difference was told at {_shown(then['name'])}, or with other facts; it is at {now_is['name']}"
+        yield f"the difference was claimed at {_shown(then['name'])}, or with other facts; it is at {now_is['name']}"
 
 
 def _facts_of(difference: Any) -> Any:
-    """Returns what is told of a difference without what was measured in floats."""
+    """Returns the facts about a difference, without floating-point measurements."""
     places = [
         None
         if (place := difference[side]) is None
@@ -639,7 +639,7 @@ def _facts_of(difference: Any) -> Any:
 
 
 def _facts_of_cause(cause: Mapping[str, Any]) -> Any:
-    """Returns what is told of a cause, its lines without folders."""
+    """Returns the facts about a cause, its lines without folders."""
     lines = cause["candidate"], cause["reference"]
     text = cause["text"].replace(lines[0], "").replace(lines[1], "")
     return cause["kind"], *map(_without_folders, lines), text, cause["cure"], *cause["modules"]
@@ -650,5 +650,5 @@ def _rounded(number: float | None) -> str:
 
 
 def _without_folders(text: str) -> str:
-    """Returns text whose source files have no folders, which differ between machines."""
+    """Removes the folders of source files, which differ between machines, from text."""
     return re.sub(r"/.*/", "", text)

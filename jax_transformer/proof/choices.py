@@ -1,11 +1,11 @@
-"""Places that depend on weights: top-k, argmax, argsort, and what looks up or writes there.
+"""Places that depend on weights: top-k, argmax, argsort, and reads and writes at their results.
 
-A place is a choice among the entries of a row. It is held as numbers that are 1 for the entry chosen and 0 for the
-others, and a table of the integer that each entry stands for. In a field, these numbers are hashes of the row as a
-multiset, the entry and its rank. So both sides choose alike where their rows order alike: exp, tanh, a positive factor
-of the row and a number that is added to it change nothing.
+A place is a choice among the entries of a row. It is represented by numbers that are 1 for the chosen entry and 0
+elsewhere, and a table with the integer of each entry. In a field, these numbers are hashes of the row as a multiset,
+the entry and its rank. So both sides make the same choice if their rows have the same order: exp, tanh, a positive
+factor of the row and an added constant change nothing.
 
-Frameworks break ties in different ways, so rows are refused in which entries may be equal for many weights.
+Frameworks break ties in different ways, so rows with entries that may be equal for many weights are refused.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ INCREASING = ("exp", "tanh", "erf", "log", "row_exp")
 DEPENDS = "a place depends on weights"
 
 PlacesOf = Callable[[np.ndarray], np.ndarray]
-"""Known integers → the places of flat elements that an operation reads, or writes, there."""
+"""Known integers → the places of flat elements that an operation reads or writes."""
 
 
 @recorded
 def ordered(b: Builder, x: Value, axis: int, ranks: Sequence[int], name: str) -> tuple[Value, Value]:
-    """Returns the entries of rows that have these ranks, and where they are; rank 0 is that of the largest entry."""
+    """Returns the entries of rows with these ranks, and their places; rank 0 is the largest entry."""
     if x.known is not None:
         raise UnknownOperation(name, b.line, "of constants")  # as they run
     axis %= len(x.shape)
@@ -42,8 +42,8 @@ def ordered(b: Builder, x: Value, axis: int, ranks: Sequence[int], name: str) ->
     (key, is_turned), count, length = _key(b, row), len(ranks), row.shape[-1]
     _refuse_ties(b, key, name)
     shape = (*row.shape[:-1], count, length)
-    of_key = tuple(length - 1 - rank if is_turned else rank for rank in ranks)
-    places = b._emit("places", [key], shape, {"ranks": of_key})
+    key_ranks = tuple(length - 1 - rank if is_turned else rank for rank in ranks)
+    places = b._emit("places", [key], shape, {"ranks": key_ranks})
     rows = b.broadcast(b.reshape(row, (*row.shape[:-1], 1, length)), shape)
     values = b.sum(b.multiply(places, rows), (len(shape) - 1,))
     table = np.broadcast_to(np.arange(length), shape)
@@ -53,7 +53,7 @@ def ordered(b: Builder, x: Value, axis: int, ranks: Sequence[int], name: str) ->
 
 
 def _key(b: Builder, row: Value) -> tuple[Value, bool]:
-    """Returns rows that order as these do, as simple as it gets, and whether they order the other way round."""
+    """Returns the simplest rows with the same order, and whether their order is reversed."""
     found, is_turned = row, False
     while (step := _simpler(b, found)) is not None and step[0].shape == row.shape:
         found, is_turned = step[0], is_turned != step[1]
@@ -105,7 +105,7 @@ def _refuse_ties(b: Builder, row: Value, name: str) -> None:
 
 
 def _has_own_columns(b: Builder, row: Value) -> bool:
-    """Returns whether entries are products of one vector that isn't zero with columns of a weight that it doesn't
+    """Returns whether entries are products of one nonzero vector with columns of a weight that the vector doesn't
     read."""
     node = row.node or 0
     while b.operations[node].name == "reshape" and b.operations[node].shape[-1] == row.shape[-1]:
@@ -121,7 +121,7 @@ def _has_own_columns(b: Builder, row: Value) -> bool:
 
 @recorded
 def computed(b: Builder, function: Callable[..., np.ndarray], inputs: Sequence[Value]) -> Value:
-    """Returns what a function of elements makes of integers, some of which are choices by one row."""
+    """Applies a function of elements to integers, some of which are choices by one row."""
     shape = np.broadcast_shapes(*(each.shape for each in inputs))
     inputs = [b.broadcast(each, shape) for each in inputs]
     nodes = {each.node for each in inputs if each.table is not None}
@@ -145,7 +145,7 @@ def computed(b: Builder, function: Callable[..., np.ndarray], inputs: Sequence[V
 
 @recorded
 def joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:
-    """Concatenates integers, of which some are choices."""
+    """Concatenates integers, some of which are choices."""
     count = max(each.table.shape[-1] for each in parts if each.table is not None)
     tables, numbers = [], []
     for each in parts:
@@ -165,7 +165,7 @@ def joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:
     return Value(table.shape[:-1], "int", None, whole.node, None, table)
 
 
-# --- what is read and written there
+# --- reads and writes
 
 
 @recorded
@@ -173,7 +173,7 @@ def looked_up(b: Builder, source: Value, index: Value, places_of: PlacesOf, axes
     """Returns the elements at places that depend on weights.
 
     Args:
-      axes: which axes of the result are those of the index.
+      axes: the axes of the result that come from the index.
     """
     places, numbers = _at_all(b, index, places_of, axes)
     if (places < 0).any():
@@ -200,7 +200,7 @@ def written(
 
 
 def _at_all(b: Builder, index: Value, places_of: PlacesOf, axes: Sequence[int]) -> tuple[np.ndarray, Value]:
-    """Returns the places for each entry that may be chosen, along a last axis, and which one is."""
+    """Returns the places for each entry that may be chosen, along a new last axis, and the choice among them."""
     assert index.table is not None
     assert index.node is not None
     count = index.table.shape[-1]
@@ -214,7 +214,7 @@ def _at_all(b: Builder, index: Value, places_of: PlacesOf, axes: Sequence[int]) 
 
 
 def _refuse_meetings(b: Builder, numbers: Value, places: np.ndarray) -> None:
-    """Raises UnknownOperation if two updates may be written to one place: those of different ranks of a row aren't."""
+    """Raises UnknownOperation if two updates may go to one place: different ranks of a row never do."""
     inner = b._inner(numbers)
     source, read = b._source(inner, np.arange(inner.size).reshape(inner.shape))
     one = b.operations[source.node or 0]

@@ -11,7 +11,7 @@ import numpy as np
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.constants import half_ulp, is_meant, unit_of
 from jax_transformer.proof.programs import UnknownOperation, Value
-from jax_transformer.proof.roundings import OF_FUNCTION, moved_by
+from jax_transformer.proof.roundings import FUNCTION_ERROR, moved_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def as_complex(b: Builder, x: Any) -> Complex:
     return Complex(x, b.constant(np.zeros(x.shape)))
 
 
-def of_parts(b: Builder, real: Value, imag: Value) -> Complex:
+def from_parts(b: Builder, real: Value, imag: Value) -> Complex:
     shape = np.broadcast_shapes(real.shape, imag.shape)
     return Complex(b.broadcast(b.as_float(real), shape), b.broadcast(b.as_float(imag), shape))
 
@@ -83,23 +83,23 @@ def constant(b: Builder, array: np.ndarray) -> Complex:
 def computed(
     b: Builder, run: Callable[[list[np.ndarray]], Sequence[np.ndarray]], inputs: Sequence[Any], found: Sequence[Any]
 ) -> list[Any]:
-    """Returns what an operation without a rule computes of what depends on no weight, as the program does, and how far
-    that may be off.
+    """Runs an operation without a rule on values that depend on no weight, as the program does; returns the results and
+    their possible errors.
 
     Args:
       run: the operation, arrays → arrays.
       inputs: the values that it reads.
-      found: what it computes of these.
+      found: its results.
     """
     parts = [part for each in inputs for part in _parts_of_value(each)]
     radii = [None if part.kind != "float" else b.radius(part) for part in parts]
 
     def run_parts(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        left, given = list(arrays), []
+        left, operands = list(arrays), []
         for each in inputs:
             first = left.pop(0)
-            given.append(first + 1j * left.pop(0) if isinstance(each, Complex) else first)
-        return [part for each in run(given) for part in _parts(each)]
+            operands.append(first + 1j * left.pop(0) if isinstance(each, Complex) else first)
+        return [part for each in run(operands) for part in _parts(each)]
 
     results = [part for each in found for part in _parts(each)]
     moved = moved_by(run_parts, [np.asarray(part.known) for part in parts], radii, results)
@@ -114,7 +114,7 @@ def _own_rounding(array: np.ndarray) -> Any:
     if array.dtype == bool or np.issubdtype(array.dtype, np.integer):
         return 0.0
     unit = unit_of(array.dtype)
-    return 0.0 if is_meant(array, unit).all() else OF_FUNCTION * half_ulp(array, unit)
+    return 0.0 if is_meant(array, unit).all() else FUNCTION_ERROR * half_ulp(array, unit)
 
 
 def _parts_of_value(x: Any) -> list[Value]:
@@ -131,10 +131,10 @@ def conjugate(b: Builder, x: Complex) -> Complex:
 
 
 def product(b: Builder, x: Any, y: Any, times: Callable[[Value, Value], Value]) -> Complex:
-    """Returns a bilinear function of two arrays, of which one at least is complex.
+    """Returns a bilinear function of two arrays, at least one of them complex.
 
     Args:
-      times: the function of real ones.
+      times: the function of real arrays.
     """
     if not isinstance(x, Complex):
         return Complex(times(x, y.real), times(x, y.imag))
@@ -149,8 +149,8 @@ def square_of_size(b: Builder, x: Complex) -> Value:
 
 
 def inverse(b: Builder, x: Complex) -> Complex:
-    of_size = b.inverse(square_of_size(b, x))
-    return Complex(b.multiply(x.real, of_size), b.negate(b.multiply(x.imag, of_size)))
+    inverse_size = b.inverse(square_of_size(b, x))
+    return Complex(b.multiply(x.real, inverse_size), b.negate(b.multiply(x.imag, inverse_size)))
 
 
 def quotient(b: Builder, x: Any, y: Any) -> Complex:
@@ -176,9 +176,9 @@ def exponential(b: Builder, x: Complex) -> Complex:
 
 
 def polar(b: Builder, size: Value, angle: Value) -> Complex:
-    return of_parts(b, b.multiply(size, b.cos(angle)), b.multiply(size, b.sin(angle)))
+    return from_parts(b, b.multiply(size, b.cos(angle)), b.multiply(size, b.sin(angle)))
 
 
 def first_unread(values: Sequence[Any]) -> Unread | None:
-    """Returns the first of the values that nothing is known of."""
+    """Returns the first unknown value."""
     return next((each for each in values if isinstance(each, Unread)), None)

@@ -1,8 +1,8 @@
-"""Read floats as the real numbers that programs mean by them.
+"""Read floats as the real numbers that they stand for in programs.
 
-A float is a dyadic rational. Some are written for another number that no float holds: 1/√8, 0.1, √(2/π). Those within
-one unit in the last place of such a number are read as the number (axioms "roots" and "fractions"), so that dividing
-by √8 is multiplying by 1/√8. All others are what they are: ε · (1 + 2⁻⁵⁰) is another ε.
+A float is a dyadic rational. Some stand for a number that no float holds: 1/√8, 0.1, √(2/π). A float within one unit in
+the last place of such a number is read as the number (axioms "roots" and "fractions"), so that dividing by √8 is
+multiplying by 1/√8. Any other float is read as it is: ε · (1 + 2⁻⁵⁰) is another ε.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from jax_transformer.proof.programs import Program
 
 MOST_RADICAND = 2**16
-"""The largest n whose √n is looked for."""
+"""Largest n whose √n is recognised."""
 MOST_DENOMINATOR_OF_SQUARE, MOST_RADICAND_OF_RATIO = 2**12, 2**24
 """√(a/b) is looked for with b up to the first and a · b up to the second."""
 MOST_FACTOR = 2**12
-"""The largest factor whose square is looked for under a root."""
+"""Largest factor whose square is recognised under a root."""
 MOST_TERM, MOST_DENOMINATOR = 1000, 10**6
 """Fractions a/b with a and b up to these are looked for, and decimals of up to four digits."""
 MOST_DIGITS = 6
-"""Digits of a decimal x whose 1 − x in float64 is read as 1 − x: programs write 1 − 0.9 beside 0.9."""
+"""Maximum digits of a decimal x whose 1 − x in float64 is read as 1 − x: programs write both 1 − 0.9 and 0.9."""
 MOST_ELEMENTS, MOST_DIFFERENT = 4096, 16
 """An array of more elements, or of more different ones, is a table."""
 ROUNDED = "rounded constants"
-"""The axiom by which constants of types narrower than float64 are read as other numbers."""
+"""Axiom by which constants of types narrower than float64 are read as other numbers."""
 EXACT_BITS = 32
-"""A float of so few significant bits is meant as it stands."""
+"""Significant bits up to which a float is read as it is."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def read(value: float, radius: float = 0.0) -> Number:
     """Returns the number that a finite float stands for.
 
     Args:
-      radius: how far it may be from that number, where a type narrower than float64 rounded it.
+      radius: its possible distance from that number, if a type narrower than float64 rounded it.
     """
     exactly = Fraction(value)
     if not radius and significant_bits(exactly) <= EXACT_BITS:
@@ -98,15 +98,15 @@ def largest_of(unit: float) -> float:
 
 
 def half_ulp(values: Any, unit: float) -> np.ndarray:
-    """Returns half a unit in the last place of floats, in the type that has this unit roundoff."""
+    """Returns half a unit in the last place of floats, in the type with this unit roundoff."""
     values = np.abs(np.asarray(values, np.float64))
     _, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0))
     return np.where((values > 0) & np.isfinite(values), np.ldexp(unit, exponents - 1), 0.0)
 
 
 def is_meant(values: Any, unit: float) -> np.ndarray:
-    """Returns which floats of a type are meant as they stand: integers, multiples of 1/64, and powers of two, unless
-    they are so large that the type leaves little else. All are where nothing rounds: a unit of 0."""
+    """Returns a mask of the floats of a type that are read as they are: integers, multiples of 1/64, and powers of two,
+    unless they are so large that the type has few other numbers. Without rounding (a unit of 0), all are."""
     if not unit:
         return np.ones(np.shape(values), bool)
     values = np.abs(np.asarray(values, np.float64))
@@ -117,18 +117,19 @@ def is_meant(values: Any, unit: float) -> np.ndarray:
 
 
 def rounding_of(values: Any, unit: float) -> np.ndarray:
-    """Returns how far numbers may be from those that are written, which a type rounds once."""
+    """Returns the possible distance of numbers from the written ones, which a type rounds once."""
     return np.where(is_meant(values, unit), 0.0, half_ulp(values, unit))
 
 
 def as_read(
     array: np.ndarray, unit: float = 0.0, radius: np.ndarray | None = None, is_rounded: bool = False
 ) -> dict[float, Number] | None:
-    """Returns the finite numbers of a constant and what each is read as; None for a table, which is what it is.
+    """Returns the distinct finite numbers of a constant, and the number that each is read as; None for a table, which
+    is read as it is.
 
     Args:
-      unit: the unit roundoff of the type that made it, where that is narrower than float64.
-      radius: how far each element may be from the number that was computed, where it was.
+      unit: the unit roundoff of the type that made it, if that is narrower than float64.
+      radius: the possible distance of each element from the exact result, if it was computed.
       is_rounded: whether to read numbers as those that this type rounds to them.
     """
     if radius is not None and array.size > 1:
@@ -154,7 +155,7 @@ def is_root(value: float, of: float) -> bool:
 
 
 def radicands(program: Program) -> frozenset[int]:
-    """Returns the integers whose roots a program's constants are read as; they have to be squares in a field."""
+    """Returns the integers whose roots a program's constants are read as; a field must have their roots."""
     found = set()
     for one in program.operations:
         if one.name == "constant" and (numbers := as_read(**one.attributes)) is not None:
@@ -165,7 +166,7 @@ def radicands(program: Program) -> frozenset[int]:
 
 
 def few_numbers(array: np.ndarray) -> np.ndarray | None:
-    """Returns the different numbers of an array that is no table; None for a table, which is what it is."""
+    """Returns the distinct numbers of an array with few; None for a table, which is read as it is."""
     different = np.unique(array) if array.size <= MOST_ELEMENTS else array[:0]
     return different if 0 < different.size <= MOST_DIFFERENT else None
 
@@ -235,8 +236,8 @@ def root_of(square: Fraction, half_pis: int = 0) -> Number:
 
 
 def _is_read_as(value: float, number: Number, radius: float) -> bool:
-    """Returns whether a positive float is within one unit in its last place of a number, or is the rounded inverse of
-    such a float. In a narrow type: whether the fraction is rounded to it, or the root is within one unit."""
+    """Returns whether a positive float, or the float that it is the rounded inverse of, is within one unit in its last
+    place of a number. In a narrow type: whether the fraction rounds to it, or the root is within one unit."""
     if number.axiom == "fractions":
         fraction = number.fraction
         is_short = fraction.numerator <= MOST_TERM or fraction.denominator % 10 == 0

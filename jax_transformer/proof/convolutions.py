@@ -1,7 +1,7 @@
-"""Convolutions as products of matrices: patches of the input, which are moved elements, times the kernel.
+"""Convolutions as matrix products: patches of the input, which are moved elements, times the kernel.
 
-Axes: N batch, G groups, C channels of the input of a group, O channels of the output of a group, P places of the
-output, K places of the kernel; all spatial dimensions are one axis.
+Axes: N batch, G groups, C input channels of a group, O output channels of a group, P output places, K kernel places;
+all spatial dimensions are one axis.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Window:
         return max(0, (dilated + sum(self.padding[axis]) - reach) // self.strides[axis] + 1)
 
     def places(self) -> np.ndarray:
-        """Returns the place in the input that each place of the kernel meets for each place of the output, [P, K]; −1
-        for padding."""
+        """Returns the place in the input that each kernel place meets at each output place, [P, K]; −1 for padding."""
         rank = len(self.input)
         found = np.zeros((1,) * (2 * rank), np.int64)
         inside = np.ones((1,) * (2 * rank), bool)
@@ -74,10 +73,10 @@ def spread(b: Builder, y: Value, kernel: Value, window: Window) -> Value:
     """Returns the adjoint of `convolved` in x: y [N, G, O, P] and a kernel [G, O, C, K] → [N, G, C, input]."""
     batch, groups = y.shape[:2]
     channels, size = kernel.shape[2], math.prod(window.input)
-    of_patches = b.matmul(_rows(b, y), _flat(b, kernel))
-    to = _places(window, (batch, groups, channels)).transpose(1, 0, 3, 2, 4).reshape(of_patches.shape)
+    products = b.matmul(_rows(b, y), _flat(b, kernel))
+    to = _places(window, (batch, groups, channels)).transpose(1, 0, 3, 2, 4).reshape(products.shape)
     zeros = b.constant(np.zeros((batch, groups, channels, size)))
-    return b.put(zeros, to, of_patches, adds=True)
+    return b.put(zeros, to, products, adds=True)
 
 
 def kernel_of(b: Builder, x: Value, y: Value, window: Window) -> Value:
@@ -87,7 +86,7 @@ def kernel_of(b: Builder, x: Value, y: Value, window: Window) -> Value:
 
 
 def _places(window: Window, sizes: Sequence[int]) -> np.ndarray:
-    """Returns where in x [N, G, C, input] the elements of patches are, [N, G, C, P, K]."""
+    """Returns the places of the patches' elements [N, G, C, P, K] in x [N, G, C, input]."""
     of_one, size = window.places(), math.prod(window.input)
     first = np.arange(math.prod(sizes), dtype=np.int64).reshape(*sizes, 1, 1) * size
     return np.where(of_one < 0, -1, first + of_one)

@@ -1,4 +1,4 @@
-"""Decide whether two programs are one function of their weights, or find where they part."""
+"""Decide whether two programs are one function of their weights, or find where they diverge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNSHOWN = (
 OTHER_DOMAINS = "{} is the same wherever both are defined, but not shown to be defined for the same weights: {}"
 UNDEFINED = "no weights were found for which both programs are defined: {}"
 SHOWN = 1e-6
-"""A relative difference in float64 above this is none of rounding."""
+"""A larger relative difference in float64 can't be rounding."""
 TABLES = (
     "{} differs by no more than the rounding of constants and tables explains, and which of one program is which of "
     "the other isn't known"
@@ -54,7 +54,7 @@ Draw = Callable[[Callable[[tuple[int, ...]], np.ndarray]], tuple[Arrays, Arrays]
 
 @dataclass(frozen=True)
 class Task:
-    """Two programs and what relates them."""
+    """Holds two programs and the relation of their weights and outputs."""
 
     candidate: Program
     reference: Program
@@ -67,20 +67,20 @@ class Task:
     own: tuple[Arrays, Arrays] | None = None
     """Weights in float64 for both programs, on which a difference is measured."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Outputs that no rule computes on one side, by the candidate's names → why."""
+    """Outputs that no rule computes on one side, by the candidate's names → reason."""
     reads_rounded: bool = True
     """Whether axiom "rounded constants" may be used."""
     is_written_out: bool = False
     """Whether differences and turns are written out as `differences` does."""
     only_defined: frozenset[str] = frozenset()
-    """Outputs that are only compared in where they are defined: a loss, if its gradients are outputs."""
+    """Outputs that are compared only where they are defined: a loss, if its gradients are outputs."""
     counts: Mapping[str, np.ndarray] = field(default_factory=dict)
     """For some outputs, masks, broadcastable to them, of the values that are compared; without one, all are."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A field and what seeds the weights and hashes in it."""
+    """Holds a field, and the seed of the weights and hashes in it."""
 
     prime: int
     seed: int
@@ -102,30 +102,30 @@ class Difference:
     digits: float | None = None
     """The largest relative difference of any output in 60 digits, at random weights; None: not measured."""
     task: Task | None = field(default=None, repr=False, compare=False)
-    """The programs, if they are refuted: a repair is searched for those."""
+    """The programs, if they are refuted: a repair is searched for them."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a comparison."""
+    """Holds the result of a comparison."""
 
     verdict: Literal["proven", "refuted", "unknown"]
     equal: tuple[str, ...] = ()
-    """The outputs that are the same function, by name."""
+    """Outputs that are the same function, by name."""
     different: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     """Outputs that one program alone has: they aren't compared."""
     difference: Difference | None = None
     reason: str = ""
-    """Why nothing is known."""
+    """Reason why the result is unknown."""
     points: tuple[Point, ...] = ()
     bounds: Bounds | None = None
     axioms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Those that were used → on which constants, or at which lines."""
+    """Axioms used → the constants, or lines, that used them."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Outputs that no rule computes → why."""
+    """Outputs that no rule computes → reason."""
     task: Task | None = field(default=None, repr=False, compare=False)
-    """The programs that were compared last: the given ones, or what an axiom reads them as."""
+    """The programs of the last comparison: the original ones, or as an axiom reads them."""
 
     @property
     def log2_error(self) -> float:
@@ -134,11 +134,12 @@ class Result:
 
 
 def decide(task: Task, *, seed: int = 0) -> Result:
-    """Compares all outputs that both programs have, at as many points as the bound needs. Outputs that no rule computes
-    are listed, and the others are compared.
+    """Compares all common outputs of two programs, at as many points as the bound needs. Outputs that no rule computes
+    are listed, the rest are compared.
 
-    A difference in a field is judged by 60 digits, if the programs aren't too large for that: where these show none,
-    nothing is known. Nor is anything of programs that aren't shown to be defined for the same weights, and for some.
+    A difference in a field is confirmed with 60 digits, unless the programs are too large: if these show none, the
+    result is unknown. It is also unknown for programs that aren't shown to be defined for the same weights, and for
+    some.
     """
     found = _decide(task, seed)
     return replace(found, unknown=task.unknown, task=found.task or task)
@@ -211,8 +212,8 @@ def _with_task(task: Task, seed: int) -> Result:
 
 
 def _without_differences(task: Task) -> Task | None:
-    """Returns the task with exponentials of differences written as products, and sines of sums with π/2 as cosines;
-    None if there are none, or no more."""
+    """Writes exponentials of differences as products, and sines of sums with π/2 as cosines; returns None if there are
+    none left."""
     if task.is_written_out:
         return None
     candidate, reference = map(written_out, (task.candidate, task.reference))
@@ -222,15 +223,15 @@ def _without_differences(task: Task) -> Task | None:
 
 
 def _with_tables(task: Task) -> Task | None:
-    """Returns the task with tables for what depends on no weight, those that agree but for rounding as one; None if
-    there are none, or no more."""
+    """Replaces values that depend on no weight by tables, and identifies tables that agree up to rounding; returns None
+    if there are none left."""
     found = tables.unified(task.candidate, task.reference) if task.reads_rounded else None
     return None if found is None else replace(task, candidate=found[0], reference=found[1])
 
 
 def _is_rounding(task: Task, found: _Comparison) -> bool:
-    """Returns whether outputs differ by no more than the rounding of constants and tables may change, where one program
-    has some of which the other one has no partner."""
+    """Returns whether rounding of constants and tables explains how far outputs differ, while a program has tables
+    without a partner in the other."""
     programs = task.candidate, task.reference
     if not task.reads_rounded or sum(map(work, programs)) > MOST_WORK:
         return False
@@ -264,7 +265,7 @@ class _Comparison:
     pattern: str
     """Which arguments of functions are equal."""
     other_domains: tuple[str, ...]
-    """The outputs that aren't shown to be defined for the same weights."""
+    """Outputs that aren't shown to be defined for the same weights."""
 
 
 def _compare_at(
@@ -320,7 +321,7 @@ def _other_domains(task: Task, named: Sequence[str], kept: tuple[Kept, Kept]) ->
 
 
 def drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tuple[Arrays, Arrays]]:
-    """Draws a field, hashes and weights, the same for the same seeds."""
+    """Draws a field, hashes and weights, reproducibly for a seed."""
     generator = np.random.default_rng(seeds)
     prime_field = draw_field(generator, radicands(task.candidate) | radicands(task.reference))
     key = int(generator.integers(2**63))
@@ -329,7 +330,7 @@ def drawn(task: Task, seeds: list[int]) -> tuple[tuple[Residues, Residues], tupl
 
 
 def _seen(task: Task, seeds: list[int]) -> tuple[Seen, Seen]:
-    """Evaluates both programs once more, and returns what they compute."""
+    """Evaluates both programs again, and returns their values."""
     domains, weights = drawn(task, seeds)
     both = Seen(task.candidate), Seen(task.reference)
     for seen, domain, own in zip(both, domains, weights, strict=True):
@@ -388,7 +389,7 @@ def _difference(task: Task, found: _Comparison) -> Difference:
 
 
 def _nodes_of(program: Program, names: Sequence[str]) -> list[int]:
-    """Returns the operations of outputs; those of all outputs if their parts have other names there."""
+    """Returns the operations of outputs; of all outputs, if their parts have different names in this program."""
     named = [program.outputs[name] for name in names if name in program.outputs]
     return [value.node for value in named or program.outputs.values() if value.node is not None]
 
@@ -409,15 +410,15 @@ def _in_float64(task: Task, name: str) -> float | None:
 
 
 def is_defined_somewhere(task: Task, named: Sequence[str], seeds: Sequence[int]) -> bool:
-    """Returns whether both programs are defined for some weights, and so for those near them: at random ones, or at
-    the programs' own."""
+    """Returns whether both programs are defined for some weights, and so for weights near them: random ones, or the
+    programs' own."""
     is_small = sum(map(work, (task.candidate, task.reference))) <= MOST_WORK
     weights = (_random(task, seeds, exponent, signs) for exponent in SCALES[:3] for signs in ((-1, 1), (1,)))
     own = [] if task.own is None else [tuple(_as_decimals(each) for each in task.own)]
     for both in (*weights, *own):
         if all(
-            _is_defined(program, [name for name in named if name in program.outputs], given, is_small=is_small)
-            for program, given in zip((task.candidate, task.reference), both, strict=True)
+            _is_defined(program, [name for name in named if name in program.outputs], point, is_small=is_small)
+            for program, point in zip((task.candidate, task.reference), both, strict=True)
         ):
             return True
     return False
@@ -443,17 +444,17 @@ def _is_defined(program: Program, named: Sequence[str], weights: Arrays, *, is_s
         if doubt in needs:
             of_nodes.setdefault(required.of, []).append(doubt)
     try:
-        given = {name: array if is_small else array.astype(np.float64) for name, array in weights.items()}
-        found = evaluate(program, domain, given, watch)
+        exact = {name: array if is_small else array.astype(np.float64) for name, array in weights.items()}
+        found = evaluate(program, domain, exact, watch)
     except ArithmeticError:
         return False
     return is_inside and all(np.isfinite(found[name].astype(np.float64)).all() for name in named)
 
 
 def _in_digits(task: Task, found: _Comparison) -> float | None:
-    """Returns how far outputs that differ are apart in 60 digits at random weights; None if that would take long, or
-    isn't defined. Where weights below 1 show nothing, larger and smaller ones may: a clip at 65504 is one. Where the
-    outputs aren't defined, such as √w, they may be at positive weights."""
+    """Measures the distance of differing outputs in 60 digits at random weights; returns None if that would take long,
+    or is undefined. If weights below 1 show nothing, larger and smaller ones may, such as for a clip at 65504.
+    Undefined outputs, such as √w, may be defined at positive weights."""
     if sum(map(work, (task.candidate, task.reference))) > MOST_WORK:
         return None
     distances = []
@@ -468,7 +469,7 @@ def _in_digits(task: Task, found: _Comparison) -> float | None:
 
 
 def _apart(task: Task, found: _Comparison, exponent: int, signs: tuple[int, ...]) -> float | None:
-    """Returns how far outputs that differ are apart at random weights in (−1, 1), or (0, 1), times a power of ten."""
+    """Measures the distance of differing outputs at random weights in (−1, 1), or (0, 1), times a power of ten."""
     return _distance(task, found, _random(task, found.seeds, exponent, signs))
 
 
@@ -479,11 +480,11 @@ def _random(task: Task, seeds: Sequence[int], exponent: int, signs: tuple[int, .
 
 
 def _distance(task: Task, found: _Comparison, weights: tuple[Arrays, Arrays]) -> float | None:
-    """Returns how far outputs that differ are apart in 60 digits; None where they aren't defined.
+    """Measures the distance of differing outputs in 60 digits; returns None if they aren't defined.
 
-    What twice the digits make smaller is rounding, of terms that cancel. So they are asked where a difference shows,
-    and what they leave of it is measured by the size that the numbers had. What they compute of smaller programs is
-    enclosed: there, a difference is what no rounding explains.
+    A difference that shrinks with twice the digits is rounding, of terms that cancel. So a difference is computed again
+    with twice the digits, and measured relative to the size of the numbers. Smaller programs are evaluated with
+    enclosures: their difference is the part that no rounding explains.
     """
     try:
         coarse = _both_in(Digits(), task, found.different, weights)
@@ -493,10 +494,10 @@ def _distance(task: Task, found: _Comparison, weights: tuple[Arrays, Arrays]) ->
         is_enclosed = sum(map(work, (task.candidate, task.reference))) <= MOST_ENCLOSED
         programs = task.candidate, task.reference
         domain = Enclosures(digits_for(programs)) if is_enclosed else Digits(2 * PRECISION)
-        given = (as_enclosures(weights[0]), as_enclosures(weights[1])) if is_enclosed else weights
-        fine = _both_in(domain, task, found.different, given)
-        of_pair = domain.distance if isinstance(domain, Enclosures) else distance
-        return max(of_pair(*pair, largest(*rough)) for pair, rough in zip(fine, coarse, strict=True))
+        points = (as_enclosures(weights[0]), as_enclosures(weights[1])) if is_enclosed else weights
+        fine = _both_in(domain, task, found.different, points)
+        measure = domain.distance if isinstance(domain, Enclosures) else distance
+        return max(measure(*pair, largest(*rough)) for pair, rough in zip(fine, coarse, strict=True))
     except (ArithmeticError, ValueError):
         return None
 
@@ -509,7 +510,7 @@ def _both_in(domain: Digits, task: Task, names: Sequence[str], weights: tuple[Ar
 
 
 def masking_of(program: Program) -> set[float]:
-    """Returns the constants that mask entries: other ones are the same while logits are small (axiom "masks")."""
+    """Returns the constants that mask entries: any other is equivalent while logits are small (axiom "masks")."""
     constants = [one.attributes["array"] for one in program.operations if one.name == "constant"]
     return {float(value) for array in constants for value in np.unique(array) if value <= FILL}
 
@@ -525,7 +526,7 @@ def _as_decimals(weights: Arrays) -> dict[str, np.ndarray]:
 
 
 def _shared(task: Task) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the outputs that both programs have, in the candidate's order, and those that one has alone."""
+    """Returns the common outputs of both programs, in the candidate's order, and the outputs of one alone."""
     shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.reference.outputs.items()}
     theirs = task.align(shapes)
     ours = task.candidate.outputs

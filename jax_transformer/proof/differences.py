@@ -1,13 +1,13 @@
-"""Write exponentials of differences as products: exp(x − y) = exp(x) · exp(−y), whatever x and y are.
+"""Write exponentials of differences as products: exp(x − y) = exp(x) · exp(−y), for all x and y.
 
-A softmax that is computed block by block subtracts from each block the largest entry so far, and rescales the sums of
-earlier blocks by exp(old − new). In products, all that was subtracted cancels. So it does in the logarithm of such a
-sum, if log x + y is written as log(x · exp(y)), and log x − y as log(x · exp(−y)).
+A blockwise softmax subtracts the largest entry so far from each block, and rescales the sums of earlier blocks by
+exp(old − new). In products, these terms cancel. They also cancel in the logarithm of such a sum, if log x + y is
+written as log(x · exp(y)), and log x − y as log(x · exp(−y)).
 
-The sine of x + π/2 is written as the cosine of x here, too.
+The sine of x + π/2 is also written as the cosine of x.
 
-The rows of a softmax lose by it that they don't depend on a number that isn't written as a difference, so programs are
-first compared as they stand.
+In this form, a softmax is no longer invariant to adding a number to its rows, unless that is written as a difference.
+So programs are first compared as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def written_out(program: Program) -> Program:
 
 
 class _Writing:
-    """Copies operations, and writes out those that are exponentials."""
+    """Copies operations, rewriting exponentials."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -66,7 +66,7 @@ class _Writing:
         if one.name == "exp":
             found = self._exp(one.inputs[0], 1, one.line)
         elif one.name == "row_exp":
-            found = self._of_row(one)
+            found = self._row_exp(one)
         elif (sum_with_log := self._sum_with_log(one)) is not None:
             found = sum_with_log
         elif one.name in ("sin", "cos") and (turned := self._turned(one)) is not None:
@@ -152,7 +152,7 @@ class _Writing:
             seen.add(each)
         return False
 
-    def _of_row(self, one: Operation) -> int:
+    def _row_exp(self, one: Operation) -> int:
         """Returns exp(x) · exp(−m) for exp(x − m), and 0 for entries that don't count."""
         x, mean = (self._exp(each, sign, one.line) for each, sign in zip(one.inputs, (1, -1), strict=True))
         mean = self._emit("broadcast", [mean], one.shape, {}, one.line)

@@ -1,8 +1,8 @@
-"""Evaluate programs in decimals of 60 digits: an arbiter for refutations.
+"""Evaluate programs in decimals of 60 digits, to confirm refutations.
 
-A field knows of functions only what the axioms say. Where it sees a difference that 60 digits don't show at random
-weights, programs may differ at others, or no axiom says that they are equal; where they show one, the programs are two
-functions.
+In a field, functions have only the properties in the axioms. If a field shows a difference and 60 digits at random
+weights don't, the programs may differ at other weights, or be equal for a reason outside the axioms; if 60 digits show
+it too, the programs are two functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax_transformer.proof.programs import Program
 
 PRECISION = 60
 SAME = 1e-40
-"""A relative difference below this is rounding: 20 digits are left for what programs lose."""
+"""A smaller relative difference is rounding: 20 digits are left for the programs' loss of precision."""
 ZERO, LOWEST, NAN = (np.array(Decimal(number), object) for number in ("0", "-Infinity", "NaN"))
 LOG_10 = Decimal("2.303")
 MOST_WORK = 3 * 10**7
@@ -58,9 +58,9 @@ class Digits(Reals):
             context.clear_traps()
             yield
 
-    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        for other in others:
-            x = np.where(_each(Decimal.is_finite, other).astype(bool), x, NAN)
+    def given(self, x: np.ndarray, *operands: np.ndarray) -> np.ndarray:
+        for operand in operands:
+            x = np.where(_each(Decimal.is_finite, operand).astype(bool), x, NAN)
         return x
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
@@ -81,8 +81,8 @@ class Digits(Reals):
         return total / _each(lambda count: Decimal(int(count)), counts.sum(axis=axis, keepdims=True))
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
-        of_row = _each(Decimal.exp, x - mean)
-        return of_row if counts is None else np.where(counts, of_row, ZERO)
+        row_exp = _each(Decimal.exp, x - mean)
+        return row_exp if counts is None else np.where(counts, row_exp, ZERO)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return _each(Decimal.exp, x)

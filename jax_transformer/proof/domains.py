@@ -1,4 +1,4 @@
-"""Where programs are evaluated: in a prime field, or in float64."""
+"""The domains in which programs are evaluated: a prime field, and float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISAGREE = "devices of the mesh hold different values of what out_specs says is 
 
 
 class Undefined(ArithmeticError):
-    """Raised for a program that computes no number, whatever its weights are: it divides by zero."""
+    """Raised for a program that computes no number for any weights: it divides by zero."""
 
 
 class Disagreement(Undefined):
@@ -87,8 +87,8 @@ class Reals:
         return np.where(counts, x, 0.0).sum(axis=axis, keepdims=True) / counts.sum(axis=axis, keepdims=True)
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
-        of_row = np.exp(x - mean)
-        return of_row if counts is None else np.where(counts, of_row, 0.0)
+        row_exp = np.exp(x - mean)
+        return row_exp if counts is None else np.where(counts, row_exp, 0.0)
 
     def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return x
@@ -99,9 +99,9 @@ class Reals:
     def rounded(self, x: np.ndarray, digest: str, unit: float = 0.0) -> np.ndarray:
         return x
 
-    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        for other in others:
-            x = np.where(np.isfinite(other), x, np.nan)
+    def given(self, x: np.ndarray, *operands: np.ndarray) -> np.ndarray:
+        for operand in operands:
+            x = np.where(np.isfinite(operand), x, np.nan)
         return x
 
     def chosen(self, found: np.ndarray, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -145,9 +145,8 @@ class Reals:
 
 
 class Floats(Reals):
-    """Computes softmaxes as programs do, by the distance of each entry from the row's largest one: exponentials of the
-    distance from the mean overflow where softmaxes saturate. Programs are the same for any number in the mean's place
-    (axiom "softmax")."""
+    """Computes softmaxes relative to the row's largest entry, like programs: relative to the mean, exponentials
+    overflow when softmaxes saturate. Any number may replace the mean (axiom "softmax")."""
 
     def row_mean(self, x: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
         return np.max(x if counts is None else np.where(counts, x, -np.inf), axis=axis, keepdims=True)
@@ -232,7 +231,7 @@ class Residues:
     def rounded(self, x: np.ndarray, digest: str, unit: float = 0.0) -> np.ndarray:
         return x
 
-    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    def given(self, x: np.ndarray, *operands: np.ndarray) -> np.ndarray:
         return x
 
     def chosen(self, found: np.ndarray, *others: np.ndarray) -> np.ndarray:
@@ -253,8 +252,8 @@ class Residues:
         return hashed if c == 1 else self.field.multiply(hashed, np.asarray(self._residue(root_of(scale))))
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
-        of_row = self._hash("exp of a row", self.field.subtract(x, mean))
-        return of_row if counts is None else np.where(counts, of_row, 0)
+        row_exp = self._hash("exp of a row", self.field.subtract(x, mean))
+        return row_exp if counts is None else np.where(counts, row_exp, 0)
 
     def cut(self, x: np.ndarray, is_weight: bool) -> np.ndarray:
         return np.where(x == 0, 0, self._hash("cut", x))
@@ -326,10 +325,10 @@ class Residues:
         return self._hash("largest", total)
 
     def places(self, x: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
-        """Hashes each rank, each entry and the row as a multiset. A number that is added to a row changes nothing."""
+        """Hashes each rank, each entry and the row as a multiset. Adding a number to a row changes nothing."""
         self.axioms.setdefault("order", {})
-        of_row, count = np.expand_dims(self.field.sum(x, (x.ndim - 1,)), -1), np.asarray(x.shape[-1], np.int64)
-        centred = self.field.subtract(x, self.field.multiply(of_row, self.field.invert(count)))
+        row_exp, count = np.expand_dims(self.field.sum(x, (x.ndim - 1,)), -1), np.asarray(x.shape[-1], np.int64)
+        centred = self.field.subtract(x, self.field.multiply(row_exp, self.field.invert(count)))
         total = np.expand_dims(self.field.sum(self._hash("an entry of an order", centred), (x.ndim - 1,)), -1)
         beside = self.field.add(self._hash("an entry beside others", centred), total)
         return np.stack([self._hash(f"rank {rank}", beside) for rank in ranks], -2)

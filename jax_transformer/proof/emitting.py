@@ -40,11 +40,11 @@ class Emitter:
         self.line = ""
         """The framework's operation that is lowered now, and its source line."""
         self.site = Site()
-        """Where in the program that is."""
+        """Site of the current call."""
         self.tape = Tape()
         self.narrowing: dict[str, None] = {}
         self.axioms: dict[str, dict[str, None]] = {}
-        """The axioms that were used while lowering, and where."""
+        """Axioms used while lowering → their sites."""
         self.read: dict[str, int] = {}
         self._nodes: dict[Any, int] = {}
         self._values: list[Value] = []
@@ -52,7 +52,7 @@ class Emitter:
         self._scales = Scales(self.operations, self._values)
         self._roundings = Roundings(self.operations, self._values)
         self._chosen: dict[int, tuple[int, Value, Value]] = {}
-        """Results of `where` whose condition is a step s → s, the value where it is 1, the value where it is 0."""
+        """Results of `where` with a step s as condition → s, the value where it is 1, the value where it is 0."""
         self._signs = Signs(self.operations, self._values, self._chosen)
         self._requirements: dict[int, Requirement] = {}
         self._doubts: list[frozenset[int]] = []
@@ -60,7 +60,7 @@ class Emitter:
         self._negated: dict[int, Value] = {}
         """1 − s → s, for steps s."""
         self._extremes: dict[int, tuple[int, int]] = {}
-        """Maxima → what they are the maxima of: the value, and what it has to be at least."""
+        """Maxima → the value, and its lower bound."""
         self.joined: dict[int, tuple[tuple[Value, ...], int]] = {}
         """Concatenated integers that depend on weights → their parts, and the axis."""
 
@@ -106,8 +106,8 @@ class Emitter:
         return self._emit("input", (), shape, {"name": name})
 
     def constant(self, array: Any) -> Value:
-        """Returns an array that depends on no weight. A float stands for the real number that it is, or that the axioms
-        on constants read it as."""
+        """Returns an array that depends on no weight. A float stands for its own value, or for the number that the
+        axioms on constants read it as."""
         array = np.asarray(array)
         if array.dtype.kind == "c":
             raise UnknownOperation("constant", self.line, "complex numbers")
@@ -179,7 +179,7 @@ class Emitter:
         return self._move("broadcast", x, shape, lambda array: np.broadcast_to(array, shape))
 
     def take(self, x: Value, places: np.ndarray) -> Value:
-        """Returns the elements at these places of the flat array; zero where a place is −1."""
+        """Returns the elements at these places of the flat array; zero for place −1."""
         places = np.asarray(places, np.int64)
         if x.table is not None:
             return self.moved_choices(x, lambda array: array.ravel()[places])
@@ -193,7 +193,7 @@ class Emitter:
         return self._move("take", x, places.shape, moved, places=places)
 
     def moved_choices(self, x: Value, move: Callable[[np.ndarray], np.ndarray]) -> Value:
-        """Returns the elements of choices that a move of elements leaves, where it puts them."""
+        """Returns the elements of choices that a move of elements keeps, in their new places."""
         assert x.table is not None
         assert x.node is not None
         count = x.table.shape[-1]
@@ -272,15 +272,15 @@ class Emitter:
         return found if adds else self._written_as_a_whole(found) or found
 
     def _are_there(self, x: Value, places: np.ndarray, updates: Value) -> bool:
-        """Returns whether the updates are what x has at these places: a block that a kernel reads and leaves."""
+        """Returns whether the updates equal x at these places: a block that a kernel reads and doesn't change."""
         if x.node is None or updates.node is None:
             return False
         source, read = self._source(updates, np.arange(updates.size))
         return source.node == x.node and np.array_equal(read, places)
 
     def _written_as_a_whole(self, x: Value) -> Value | None:
-        """Returns the elements of an array that were all written since it was NaN; None of another one. So memory that
-        is written before it is read never shows how it began."""
+        """Returns the elements of an array that have all been written since it was NaN; None for another array. So the
+        initial state of memory that is written before it is read never shows."""
         left, found, parts, node = np.ones(x.size, bool), np.zeros(x.size, np.int64), list[Value](), x.node or 0
         while self.operations[node].name == "put" and not self.operations[node].attributes["adds"]:
             places, (node, written) = self.operations[node].attributes["places"], self.operations[node].inputs
@@ -304,8 +304,8 @@ class Emitter:
         return self.constant(x.known.astype(np.float64))
 
     def rounded(self, x: Value, known: np.ndarray) -> Value:
-        """Returns a constant whose floats the framework computed: it may round otherwise. 0.3/0.1 is below 3. Where
-        they overflow or underflow, they are what they are."""
+        """Returns a constant whose floats the framework computed, as its rounding may differ: 0.3/0.1 is below 3.
+        Overflows and underflows are kept."""
         if x.node is None or x.kind != "float" or x.known is None or np.array_equal(known, x.known, equal_nan=True):
             return x
         unit, smallest, known = unit_of(known.dtype), smallest_of(known.dtype), np.asarray(known, np.float64)
@@ -330,7 +330,7 @@ class Emitter:
         return Value(x.shape, "indicator", None, x.node)
 
     def _inner(self, x: Value) -> Value:
-        """Returns what x broadcasts; x itself if it broadcasts nothing."""
+        """Returns the operand of a broadcast; x itself for another value."""
         if x.node is None or self.operations[x.node].name != "broadcast":
             return x
         return self._values[self.operations[x.node].inputs[0]]
@@ -352,7 +352,7 @@ class Emitter:
         return self.broadcast(x, shape), self.broadcast(y, shape)
 
     def _alike(self, values: Sequence[Value]) -> list[Value]:
-        """Returns values of one kind: known integers or booleans, indicators, or floats."""
+        """Converts values to one kind: known integers or booleans, indicators, or floats."""
         kinds = {value.kind for value in values}
         if len(kinds) == 1 and "float" not in kinds:
             return list(values)
@@ -397,7 +397,7 @@ class Emitter:
         if name in ("add", "multiply"):
             nodes.sort()
         if known is not None and known.dtype.kind == "f":
-            fills = masks.of_constant(known)
+            fills = masks.fills_of_constant(known)
         elif name not in ("where", "put") and any(map(has_nan, inputs)):
             raise UnknownOperation(name, self.line, "a constant is NaN")
         fills = masks.tidy(fills)
@@ -409,7 +409,7 @@ class Emitter:
             self._note_doubts(self._nodes[key])
         return Value(shape, kind, known, self._nodes[key], fills)
 
-    # --- where operations are defined
+    # --- domains of operations
 
     def _note_doubts(self, node: int) -> None:
         """Notes whether the newest operation, or one that it depends on, may be undefined for many weights."""
@@ -429,11 +429,12 @@ class Emitter:
 
     @recorded
     def refuse_doubts(self, name: str, *values: Value, what: str = "it tells numbers from NaN and ∞") -> None:
-        """Raises UnknownOperation if values may be undefined, for an operation that makes a number of that."""
+        """Raises UnknownOperation if values may be undefined, for an operation that maps undefined values to
+        numbers."""
         self._refuse(name, self.doubts(*values), what)
 
     def _refuse_infinity(self, name: str, *values: Value) -> None:
-        """Raises UnknownOperation if values may be infinite, for an operation that makes a number of that."""
+        """Raises UnknownOperation if values may be infinite, for an operation that maps ∞ to a number."""
         infinite = {each for each in self.doubts(*values) if self._requirements[each].may_be_infinite}
         self._refuse(name, infinite, "it makes a number of ∞")
 
@@ -443,17 +444,17 @@ class Emitter:
             why = undefined.described(self.operations[first], self._requirements[first])
             raise UnknownOperation(name, self.line, f"{what}, and {why}")
 
-    def given(self, x: Value, *others: Value) -> Value:
-        """Returns x, which is undefined where one of the others is: √w · √w is w, where w isn't negative."""
-        lost = self.doubts(*others) - self.doubts(x)
+    def given(self, x: Value, *operands: Value) -> Value:
+        """Returns x, undefined wherever an operand is: √w · √w is w only if w isn't negative."""
+        lost = self.doubts(*operands) - self.doubts(x)
         if not lost:
             return x
-        others = tuple(each for each in others if self.doubts(each) & lost)
-        return self._emit("given", [x, *others], x.shape, known=x.known, fills=x.fills)
+        operands = tuple(each for each in operands if self.doubts(each) & lost)
+        return self._emit("given", [x, *operands], x.shape, known=x.known, fills=x.fills)
 
 
 def _inverted(places: np.ndarray, size: int) -> np.ndarray:
-    """Returns which update is written to each place of a flat array; −1 where none is."""
+    """Returns the update that is written to each place of a flat array; −1 for none."""
     found = np.full(size, -1, np.int64)
     found[places[places >= 0]] = np.flatnonzero(places >= 0)
     return found
@@ -473,7 +474,7 @@ def without(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def shadow(function: Callable[..., Any], *values: Value) -> np.ndarray | None:
-    """Computes what is known of floats that depend on no weight, and of integers and booleans."""
+    """Computes the known values: floats that depend on no weight, integers and booleans."""
     arrays = [value.known for value in values if value.known is not None]
     if len(arrays) < len(values):
         return None

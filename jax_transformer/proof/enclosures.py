@@ -1,7 +1,7 @@
-"""Evaluate programs in decimals that know how far rounding may have moved them.
+"""Evaluate programs in decimals with a bound on their rounding error.
 
-Where terms cancel, all digits may be lost, however many there are: 1 − tanh(1000)² is 0 in 800 digits, and the product
-that it stands for is 10⁻⁸⁶⁸. So a difference counts only as far as it exceeds what rounding may have done.
+Cancellation may lose any number of digits: 1 − tanh(1000)² is 0 in 800 digits, and 10⁻⁸⁶⁸ in exact arithmetic. So a
+difference counts only as far as it exceeds the possible rounding.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jax_transformer.proof.digits import PRECISION, Digits, as_decimals, erf, si
 from jax_transformer.proof.programs import Program
 
 NONE, ONE, INFINITE = Decimal(0), Decimal(1), Decimal("Infinity")
-OF_PI = Decimal("1e-156")
-"""What π may be off by, relative to it, and its root, and inverses."""
+PI_ERROR = Decimal("1e-156")
+"""Maximum relative error of π, its root, and inverses."""
 MOST_ENCLOSED = 3 * 10**6
 """The multiplications up to which programs are evaluated so: some ten seconds."""
 STEPS = 10
-"""Units in the last place by which a series, or tanh, may be off: of some hundred terms, each is rounded once."""
+"""Maximum error of a series, or of tanh, in units in the last place: each of about a hundred terms is rounded once."""
 
 
 class Enclosure:
@@ -57,7 +57,7 @@ class Enclosure:
         return self * enclosed(other).inverse()
 
     def __neg__(self) -> Enclosure:
-        """Returns the same object each time, so that opposite numbers are known to be equal."""
+        """Returns the same object each time, so that opposite numbers are recognised as equal."""
         if self._negative is None:
             self._negative = Enclosure(-self.value, self.error)
             self._negative._negative = self
@@ -103,7 +103,7 @@ class Enclosure:
         return Enclosure(found, 2 * self.error + STEPS * abs(found) * _unit_with_pi())
 
     def wave(self, first: int) -> Enclosure:
-        """Returns the sine, or the cosine, whose argument loses multiples of 2π."""
+        """Returns the sine or the cosine, after reducing the argument by multiples of 2π."""
         return Enclosure(sine(self.value, first), self.error + (STEPS + abs(self.value)) * _unit_with_pi())
 
     def step(self) -> Enclosure:
@@ -121,11 +121,11 @@ class Enclosures(Digits):
         """Rounds numbers that are no floats, such as roots."""
         found = super().constant(array, unit, radius, is_rounded)
         with self._context():
-            return _each(_of_float, found, as_decimals(array))
+            return _each(_with_float_error, found, as_decimals(array))
 
-    def given(self, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        for other in others:
-            x = np.where(_each(lambda each: each.value.is_finite(), other).astype(bool), x, _NAN)
+    def given(self, x: np.ndarray, *operands: np.ndarray) -> np.ndarray:
+        for operand in operands:
+            x = np.where(_each(lambda each: each.value.is_finite(), operand).astype(bool), x, _NAN)
         return x
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
@@ -138,8 +138,8 @@ class Enclosures(Digits):
         return _each(Enclosure.root, x)
 
     def row_exp(self, x: np.ndarray, mean: np.ndarray, axis: int, counts: np.ndarray | None = None) -> np.ndarray:
-        of_row = _each(Enclosure.exp, x - mean)
-        return of_row if counts is None else np.where(counts, of_row, _ZERO)
+        row_exp = _each(Enclosure.exp, x - mean)
+        return row_exp if counts is None else np.where(counts, row_exp, _ZERO)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return _each(Enclosure.exp, x)
@@ -221,7 +221,7 @@ def _rounded(value: Decimal, error: Decimal) -> Enclosure:
 
 
 def digits_for(programs: Sequence[Program]) -> int:
-    """Returns how many digits hold the weights beside a program's constants: max(x, −10³⁸) is computed as
+    """Returns the number of digits that hold both the weights and a program's constants: max(x, −10³⁸) is computed as
     −10³⁸ + (x + 10³⁸)."""
     arrays = [one.attributes["array"] for program in programs for one in program.operations if one.name == "constant"]
     most = max((float(np.abs(array[np.isfinite(array)]).max(initial=1.0)) for array in arrays), default=1.0)
@@ -229,18 +229,18 @@ def digits_for(programs: Sequence[Program]) -> int:
 
 
 def _unit_with_pi() -> Decimal:
-    """Returns how far a number near 1 may be off that was computed from π."""
-    return max(_unit(), OF_PI)
+    """Returns the possible error of a number near 1 that was computed from π."""
+    return max(_unit(), PI_ERROR)
 
 
 def _unit() -> Decimal:
-    """Returns how far a number near 1 may be rounded."""
+    """Returns the rounding error of a number near 1."""
     return Decimal(1).scaleb(1 - getcontext().prec)
 
 
-def _of_float(number: Enclosure, of: Enclosure) -> Enclosure:
+def _with_float_error(number: Enclosure, of: Enclosure) -> Enclosure:
     is_float = number.value == of.value or not number.value.is_finite()
-    return number if is_float else _rounded(number.value, abs(number.value) * OF_PI)
+    return number if is_float else _rounded(number.value, abs(number.value) * PI_ERROR)
 
 
 def _equal(a: Enclosure, b: Enclosure) -> Enclosure:
@@ -261,7 +261,7 @@ def _larger(a: Enclosure, b: Enclosure) -> Enclosure:
 
 
 def _places_of(row: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
-    """Returns which entries have these ranks; two that may be equal may have each other's."""
+    """Returns the entries that have these ranks; entries that may be equal may exchange ranks."""
     entries: list[Enclosure] = row.tolist()
     order = sorted(range(row.size), key=lambda place: entries[place].value, reverse=True)
     found = np.empty((len(ranks), row.size), object)

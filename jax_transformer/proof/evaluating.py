@@ -17,7 +17,7 @@ def evaluate(
     inputs: Mapping[str, np.ndarray],
     watch: Callable[[int, np.ndarray], None] = lambda node, array: None,
 ) -> dict[str, np.ndarray]:
-    """Returns the program's outputs by name; those that depend on no weight and are no floats as they are.
+    """Returns the program's outputs by name; values that are no floats or depend on no weight are returned unchanged.
 
     Args:
       inputs: the weights by name, in any dtype that holds them.
@@ -74,7 +74,7 @@ def _move(one: Operation, inputs: list[np.ndarray], domain: Domain) -> np.ndarra
 
 
 def _put(x: np.ndarray, updates: np.ndarray, places: np.ndarray, adds: bool, domain: Domain) -> np.ndarray:
-    """Adds by sums over updates that meet at a place, so that a domain's own addition is used."""
+    """Adds colliding updates one by one, so that a domain's own addition is used."""
     flat, kept = np.array(x).ravel(), places >= 0
     places, new = places[kept], np.ravel(updates)[kept]
     if not adds:
@@ -90,7 +90,7 @@ def _put(x: np.ndarray, updates: np.ndarray, places: np.ndarray, adds: bool, dom
 
 
 def _last_uses(program: Program) -> dict[int, list[int]]:
-    """Returns which results nothing needs after each operation."""
+    """Returns the results that aren't needed after each operation."""
     last = {node: node for node in range(len(program.operations))}
     for node, one in enumerate(program.operations):
         for each in one.inputs:

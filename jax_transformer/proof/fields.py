@@ -20,22 +20,22 @@ BITS = 50
 LIMB = 25
 """Bits of a limb of the larger factor of a product of matrices. Limbs are signed: at most 2²⁴ from zero."""
 SHORT_LIMB = 17
-"""Bits of a limb of the smaller factor, where the sums are long."""
+"""Bits of a limb of the smaller factor in long sums."""
 SHORT_SUM = 2**5
 """Terms that two limbs of 25 bits allow: 2²⁴ · 2²⁴ · 2⁵ = 2⁵³."""
 LONG_SUM = 2**10
-"""Terms of a block whose limbs have 25 and 17 bits; they would allow 2¹³."""
+"""Terms of a block with limbs of 25 and 17 bits, which would allow 2¹³."""
 BLOCK = 2**14
 """Elements that are computed on at a time: 128 KiB stay in a core's cache."""
 ROWS = 10
-"""Rows of the smaller factor that a block multiplies: few enough for BLAS to start no threads. Where threads waited for
-each other on a busy machine, products took ten times as long."""
+"""Rows of the smaller factor that a block multiplies, few enough for BLAS to start no threads: on a busy machine,
+waiting threads made products ten times slower."""
 SMALL_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
 """Odd primes that are squares in every field here, and so is 2."""
 
 
 class NoInverse(ArithmeticError):
-    """Raised where a divisor is zero: other weights have to be drawn."""
+    """Raised for a divisor of zero: other weights have to be drawn."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PrimeField:
         return self._inverses(flat).reshape(np.shape(x))
 
     def _inverses(self, flat: np.ndarray) -> np.ndarray:
-        """Inverts products of pairs, which takes three multiplications for each element in place of 75."""
+        """Inverts products of pairs, which takes three multiplications per element instead of 75."""
         if flat.size < 64:
             return self.power(flat, self.p - 2)
         half = flat.size // 2
@@ -118,8 +118,8 @@ class PrimeField:
         return np.concatenate([self.multiply(pairs, second), self.multiply(pairs, first), both[half:]])
 
     def root(self, x: np.ndarray) -> np.ndarray:
-        """Returns x to the power (p + 1)/4: the root of a square that is a square itself, and the root of −x for any
-        other x. Roots of products are the products of the roots."""
+        """Returns x to the power (p + 1)/4: for a square, the root that is a square itself; for any other x, the root
+        of −x. Roots of products are the products of the roots."""
         return self.power(x, (self.p + 1) // 4)
 
     def is_square(self, value: int) -> bool:
@@ -209,7 +209,7 @@ class PrimeField:
 
 
 def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], slice]]:
-    """Yields which matrices, rows of x and columns of y are multiplied at a time."""
+    """Yields the matrices, rows of x and columns of y to multiply at a time."""
     (count, m, k), n = x.shape, y.shape[2]
     if max(y.size, count * m * n) <= BLOCK and m * k * n <= ROWS * BLOCK:
         yield slice(None), [slice(None)], slice(None)
@@ -227,7 +227,7 @@ def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) 
     By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if −p is a square modulo q.
 
     Args:
-      squares: positive integers whose roots a program uses.
+      squares: positive integers whose roots the program uses.
     """
     while True:
         p = 8 * int(key.integers(2 ** (BITS - 4), 2 ** (BITS - 3))) - 1
@@ -238,7 +238,8 @@ def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) 
 
 
 def is_prime(n: int) -> bool:
-    """Tests an n < 3.3 · 10²⁴ by Miller and Rabin, with bases that make it certain (Sorenson and Webster, 2015)."""
+    """Tests an n < 3.3 · 10²⁴ by Miller and Rabin, with bases that make it deterministic (Sorenson and Webster,
+    2015)."""
     bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
     if n < 2 or any(n % q == 0 for q in bases):
         return n in bases

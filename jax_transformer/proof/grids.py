@@ -13,7 +13,7 @@ from jax_transformer.proof.programs import Value
 
 Shares = tuple[Value, ...]
 """The value of a variable on each device."""
-OfGroup = Callable[[list[Value]], Sequence[Value]]
+Exchange = Callable[[list[Value]], Sequence[Value]]
 """The values of a group's devices → the values that they receive, in the same order."""
 
 
@@ -22,7 +22,7 @@ class Grid:
     """Numbers the devices along some axes of a mesh."""
 
     sizes: Mapping[str, int]
-    """Axes → how many devices there are along them."""
+    """Axes → number of devices along them."""
     order: tuple[str, ...] = ()
     """All axes of the mesh, in its own order."""
 
@@ -31,7 +31,7 @@ class Grid:
         return math.prod(self.sizes.values())
 
     def place(self, device: int, axes: Iterable[str]) -> int:
-        """Returns a device's number among those along some axes, of which the last one counts first."""
+        """Returns a device's number along some axes, the last axis varying fastest."""
         numbers = np.unravel_index(device, tuple(self.sizes.values())) if self.sizes else ()
         along = {axis: int(number) for axis, number in zip(self.sizes, numbers, strict=True)}
         found = 0
@@ -43,7 +43,7 @@ class Grid:
         """Yields the devices that communicate along some axes.
 
         Args:
-          numbers: the places along the axes that form each group, in order. None: all form one.
+          numbers: the places along the axes of each group, in order. None: one group of all.
         """
         others = [axis for axis in self.sizes if axis not in axes]
         lines: dict[int, dict[int, int]] = {}
@@ -53,8 +53,8 @@ class Grid:
             for group in [sorted(line)] if numbers is None else numbers:
                 yield [line[number] for number in group]
 
-    def communicate(self, shares: Shares, axes: Any, numbers: Any, of_group: OfGroup) -> Shares:
-        """Returns what the devices have after those of each group communicated; `axes` and `numbers` as of `groups`."""
+    def communicate(self, shares: Shares, axes: Any, numbers: Any, of_group: Exchange) -> Shares:
+        """Returns the devices' values after communication within each group; see `groups` for `axes` and `numbers`."""
         found: dict[int, Value] = {}
         for devices in self.groups(names_of(axes), numbers):
             found.update(zip(devices, of_group([shares[device] for device in devices]), strict=True))

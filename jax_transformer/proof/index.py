@@ -1,4 +1,4 @@
-"""Find arrays by their elements, in any order: those of one program among those of another."""
+"""Find arrays by their elements, in any order, among another program's arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_ORDERS = 4
 
 
 class Index:
-    """Arrays of exact numbers, by their elements.
+    """Finds arrays of exact numbers by their elements.
 
-    Axes may be permuted, an array reshaped, stacked with others, or fused with them: then another array holds all of
-    its elements.
+    An array may be permuted, reshaped, stacked or fused with further arrays: another array then holds all of its
+    elements.
 
     Example:
       >>> import numpy as np
@@ -75,8 +75,8 @@ class Index:
                     yield keys[int(owner)]
 
     def order(self, array: np.ndarray, key: int | str) -> np.ndarray | None:
-        """Returns the places in another array, read in order, at which the elements of one are; None if these aren't
-        distinct. The order is kept for these shapes."""
+        """Returns the places in another array, read in order, at which an array's elements are; None if these aren't
+        distinct. The order is cached for these shapes."""
         other = self.arrays[key]
         flat, theirs = array.ravel(), other.ravel()
         order = np.argsort(theirs, kind="stable")
@@ -92,7 +92,7 @@ class Index:
         return places
 
     def orders(self, shape: tuple[int, ...], other: tuple[int, ...]) -> list[np.ndarray]:
-        """Returns the orders that `order` found for arrays of two shapes: where elements of the first are in the
+        """Returns the orders that `order` found for arrays of two shapes: the places of the first's elements in the
         second."""
         return self._orders.get((shape, other), [])
 

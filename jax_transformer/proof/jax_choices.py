@@ -1,4 +1,4 @@
-"""What JAX's primitives compute of places that depend on weights, and what finds such places."""
+"""Rules of JAX's primitives for places that depend on weights, and for finding them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FINDING["argmin"] = lambda b, x, *, axes, **params: _extreme(b, x, axes, x.shape
 
 @finding("sort")
 def sort(b: Builder, x: Value, *others: Value, dimension: int, num_keys: int, **params: Any) -> list[Value]:
-    """Sorts, from the least on. What is sorted beside it is moved as it is."""
+    """Sorts in ascending order. Further operands are moved in the same way."""
     length = x.shape[dimension]
     if num_keys != 1:
         raise UnknownOperation("sort", b.line, f"{num_keys} keys")
@@ -86,8 +86,8 @@ def apply(b: Builder, name: str, equation: Any, inputs: Sequence[Value]) -> Valu
     params = on_one_device(equation.params)
 
     def bind(*arrays: np.ndarray) -> np.ndarray:
-        given = [np.asarray(each).astype(of.aval.dtype) for each, of in zip(arrays, equation.invars, strict=True)]
-        return array_of(equation.primitive.bind(*given, **params))
+        typed = [np.asarray(each).astype(of.aval.dtype) for each, of in zip(arrays, equation.invars, strict=True)]
+        return array_of(equation.primitive.bind(*typed, **params))
 
     if name in ELEMENTWISE:
         return choices.computed(b, bind, inputs)
@@ -118,7 +118,7 @@ def _converted(b: Builder, x: Value, dtype: Any) -> Value:
 
 
 def _which(b: Builder, indices: Value) -> tuple[Value, Callable[[np.ndarray], np.ndarray]]:
-    """Returns the one component of each index that depends on weights, and what makes indices of known ones."""
+    """Returns the only component of each index that depends on weights, and a function from known values to indices."""
     table = indices.table
     assert table is not None
     varies = (table != table[..., :1]).any(-1)
@@ -187,7 +187,7 @@ def _updated(b: Builder, equation: Any, x: Value, update: Value, *starts: Value)
 def _starts(
     name: str, b: Builder, equation: Any, starts: Sequence[Value]
 ) -> tuple[Value, Callable[[np.ndarray], list[np.ndarray]]]:
-    """Returns the one start of a slice that depends on weights, and what makes all starts of its known values."""
+    """Returns the only start of a slice that depends on weights, and a function from its known values to all starts."""
     varying = [axis for axis, start in enumerate(starts) if start.table is not None]
     if len(varying) != 1 or any(start.known is None for start in starts if start.table is None):
         raise UnknownOperation(name, b.line, choices.DEPENDS)

@@ -1,4 +1,4 @@
-"""What the collectives of a mesh give each device, in terms of a `Builder`'s operations."""
+"""Rules of a mesh's collectives, in terms of a `Builder`'s operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collective(*names: str) -> Callable[[Collective], Collective]:
     return register
 
 
-# --- of one device
+# --- one device
 
 
 CASTS = (
@@ -35,7 +35,7 @@ CASTS = (
     *("reduced_vary_cast", "reduced_vary_cast_p"),  # with _p up to jax 0.10
     *("vary_unreduced_cast", "vary_unreduced_cast_p"),
 )
-"""Primitives that change which devices a type says are alike, and nothing that they hold; transposes communicate."""
+"""Primitives that change only the type's record of which devices hold equal values; their transposes communicate."""
 
 
 @collective(*CASTS)
@@ -89,11 +89,11 @@ def reduce_scatter(
     b: Builder, grid: Grid, x: Shares, *, axis_name: Any, scatter_dimension: int, tiled: bool, axis_size: int,
     axis_index_groups: Any = None,
 ) -> Shares:  # fmt: skip
-    def of_group(parts: list[Value]) -> list[Value]:
+    def exchange(parts: list[Value]) -> list[Value]:
         found = _split(b, _sum(b, parts), len(parts), scatter_dimension)
         return found if tiled else [b.reshape(each, _without(each.shape, scatter_dimension)) for each in found]
 
-    return grid.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, exchange)
 
 
 # --- moves
@@ -104,22 +104,22 @@ def all_gather(
     b: Builder, grid: Grid, x: Shares, *, axis_name: Any, all_gather_dimension: int, tiled: bool, axis_size: int,
     axis_index_groups: Any = None,
 ) -> Shares:  # fmt: skip
-    def of_group(parts: list[Value]) -> list[Value]:
+    def exchange(parts: list[Value]) -> list[Value]:
         whole = b.concatenate(parts, all_gather_dimension) if tiled else _stack(b, parts, all_gather_dimension)
         return [whole] * len(parts)
 
-    return grid.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, exchange)
 
 
 @collective("ppermute")
 def ppermute(b: Builder, grid: Grid, x: Shares, *, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Shares:
-    """A device that receives nothing has zeros. Several axes are numbered in the order of the mesh, however they are
-    named; new versions of JAX refuse another order."""
+    """Permutes values between devices; one that receives nothing has zeros. Several axes are numbered in the order of
+    the mesh, however they are named; new versions of JAX refuse another order."""
     names = names_of(axis_name)
     if names != tuple(axis for axis in grid.order if axis in names):
         raise UnknownOperation("ppermute", b.line, f"its axes {names} aren't in the order of the mesh")
 
-    def of_group(parts: list[Value]) -> list[Value]:
+    def exchange(parts: list[Value]) -> list[Value]:
         senders = {receiver: sender for sender, receiver in perm}
         is_once = len(perm) == len(senders) == len({*senders.values()})
         if not is_once or not {*senders, *senders.values()} <= {*range(len(parts))}:
@@ -127,7 +127,7 @@ def ppermute(b: Builder, grid: Grid, x: Shares, *, axis_name: Any, perm: Sequenc
         nothing = _zeros(b, parts[0])
         return [parts[senders[place]] if place in senders else nothing for place in range(len(parts))]
 
-    return grid.communicate(x, axis_name, None, of_group)
+    return grid.communicate(x, axis_name, None, exchange)
 
 
 @collective("all_to_all")
@@ -137,11 +137,11 @@ def all_to_all(
 ) -> Shares:  # fmt: skip
     """Device i receives part i of every device. Without `tiled`, JAX adds and drops axes around it."""
 
-    def of_group(parts: list[Value]) -> list[Value]:
+    def exchange(parts: list[Value]) -> list[Value]:
         split = [_split(b, part, len(parts), split_axis) for part in parts]
         return [b.concatenate(received, concat_axis) for received in zip(*split, strict=True)]
 
-    return grid.communicate(x, axis_name, axis_index_groups, of_group)
+    return grid.communicate(x, axis_name, axis_index_groups, exchange)
 
 
 # --- values of a group

@@ -1,4 +1,4 @@
-"""What JAX's primitives compute of complex numbers."""
+"""Rules of JAX's primitives for complex numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PARTWISE = frozenset((
     "squeeze", "transpose", "broadcast_in_dim", "concatenate", "stack", "unstack", "split", "pad", "tile",
     "dynamic_update_slice", "scatter-add", "scatter_add", "scatter",
 ))  # fmt: skip
-"""Primitives that compute on real and imaginary parts alike."""
+"""Primitives that compute on real and imaginary parts separately."""
 
 Rule = Callable[..., Any]
 
 COMPLEX_RULES: dict[str, Rule] = {
-    "complex": lambda b, x, y, **params: complex_numbers.of_parts(b, x, y),
+    "complex": lambda b, x, y, **params: complex_numbers.from_parts(b, x, y),
     "real": lambda b, x, **params: x.real,
     "imag": lambda b, x, **params: x.imag,
     "conj": lambda b, x, **params: complex_numbers.conjugate(b, as_complex(b, x)),
@@ -41,7 +41,7 @@ COMPLEX_RULES: dict[str, Rule] = {
 
 
 def apply_to_complex(b: Builder, name: str, inputs: list[Any], params: Any) -> Any:
-    """Applies a rule to operands, or for a result, of which one is complex."""
+    """Applies a rule to operands, or for a result, of which at least one is complex."""
     if name == "convert_element_type":
         return _converted(b, inputs[0], params["new_dtype"])
     if name in PARTWISE and name in RULES:

@@ -38,10 +38,10 @@ def conv_general_dilated(
         tuple(rhs_dilation),
         tuple(lhs_dilation),
     )
-    of_rows, of_channels = batch_group_count, feature_group_count
-    groups, places = of_rows * of_channels, math.prod(sizes)
-    rows, channels = x.shape[0] // of_rows, x.shape[1] // of_channels
-    x = b.reshape(x, (of_rows, rows, of_channels, channels, places))
+    row_groups, channel_groups = batch_group_count, feature_group_count
+    groups, places = row_groups * channel_groups, math.prod(sizes)
+    rows, channels = x.shape[0] // row_groups, x.shape[1] // channel_groups
+    x = b.reshape(x, (row_groups, rows, channel_groups, channels, places))
     x = b.reshape(b.transpose(x, (1, 0, 2, 3, 4)), (rows, groups, channels, places))
     kernel = b.reshape(kernel, (groups, kernel.shape[0] // groups, kernel.shape[1], math.prod(shape)))
     found = b.reshape(convolved(b, x, kernel, window), (rows, groups * kernel.shape[1], *window.output))

@@ -1,7 +1,7 @@
-"""Name what runs in modules of JAX by their paths: `layers.1.attention`, from attributes of the modules around them.
+"""Name operations in modules of JAX by their paths: `layers.1.attention`, from attributes of the enclosing modules.
 
-Linen opens a named scope for each module's call; NNX and Equinox don't. So a profile watches the calls of their
-modules while a program is traced, and opens the scopes.
+Linen opens a named scope for each module's call; NNX and Equinox don't. So a profiling hook watches the calls of their
+modules during tracing, and opens the scopes.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _is_module(kind: type) -> bool:
 
 
 def path_in(parent: Any, module: Any) -> str | None:
-    """Returns the shortest way from a module to another one, by attributes and entries of lists and dicts; None if
-    there is none."""
+    """Returns the shortest path from a module to another one, through attributes and entries of lists and dicts; None
+    without one."""
     level, seen = [("", parent)], {id(parent)}
     for _ in range(MOST_LEVELS):
         below = []

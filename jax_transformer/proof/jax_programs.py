@@ -46,12 +46,12 @@ CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"
 REGISTERED = (jax_convolutions, jax_rules)
 """The modules that hold rules."""
 PASSES = frozenset((*CALLS, "scan", "while", "cond"))
-"""Primitives that pass values on, those that aren't known among them."""
+"""Primitives that pass values on, including unknown ones."""
 GROWING = frozenset((
     "add", "sub", "mul", "neg", "integer_pow", "pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "dot_general",
     "shift_left", "convert_element_type",
 ))  # fmt: skip
-"""Primitives whose results may need more bits than what they read."""
+"""Primitives whose results may need more bits than their operands."""
 BITS_OF_FLOAT32 = 24
 PLATFORMS_DISAGREE = "branches of platform_dependent compute different values"
 TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
@@ -59,7 +59,7 @@ TEXT_WRITERS = ("jax", "jaxlib", "flax", "optax", "chex", "equinox", "haiku")
 RANDOM = ("random_", "rng_", "threefry")
 """Begin the names of primitives that draw random numbers."""
 Layout = tuple[tuple[str, ...], ...]
-"""The axes of the mesh that divide each dimension of an array, the first of them into the largest blocks."""
+"""Axes of the mesh that divide each dimension of an array, the first of them into the largest blocks."""
 
 
 def lower(
@@ -68,10 +68,10 @@ def lower(
     """Lowers a function that returns named arrays.
 
     Args:
-      program: called with `weights` and `args`, and traced as it stands.
+      program: called with `weights` and `args`, and traced unchanged.
       weights: arrays or shapes by name; the inputs of the program.
-      args: what else it reads: ids and masks, by their values.
-      whole_bits: 32 to refuse integers that need more: a program of 32 bits has others.
+      args: its further arguments, ids and masks, by their values.
+      whole_bits: 32 to refuse integers that need more bits: a 32-bit program would wrap them.
 
     Raises:
       WideIntegers: it computes such integers.
@@ -133,8 +133,7 @@ def _texts_refused() -> Iterator[None]:
 def cut(tree: Any, *, is_weight: bool) -> Any:
     """Marks arrays as values of an unknown function of them; the other program has to do so with its own.
 
-    Programs of many steps need it: the degrees of what they compute, and with them the number of points, would grow
-    from step to step.
+    Programs of many steps need it: degrees, and with them the number of points, would grow from step to step.
 
     Args:
       is_weight: whether the arrays are weights after an optimizer step.
@@ -156,8 +155,8 @@ class Lowering:
         return self.builder.site.line
 
     def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Lowers a closed jaxpr on these inputs, and returns its outputs: values, pairs for complex numbers, and what
-        isn't known."""
+        """Lowers a closed jaxpr on these inputs, and returns its outputs: values, pairs for complex numbers, and
+        unknown ones."""
         constants = [self.constant(each) for each in closed.consts]
         return self._run(closed.jaxpr, constants, inputs)
 
@@ -175,8 +174,8 @@ class Lowering:
         return [value(each) for each in jaxpr.outvars]
 
     def lower_equation(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        """Lowers an equation on these inputs, and returns its outputs. Those of an operation that no rule covers aren't
-        known, nor is what follows from them."""
+        """Lowers an equation on these inputs, and returns its outputs. The outputs of an operation without a rule are
+        unknown, and so is everything that depends on them."""
         name = equation.primitive.name
         with self.at(equation):
             unread = None if name in PASSES else first_unread(inputs)
@@ -195,7 +194,7 @@ class Lowering:
 
     @contextmanager
     def at(self, equation: Any) -> Iterator[None]:
-        """Notes that what is lowered within is at an equation's line."""
+        """Returns a context for lowering at an equation's line."""
         outer = self.builder.site, self.builder.line
         self.builder.site = site_of(equation, outer[0], self._steps)
         self.builder.line = f"{equation.primitive.name}, {self._line}"
@@ -204,7 +203,7 @@ class Lowering:
 
     @contextmanager
     def in_step(self, step: int) -> Iterator[None]:
-        """Notes that what is lowered within is in a step of a loop."""
+        """Returns a context for lowering a step of a loop."""
         outer = self._steps
         self._steps = (*outer, step)
         yield
@@ -240,7 +239,7 @@ class Lowering:
         return found
 
     def _narrowed(self, name: str, equation: Any) -> list[bool]:
-        """Returns which results have narrower floats than an operation reads, and notes them."""
+        """Returns whether each result has narrower floats than the operation's inputs, and records it."""
         most = max((_bits(each.aval) for each in equation.invars), default=0)
         narrowed = [name not in CONTROL and 0 < _bits(result.aval) < most for result in equation.outvars]
         for result, is_narrowed in zip(equation.outvars, narrowed, strict=True):
@@ -289,7 +288,7 @@ class Lowering:
                 raise UnknownOperation(name, self._line, "complex numbers at places that depend on weights")
             self.builder.read[name] = self.builder.read.get(name, 0) + 1
             return [jax_choices.apply(self.builder, name, equation, inputs)]
-        is_computed = name not in LAYOUTS  # on one device, they would look for the others
+        is_computed = name not in LAYOUTS  # on one device, they would search for the rest of the mesh
         if is_computed and all(each.kind in ("int", "bool") and each.known is not None for each in inputs):
             return self._computed(equation, inputs)
         self.builder.read[name] = self.builder.read.get(name, 0) + 1
@@ -314,21 +313,21 @@ class Lowering:
         return found if isinstance(found, list | tuple) else [found]
 
     def _widened(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        """Returns inputs as an equation computes with them. Constants of a narrower type than its own were rounded to
-        that, and stay so; those whose precision it reduces are rounded."""
+        """Returns inputs in the type of the equation. Constants of a narrower type stay rounded to it; constants whose
+        precision the equation reduces are rounded."""
         b, name = self.builder, equation.primitive.name
         avals = [each.aval for each in (equation.outvars if name == "convert_element_type" else equation.invars)]
         widest: Any = max((aval for aval in avals if _bits(aval)), key=_bits, default=None)
 
-        def widened(given: Any, aval: Any) -> Any:
-            if not isinstance(given, Value) or given.kind != "float":
-                return given
-            if given.known is not None and name == "reduce_precision":
-                return b.constant(self._arrays(equation, [given])[0])
+        def widened(one: Any, aval: Any) -> Any:
+            if not isinstance(one, Value) or one.kind != "float":
+                return one
+            if one.known is not None and name == "reduce_precision":
+                return b.constant(self._arrays(equation, [one])[0])
             is_narrower = widest is not None and 0 < _bits(aval) < min(_bits(widest), BITS_OF_FLOAT32)
-            return b.widened(given, widest.dtype) if is_narrower else given
+            return b.widened(one, widest.dtype) if is_narrower else one
 
-        return [widened(given, variable.aval) for given, variable in zip(inputs, equation.invars, strict=True)]
+        return [widened(one, variable.aval) for one, variable in zip(inputs, equation.invars, strict=True)]
 
     def _ruled(self, name: str, params: Mapping[str, Any], inputs: list[Any], is_known: bool) -> Any:
         """Applies a primitive's rule."""
@@ -339,14 +338,14 @@ class Lowering:
         return RULES[name](self.builder, *inputs, **params)
 
     def _computed(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        """Computes what follows from no weight."""
+        """Computes the results that depend on no weight."""
         b, found = self.builder, self._arrays(equation, inputs)
         if all(each.kind in ("int", "bool") for each in inputs):
             return [constant(b, each) if each.dtype.kind == "c" else b.constant(each) for each in found]
         return computed(b, lambda parts: self._arrays(equation, parts), inputs, found)
 
     def _arrays(self, equation: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
-        """Returns what an equation computes of constants, or of arrays, as the program does."""
+        """Runs an equation on constants or arrays, as the program does."""
         known = [np.asarray(each.known if isinstance(each, Value | Complex) else each) for each in inputs]
         arrays = [each.astype(of.aval.dtype) for each, of in zip(known, equation.invars, strict=True)]
         found = equation.primitive.bind(*arrays, **on_one_device(equation.params))
@@ -362,7 +361,7 @@ class Lowering:
             params["fill_value"] = -1
         places = np.arange(source.size, dtype=np.int64).reshape(source.shape)
         if params.get("mode") == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
-            params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP  # so that a promise that isn't kept is seen
+            params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP  # so that violated promises show
             params["fill_value"], fill = -1, None
         with jax.enable_x64(True):
             moved = np.asarray(equation.primitive.bind(places, *[each.known for each in rest], **params))
@@ -386,7 +385,7 @@ class Lowering:
         slices: list[list[Value]] = []
         order = range(count)[::-1] if params["reverse"] else range(count)
         for step in order:
-            parts = [_of_each(partial(slice_of, b, step=step), each) for each in stacked]
+            parts = [_on_parts(partial(slice_of, b, step=step), each) for each in stacked]
             with self.in_step(step):
                 found = self.run(closed, [*constants, *carry, *parts])
             carry = found[:num_carry]
@@ -396,7 +395,7 @@ class Lowering:
         avals = [each.aval for each in closed.jaxpr.outvars[num_carry:]]
         outputs = []
         for place, aval in enumerate(avals):
-            outputs.append(_of_each(lambda *own, aval=aval: stack(b, own, aval), *(each[place] for each in slices)))
+            outputs.append(_on_parts(lambda *own, aval=aval: stack(b, own, aval), *(each[place] for each in slices)))
         return [*carry, *outputs]
 
     def _cond(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
@@ -411,16 +410,16 @@ class Lowering:
         return self.run(branches[int(np.clip(index.known, 0, len(branches) - 1))], rest)
 
     def _agreed(self, values: Sequence[Value]) -> Value:
-        """Returns what the branches for all kinds of devices compute alike."""
+        """Returns the common result of the branches for all kinds of devices."""
         if (unread := first_unread(values)) is not None:
             raise unread.error
         different = list({key_of_value(value): value for value in values}.values())
         return different[0] if len(different) == 1 else self.builder.agreed(different, PLATFORMS_DISAGREE)
 
     def _while(self, params: Mapping[str, Any], inputs: list[Value]) -> list[Value]:
-        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-        condition, body = inputs[:of_condition], inputs[of_condition : of_condition + of_body]
-        carry = inputs[of_condition + of_body :]
+        condition_count, body_count = params["cond_nconsts"], params["body_nconsts"]
+        condition, body = inputs[:condition_count], inputs[condition_count : condition_count + body_count]
+        carry = inputs[condition_count + body_count :]
         for step in itertools.count():
             with self.in_step(step):
                 (goes_on,) = self.run(params["cond_jaxpr"], [*condition, *carry])
@@ -435,8 +434,8 @@ class Lowering:
         return list(carry)
 
     def _kernel(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Runs a Pallas kernel as Pallas's interpreter does: block after block of its grid, references to memory as
-        arrays that are passed on. What no block writes is NaN."""
+        """Runs a Pallas kernel like Pallas's interpreter: block after block of its grid, with references to memory as
+        arrays that are passed on. Elements that no block writes are NaN."""
         from jax._src.pallas.hlo_interpreter import pallas_call_hlo_interpret  # private, as all of pallas_call's rules
 
         aliased = {output for _, output in equation.params["input_output_aliases"]}
@@ -452,7 +451,7 @@ class Lowering:
         return self.run(kernel, inputs)
 
 
-def _of_each(function: Callable[..., Any], *values: Any) -> Any:
+def _on_parts(function: Callable[..., Any], *values: Any) -> Any:
     """Applies a move of elements to values, complex ones, or one that isn't known."""
     unread = first_unread(values)
     return by_parts(function, *values) if unread is None else Unread(unread.shape, unread.error)
@@ -465,7 +464,7 @@ def _is_complex(equation: Any) -> bool:
 
 
 def _bits(aval: Any) -> int:
-    """Returns how many significant bits the floats of an array have; 0 for other numbers."""
+    """Returns the number of significant bits of an array's floats; 0 for other numbers."""
     dtype = getattr(aval, "dtype", None)
     is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.floating)
     return int(jax.dtypes.finfo(dtype).nmant) + 1 if is_float else 0  # powers of two have one
@@ -477,9 +476,9 @@ def _bits(aval: Any) -> int:
 class Devices:
     """Lowers jaxprs on all devices of a grid, which run a `shard_map` in lock-step, each on its own part of the arrays.
 
-    A variable has a value on each device. An equation without communication is lowered for each device by the rules for
-    one, and once for devices that hold the same: these go on to hold the same. A collective reads the values of all
-    devices of a group.
+    A variable has a value on each device. An equation without communication is lowered for each device by the rules of
+    one device, and only once for devices with equal inputs, which have equal results. A collective reads the values of
+    all devices of a group.
     """
 
     def __init__(self, lowering: Lowering, grid: Grid) -> None:
@@ -513,14 +512,14 @@ class Devices:
         return (constant,) * self.grid.count
 
     def _communicates(self, equation: Any) -> bool:
-        """Returns whether an equation, or one within it, reads what other devices hold, or which device it runs on."""
+        """Returns whether an equation, or one within it, reads the values of other devices, or the device's number."""
         named = names_of(equation.params.get("axis_name", equation.params.get("axes", ())))
         if equation.primitive.name == "shard_map" or any(axis in self.grid.sizes for axis in named):
             return True
         return any(self._communicates(each) for jaxpr in _within(equation.params.values()) for each in jaxpr.eqns)
 
     def _apart(self, equation: Any, inputs: Sequence[Shares]) -> list[Shares]:
-        """Lowers an equation for each device alone, once for those that read the same."""
+        """Lowers an equation separately for each device, once for devices with equal inputs."""
         found: dict[Any, list[Value]] = {}
         by_device = []
         for device in range(self.grid.count):
@@ -532,7 +531,7 @@ class Devices:
         return list(zip(*by_device, strict=True))
 
     def _values(self, equation: Any, found: Sequence[Any]) -> list[Value]:
-        """Raises UnknownOperation for what isn't known on a device, or is complex."""
+        """Raises UnknownOperation for values that are unknown on a device, or complex."""
         for each in found:
             if isinstance(each, Unread):
                 raise each.error
@@ -550,7 +549,7 @@ class Devices:
                 found = ON_MESHES[name](self, params, inputs)
             elif name in COLLECTIVES:
                 self.builder.read[name] = self.builder.read.get(name, 0) + 1
-                read = [_of_dtype(shares, of.aval.dtype) for shares, of in zip(inputs, equation.invars, strict=True)]
+                read = [_as_dtype(shares, of.aval.dtype) for shares, of in zip(inputs, equation.invars, strict=True)]
                 found = [COLLECTIVES[name](self.builder, self.grid, *read, **params)]
             else:
                 raise UnknownOperation(name, self.builder.line)
@@ -587,15 +586,15 @@ class Devices:
         return self.run(branches[int(np.clip(self._decided("cond", inputs[0]), 0, len(branches) - 1))], inputs[1:])
 
     def _while(self, params: Mapping[str, Any], inputs: list[Shares]) -> list[Shares]:
-        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-        condition, body = inputs[:of_condition], inputs[of_condition : of_condition + of_body]
-        carry = inputs[of_condition + of_body :]
+        condition_count, body_count = params["cond_nconsts"], params["body_nconsts"]
+        condition, body = inputs[:condition_count], inputs[condition_count : condition_count + body_count]
+        carry = inputs[condition_count + body_count :]
         while self._decided("while", self.run(params["cond_jaxpr"], [*condition, *carry])[0]):
             carry = self.run(params["body_jaxpr"], [*body, *carry])
         return carry
 
     def _decided(self, name: str, shares: Shares) -> np.ndarray:
-        """Returns the number that tells all devices where to go on."""
+        """Returns the number that decides the branch of all devices."""
         first, *others = [share.known for share in shares]
         if first is None or any(each is None for each in others):
             raise UnknownOperation(name, self.builder.line, "control flow depends on weights")
@@ -608,7 +607,7 @@ class Devices:
     # --- a shard_map within
 
     def _shard_map(self, params: Mapping[str, Any], inputs: Sequence[Shares]) -> list[Shares]:
-        """Divides the arrays of each device over more axes, and joins those that the body returns."""
+        """Divides the arrays of each device over more axes, and joins the body's results."""
         new = {axis: size for axis, size in params["mesh"].shape.items() if axis in params["newly_manual_axes"]}
         inner = Devices(self.lowering, Grid({**self.grid.sizes, **new}, params["mesh"].axis_names))
         each, share = range(inner.grid.count), math.prod(new.values())
@@ -626,7 +625,7 @@ class Devices:
         return joined
 
     def _layout(self, spec: Any, new: Mapping[str, int], rank: int) -> Layout:
-        """Returns which axes divide each dimension, by a spec."""
+        """Returns the axes that divide each dimension, by a spec."""
         layout = tuple(names_of(entry) for entry in spec)
         if spec.unreduced or spec.reduced:
             raise UnknownOperation("shard_map", self.builder.line, f"{spec} leaves sums to others")
@@ -642,7 +641,7 @@ class Devices:
         return self.builder.take(whole, places[self._block(layout, device, sizes)])
 
     def _joined(self, shares: Shares, layout: Layout, devices: range, name: str) -> Value:
-        """Returns the array that devices have parts of. Those that have the same part have to agree on it."""
+        """Joins the parts that devices hold of an array. Devices with the same part have to agree on it."""
         sizes = shares[devices[0]].shape
         parts: dict[tuple[int, ...], list[int]] = {}
         for device in devices:
@@ -659,8 +658,8 @@ class Devices:
         return b.take(b.concatenate([b.reshape(each, (size,)) for each in agreed], 0), places)
 
     def _agreed(self, values: list[Value], name: str) -> Value:
-        """Returns what several devices hold of an output. Unless they hold the same operation, the program itself
-        checks that they hold the same number: out_specs promises it, and JAX may not have checked it."""
+        """Returns the value of an output that several devices hold. Unless it is one operation, the program asserts
+        that the values are equal: out_specs promises it, and JAX may not have checked it."""
         different = list({key_of_value(value): value for value in values}.values())
         if len(different) == 1:
             return different[0]
@@ -673,7 +672,7 @@ class Devices:
         return math.prod(self.grid.sizes[axis] for axis in axes)
 
     def _block(self, layout: Layout, device: int, sizes: Sequence[int]) -> tuple[slice, ...]:
-        """Returns where the part of a device is, whose dimensions have these sizes."""
+        """Returns the place of a device's part, whose dimensions have these sizes."""
         starts = [self.grid.place(device, axes) * size for axes, size in zip(layout, sizes, strict=True)]
         return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
@@ -688,7 +687,7 @@ ON_MESHES: dict[str, Callable[[Devices, Mapping[str, Any], list[Shares]], list[S
 
 
 def lower_shard_map(lowering: Lowering, params: Mapping[str, Any], inputs: Sequence[Value]) -> list[Value]:
-    """Lowers a shard_map that is within no other."""
+    """Lowers a shard_map that isn't nested in another."""
     if not all(isinstance(each, Value) for each in inputs):
         raise UnknownOperation("shard_map", lowering.builder.line, "complex numbers on a mesh")
     alone = Devices(lowering, Grid({}))
@@ -696,12 +695,12 @@ def lower_shard_map(lowering: Lowering, params: Mapping[str, Any], inputs: Seque
 
 
 def key_of_value(value: Value) -> Any:
-    """Returns what values have in common that are one."""
+    """Returns a key that equal values share."""
     return value.kind, value.shape, digest_of(value.known) if value.node is None else value.node
 
 
-def _of_dtype(shares: Shares, dtype: Any) -> Shares:
-    """Returns integers in the type that the program has for them."""
+def _as_dtype(shares: Shares, dtype: Any) -> Shares:
+    """Returns integers in the program's own type."""
     if shares[0].kind != "int":
         return shares
     return tuple(Value(each.shape, each.kind, np.asarray(each.known).astype(dtype)) for each in shares)

@@ -1,4 +1,4 @@
-"""What JAX's primitives compute, in terms of a `Builder`'s operations."""
+"""Rules of JAX's primitives, in terms of a `Builder`'s operations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Rule = Callable[..., Any]
 MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev"))
 """Primitives that move elements of their first operand."""
 UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
-"""Primitives that return what they read."""
+"""Primitives that return their operand."""
 ROUNDED = frozenset((
     "add", "add_any", "sub", "mul", "div", "sqrt", "rsqrt", "square", "one_minus_square", "integer_pow", "pow",
     "exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos",
     "reduce_sum", "cumsum", "dot_general", "convert_element_type", "reduce_precision",
 ))  # fmt: skip
-"""Primitives whose results floats round, so that a comparison of constants may depend on how they are computed."""
+"""Primitives whose float results are rounded, so that a comparison of constants may depend on the computation."""
 LAYOUTS = ("sharding_constraint", "reshard", "layout_constraint", "device_put")
-"""Primitives that say where elements lie."""
+"""Primitives that place elements on a mesh."""
 RULES: dict[str, Rule] = {}
 
 
@@ -175,7 +175,7 @@ def convert_element_type(b: Builder, x: Value, *, new_dtype: Any, **params: Any)
 
 
 def _cast(b: Builder, known: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns constants as integers or booleans. NumPy and XLA agree on those that are in range."""
+    """Returns constants as integers or booleans. NumPy and XLA agree on values in range."""
     if np.dtype(dtype) == np.bool_:
         return known != 0
     limits = np.iinfo(dtype)
@@ -309,7 +309,7 @@ def scatter(b: Builder, x: Value, indices: Value, updates: Value, **params: Any)
 
 
 def scattered(b: Builder, x: Value, known: np.ndarray, updates: Value, params: Any) -> np.ndarray:
-    """Returns the place in x of each update; −1 for those out of bounds, which are dropped."""
+    """Returns the place in x of each update; −1 for updates out of bounds, which are dropped."""
     numbers = params["dimension_numbers"]
     window = numbers.update_window_dims
     batch = [axis for axis in range(len(updates.shape)) if axis not in window]
@@ -336,7 +336,7 @@ def scattered(b: Builder, x: Value, known: np.ndarray, updates: Value, params: A
 
 
 def _inside(b: Builder, x: Value, where: list[np.ndarray], window: Any, mode: Any) -> np.ndarray:
-    """Returns which updates are written. A window that isn't inside as a whole is dropped as a whole."""
+    """Returns a mask of the updates that are written. A window that is partly out of bounds is dropped completely."""
     inside = np.ones(where[0].shape if where else (), bool)
     for axis, coordinate in enumerate(where):
         inside &= (coordinate >= 0) & (coordinate < x.shape[axis])

@@ -1,4 +1,4 @@
-"""Read jaxprs: what they call, where they are in the user's source, and the slices of their scans."""
+"""Read jaxprs: their calls, their lines in the user's source, and the slices of their scans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTERMOST = "lower.<locals>.flat"
 
 
 def without_dead_code(closed: Any) -> Any:
-    """Leaves out what no output needs, such as the keys of a dropout that isn't there."""
+    """Removes equations that no output needs, such as the keys of an unused dropout."""
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     return jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
@@ -39,12 +39,12 @@ def used_inputs(closed: Any) -> list[bool]:
 
 
 def on_one_device(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an equation's parameters without those that say where its results lie on a mesh."""
+    """Returns an equation's parameters without those that place its results on a mesh."""
     return {name: None if name in ("sharding", "out_sharding") else each for name, each in params.items()}
 
 
 def counts_of(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns how many constants a scan has, and how many values it carries; from jax 0.11 on, trees tell."""
+    """Returns the numbers of constants and of carried values of a scan; from jax 0.11 on, trees hold them."""
     if "ft_in" in params:
         constants, carry, _ = params["ft_in"].unpack()
         return len(constants), len(carry)
@@ -61,7 +61,7 @@ def slice_of(b: Builder, x: Value, step: int) -> Value:
 
 
 def stack(b: Builder, slices: Sequence[Value], aval: Any) -> Value:
-    """Returns what a scan returns of its steps' slices, whose type is `aval`."""
+    """Stacks the slices that a scan's steps return, of type `aval`."""
     if not slices:
         return b.constant(np.zeros((0, *aval.shape), aval.dtype))
     return b.concatenate([b.reshape(each, (1, *each.shape)) for each in slices], 0)
@@ -73,8 +73,8 @@ def called(name: str, params: Mapping[str, Any]) -> Any:
 
 
 def is_exp_of_negated_square(closed: Any) -> bool:
-    """Returns whether a jaxpr is that by which JAX, from 0.12 on, computes exp(−x²) with its last bits: the derivative
-    of erf. It splits x into bits, which no rule reads."""
+    """Returns whether a jaxpr is JAX's accurate exp(−x²), which it uses from 0.12 on for the derivative of erf. It
+    splits x into bits, which have no rule."""
     if len(closed.jaxpr.invars) != 1:
         return False
     aval = closed.jaxpr.invars[0].aval
@@ -104,11 +104,11 @@ def array_of(each: Any) -> np.ndarray:
 
 
 def site_of(equation: Any, outer: Site, steps: tuple[int, ...]) -> Site:
-    """Returns where an equation is from.
+    """Returns the site of an equation.
 
     Args:
-      outer: where the equation is from that runs it, if one does.
-      steps: those of the loops that it is in.
+      outer: the site of the equation that runs it, if there is one.
+      steps: the current steps of the enclosing loops.
     """
     info = equation.source_info
     stack = _stack_of(info.traceback)
@@ -133,6 +133,6 @@ def _stack_of(traceback: Any) -> Stack:
 
 
 def _joined(stack: Stack, outer: Callable[[], Stack]) -> Stack:
-    """Returns the calls of a function that JAX traced once, and those that led to it this time."""
+    """Joins the calls within a function that JAX traced once to the calls that led to it this time."""
     callers = outer()
     return stack if stack[len(stack) - len(callers) :] == callers else stack + callers

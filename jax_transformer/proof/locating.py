@@ -1,10 +1,9 @@
-"""Find the first operation on each side whose inputs the other side has, and whose result it hasn't.
+"""Find the first operation on each side whose inputs the other side has, and whose result it lacks.
 
-A side *has* an array if one of its own arrays holds all elements of it, in any order: axes may be permuted, a
-projection fused with others, a step of decoding computed with all others. Moves of elements (reshapes, slices,
-concatenations) make nothing new, unless both sides look up the same array at different places. A value that the other
-side hasn't is right nevertheless if the other side has one that is computed from it: both come to the same in other
-ways.
+A side *has* an array if one of its own arrays holds all its elements, in any order: axes may be permuted, projections
+fused, a decoding step computed together with all others. Moves of elements (reshapes, slices, concatenations) make
+nothing new, unless both sides look up the same array at different places. A value that the other side lacks is
+nevertheless correct if the other side has a value that is computed from it: both reach that in different ways.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from jax_transformer.proof.programs import Operation, Program
 MOST_ELEMENTS = 2**25
 """Programs of more elements are compared by whole arrays alone."""
 MOST_CALLS = 20
-"""How many calls of a stack a place keeps."""
+"""Maximum number of stack frames in a place."""
 MOVES = ("reshape", "transpose", "broadcast", "concatenate", "put", "take")
 
 
 @dataclass(frozen=True)
 class Place:
-    """An operation that computes something else than the other side."""
+    """An operation whose result differs from the other side's."""
 
     operation: str
     line: str
     constants: tuple[float, ...] = ()
-    """The numbers that it reads and the other side doesn't have."""
+    """Constants that it reads and the other side lacks."""
     masks: str = ""
-    """Where it hides, or shows, an entry and the other side doesn't."""
+    """The entry that it hides, or shows, unlike the other side."""
     module: str = ""
     """The path of the module that runs it, and the steps of loops."""
     stack: tuple[str, ...] = ()
@@ -54,7 +53,7 @@ Places = tuple[Place | None, Place | None]
 
 @dataclass
 class Seen:
-    """What a program computed at a point where an output differs."""
+    """Holds a program's values at a point where an output differs."""
 
     program: Program
     prints: dict[int, int] = field(default_factory=dict)
@@ -62,7 +61,7 @@ class Seen:
     elements: dict[int, np.ndarray] = field(default_factory=dict)
     """The elements of the operations' results, sorted."""
     prints_as_read: dict[int, int] = field(default_factory=dict)
-    """Fingerprints of those elements that outputs depend on."""
+    """Fingerprints of the elements that outputs depend on."""
     _arrays: dict[int, np.ndarray] = field(default_factory=dict)
 
     def watch(self, node: int, array: np.ndarray) -> None:
@@ -71,7 +70,7 @@ class Seen:
             self._arrays[node] = array
 
     def sort(self, outputs: Iterable[int]) -> None:
-        """Sorts all elements, and notes those that these outputs depend on."""
+        """Sorts all elements, and marks those that these outputs depend on."""
         needs = needed(self.program, outputs, {node: array == 0 for node, array in self._arrays.items()})
         for node, array in self._arrays.items():
             if node in needs and needs[node].any():
@@ -90,7 +89,7 @@ class Seen:
 
     @cached_property
     def looked_up(self) -> Counter[int]:
-        """Returns the fingerprints of arrays whose elements are looked up, and how many are."""
+        """Returns the fingerprints of arrays whose elements are looked up, with the number of elements."""
         found = Counter[int]()
         for one in self.operations:
             if one.name == "take":
@@ -120,12 +119,12 @@ class Seen:
 
     @cached_property
     def is_constant(self) -> list[bool]:
-        """Returns which operations are constants, or numbers made of constants."""
+        """Returns whether each operation is a constant, or a number made of constants."""
         found: list[bool] = []
         for one in self.operations:
             is_number = one.name in ("reshape", "broadcast", "inverse") or not one.shape
-            of_constants = bool(one.inputs) and all(found[each] for each in one.inputs)
-            found.append(one.name == "constant" or (is_number and of_constants))
+            from_constants = bool(one.inputs) and all(found[each] for each in one.inputs)
+            found.append(one.name == "constant" or (is_number and from_constants))
         return found
 
     @cached_property
@@ -145,7 +144,7 @@ class Seen:
 
 @dataclass
 class _Side:
-    """One program beside the other one."""
+    """Holds one program relative to the other one."""
 
     own: Seen
     other: Seen
@@ -153,14 +152,14 @@ class _Side:
     _shared_as_read: dict[int, bool] = field(default_factory=dict)
 
     def is_shared(self, node: int) -> bool:
-        """Returns whether the other program has the result of an operation, or it is read as it is."""
+        """Returns whether the other program has the result of an operation, as a whole or as far as it is read."""
         if node not in self._shared:
             self._shared[node] = self._is_shared(node)
         return self._shared[node]
 
     def is_shared_as_read(self, node: int) -> bool:
-        """Returns whether the other program has those elements of a result that outputs depend on: rows of padding
-        may differ."""
+        """Returns whether the other program has the elements of a result that outputs depend on: rows of padding may
+        differ."""
         if node not in self._shared_as_read:
             self._shared_as_read[node] = self.is_shared(node) or self._is_held_as_read(node)
         return self._shared_as_read[node]
@@ -187,9 +186,9 @@ class _Side:
         return self.other.holds(self.own.elements[node])
 
     def suspects(self, outputs: list[int], different: list[int]) -> list[int]:
-        """Returns the operations that the other side doesn't have, that read what it has, and whose results lead to an
-        output without passing by a value that it has. If there are several, those that lead to what it has drop out,
-        and those that lead to fewer of all different outputs."""
+        """Returns the operations that the other side lacks, whose inputs it has, and whose results reach an output
+        without passing through a value that it has. Of several, those that lead to values that it has are dropped, and
+        those that lead to fewer of the differing outputs."""
         new, waiting = set[int](), [*outputs]
         while waiting:
             node = waiting.pop()
@@ -202,7 +201,7 @@ class _Side:
         return [node for node in found if not reach or reach[node].bit_count() == most]
 
     def _reach(self, outputs: list[int]) -> dict[int, int]:
-        """Returns to which outputs each operation leads, as bits."""
+        """Returns the outputs that each operation leads to, as bits."""
         reach = dict.fromkeys(range(len(self.own.operations)), 0)
         for place, node in enumerate(outputs):
             reach[node] |= 1 << place
@@ -217,7 +216,7 @@ class _Side:
         return [node for node in sorted(makers) if not any(each in makers for each in self._sources(node))]
 
     def _makes(self, node: int) -> bool:
-        """Returns whether an operation is more than a move of what others made."""
+        """Returns whether an operation is more than a move of others' results."""
         one = self.own.operations[node]
         return one.name not in MOVES or (one.name == "take" and self.is_shared(one.inputs[0]))
 
@@ -233,7 +232,7 @@ class _Side:
                     waiting += self.own.operations[each].inputs
 
     def _rejoining(self) -> set[int]:
-        """Returns the operations from whose results values are computed that the other side has."""
+        """Returns the operations whose results lead to values that the other side has."""
         found = set[int]()
         constants = self.own.numbers | self.other.numbers
         for node in reversed(range(len(self.own.operations))):
@@ -246,7 +245,7 @@ class _Side:
         return found
 
     def end(self, outputs: list[int]) -> int | None:
-        """Returns the operation of an output that the other side has, and computes on from."""
+        """Returns the operation of an output that the other side has and continues from."""
         if len(outputs) != 1:
             return None
         node = outputs[0]
@@ -255,13 +254,14 @@ class _Side:
         return node
 
     def reads(self, node: int) -> tuple[set[int], set[int]]:
-        """Returns the fingerprints of what an operation reads but constants, and of those that are computed."""
+        """Returns the fingerprints of an operation's operands without constants, and of the computed ones among
+        them."""
         inputs = [each for each in self.own.operations[node].inputs if not self.own.is_constant[each]]
         computed = [each for each in inputs if self.own.operations[each].name != "input"]
         return {self.own.prints[each] for each in inputs}, {self.own.prints[each] for each in computed}
 
     def hidden(self, node: int | None) -> np.ndarray | None:
-        """Returns which entries an operation fills with a constant, if it does nothing else."""
+        """Returns a mask of the entries that an operation replaces by a constant, if it does nothing else."""
         one = None if node is None else self.own.operations[node]
         if one is None or one.name != "where":
             return None
@@ -285,11 +285,11 @@ Nodes = tuple[list[int], list[int]]
 
 
 def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
-    """Returns where each program first leaves the other, None if that can't be told.
+    """Returns the operation at which each program first diverges from the other; None if it can't be determined.
 
     Args:
-      outputs: the operations whose values differ, or among which one does.
-      different: those of all outputs that differ.
+      outputs: operations with different values, or at least one of them.
+      different: the operations of all differing outputs.
     """
     _sort(seen, different)
     sides = _Side(*seen), _Side(*seen[::-1])
@@ -303,8 +303,8 @@ def locate(seen: tuple[Seen, Seen], outputs: Nodes, different: Nodes) -> Places:
 
 
 def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
-    """Sorts the sides' elements. If they look up other numbers of elements in the same arrays, such as embeddings,
-    their batches have other shapes: then elements at pads aren't compared."""
+    """Sorts the sides' elements. If they look up different numbers of elements in the same arrays, such as embeddings,
+    their batches have different shapes: then elements at pads aren't compared."""
     shared = seen[0].looked_up.keys() & seen[1].looked_up.keys()
     has_one_shape = all(seen[0].looked_up[each] == seen[1].looked_up[each] for each in shared)
     for one, nodes in zip(seen, different, strict=True):
@@ -315,7 +315,7 @@ def _sort(seen: tuple[Seen, Seen], different: Nodes) -> None:
 
 
 def _closest(sides: tuple[_Side, _Side], suspects: list[list[int]]) -> tuple[int | None, int | None]:
-    """Returns the pair of suspects that read the most alike; among these, one of operations of one name."""
+    """Returns the pair of suspects with the most similar operands; among several, one with equal names."""
     best, closest = (0, False), (next(iter(suspects[0]), None), next(iter(suspects[1]), None))
     for ours in suspects[0]:
         for theirs in suspects[1]:
@@ -328,7 +328,7 @@ def _closest(sides: tuple[_Side, _Side], suspects: list[list[int]]) -> tuple[int
 
 
 def _masks(hidden: np.ndarray | None, others: np.ndarray | None) -> str:
-    """Describes the first entry that a side hides behind a constant and the other one doesn't, or the reverse."""
+    """Describes the first entry that one side hides behind a constant and the other one doesn't."""
     if hidden is None or others is None or hidden.shape != others.shape or (hidden == others).all():
         return ""
     differing = np.argwhere(hidden != others)

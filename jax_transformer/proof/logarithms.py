@@ -12,8 +12,8 @@ from jax_transformer.proof.programs import Program
 from jax_transformer.proof.signs import SHAPING
 
 CHOOSING = ("step", "equal")
-"""Operations whose zeros choose, as those of their negations do: JAX and PyTorch drop what isn't chosen. Other zeros
-are multiplied."""
+"""Operations whose zeros choose, like those of their negations: JAX and PyTorch drop unchosen values. Other zeros are
+multiplied."""
 
 
 def refuse_log_of_zero(program: Program, domain: Residues, weights: Arrays) -> None:
@@ -48,7 +48,7 @@ def _constants(program: Program) -> set[int]:
 
 
 def _choosing(program: Program) -> set[int]:
-    """Returns the conditions s, their negations 1 − s, and both in other shapes."""
+    """Returns the conditions s, their negations 1 − s, and reshaped ones."""
     found, ones = set[int](), set[int]()
     for node, one in enumerate(program.operations):
         if one.name == "constant" and np.all(one.attributes["array"] == 1):

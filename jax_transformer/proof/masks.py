@@ -1,8 +1,8 @@
 """Follow the constants that mask entries of rows, such as −10⁹ and −∞, through a program.
 
-An entry is a sum c + x. c follows from constants, and x is the rest, which axiom "masks" takes to lie within ±10³. An
-array of `fills` holds each c: 0 for an ordinary entry, NaN where a large c was multiplied by what isn't known. So a
-fill that is scaled down, or subtracted again, masks nothing.
+An entry is a sum c + x. c follows from constants, and x is the rest, which axiom "masks" assumes to be within ±10³. An
+array of `fills` holds each c: 0 for an ordinary entry, NaN after multiplying a large c by an unknown value. So a fill
+that is scaled down, or subtracted again, masks nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fills = np.ndarray | None
 """Float64; None: all are zero."""
 
 
-def of_constant(array: np.ndarray) -> Fills:
+def fills_of_constant(array: np.ndarray) -> Fills:
     return tidy(without_nan(array))
 
 
@@ -83,7 +83,7 @@ def lost(x: Fills, line: str) -> Fills:
 
 
 def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
-    """Returns which entries of rows count in a softmax; None: all. Entries of a row that is masked as a whole do.
+    """Returns a mask of the entries that count in a softmax; None: all. In a fully masked row, all entries count.
 
     Raises UnknownOperation for a row that is masked as a whole by −∞: its softmax is NaN.
     """
@@ -98,14 +98,14 @@ def counting(x: Fills, axes: tuple[int, ...], line: str) -> np.ndarray | None:
 
 
 def hidden(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Returns which entries of rows are masked beside another: by a constant that is far below the largest one. Those
-    that aren't known hide nothing."""
+    """Returns a mask of entries that are masked relative to another entry of their row: by a constant far below the
+    largest one. Unknown fills hide nothing."""
     highest = np.where(np.isnan(x), -np.inf, x).max(axis=axes, keepdims=True)
     return np.asarray((x <= FILL) & (x <= highest + FILL) & (highest > FILL))
 
 
 def low(x: Fills, line: str) -> np.ndarray | None:
-    """Returns of which exponents the exponential is 0; None: of none. Raises UnknownOperation for that of ∞."""
+    """Returns a mask of exponents whose exponential is 0; None: none is. Raises UnknownOperation for exp(∞)."""
     if x is None:
         return None
     if np.isposinf(x).any():
@@ -114,7 +114,7 @@ def low(x: Fills, line: str) -> np.ndarray | None:
     return is_low if is_low.any() else None
 
 
-def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fills:
+def fills_of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fills:
     """Returns the fills of the largest entries of rows."""
     if x is None:
         return None
@@ -125,13 +125,13 @@ def of_largest(x: Fills, counts: np.ndarray | None, axes: tuple[int, ...]) -> Fi
     return tidy(np.where(is_known, highest, np.where(highest == 0, 0.0, np.nan)))
 
 
-def of_maximum(x: np.ndarray, y: np.ndarray) -> Fills:
+def fills_of_maximum(x: np.ndarray, y: np.ndarray) -> Fills:
     """Returns the fills of the larger ones of two arrays' entries."""
     is_known = (x == y) | (np.abs(x - y) >= -FILL)
     return tidy(np.where(is_known, np.maximum(x, y), np.nan))
 
 
-def of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
+def fills_of_mean(x: Fills, counts: np.ndarray | None, axis: int) -> Fills:
     """Returns the fills of the means of rows over the entries that count."""
     if x is None:
         return None

@@ -1,5 +1,5 @@
-"""Which elements of a program's results its outputs depend on, at a point: not those at pads, or in empty slots of a
-cache, which programs of other shapes fill otherwise."""
+"""Find the elements of results that a program's outputs depend on at a point: not those at pads, or in empty slots of a
+cache, which programs of other shapes fill differently."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def needed(
 
     Args:
       outputs: the operations of outputs, all of whose elements are needed.
-      zeros: which elements of each result are zero.
-      of_choices: whether what a condition on weights chooses is needed, where it may be undefined if it isn't chosen.
+      zeros: masks of the zero elements of each result.
+      of_choices: whether values that a condition on weights chooses are needed, if they may be undefined elsewhere.
     """
     operations = program.operations
     needs: Needs = {node: np.ones(operations[node].shape, bool) for node in outputs}
@@ -30,18 +30,18 @@ def needed(
         one, own = operations[node], needs.get(node)
         if own is None:
             continue
-        of_inputs = _of_inputs(
+        input_needs = _needed_inputs(
             one, own, [operations[each].shape for each in one.inputs], [zeros[each] for each in one.inputs]
         )
         if one.name == "chosen":
-            found, condition, *cases = of_inputs
-            of_inputs = [found & of_choices, condition, *(np.zeros_like(each) for each in cases)]
-        for each, need in zip(one.inputs, of_inputs, strict=True):
+            found, condition, *cases = input_needs
+            input_needs = [found & of_choices, condition, *(np.zeros_like(each) for each in cases)]
+        for each, need in zip(one.inputs, input_needs, strict=True):
             needs[each] = needs[each] | need if each in needs else need
     return needs
 
 
-def _of_inputs(
+def _needed_inputs(
     one: Operation, own: np.ndarray, shapes: Sequence[tuple[int, ...]], zeros: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Returns the elements of an operation's inputs that its own needed ones depend on."""
@@ -61,11 +61,11 @@ def _of_inputs(
         condition = np.broadcast_to(np.asarray(attributes["condition"], bool), own.shape)
         return [own & condition, own & ~condition]
     if one.name == "put":
-        return _of_put(own, attributes["places"], attributes["adds"], shapes)
+        return _needed_by_put(own, attributes["places"], attributes["adds"], shapes)
     if one.name == "multiply":
         return [own & ~zeros[1], own & ~zeros[0]]
     if one.name == "matmul":
-        return _of_matmul(own, zeros)
+        return _needed_by_matmul(own, zeros)
     if one.name in ("sum", "largest"):
         whole = np.broadcast_to(np.expand_dims(own, attributes["axes"]), shapes[0])
         counts = attributes.get("shown", attributes.get("counts"))
@@ -85,7 +85,7 @@ def _of_inputs(
 
 
 def _unbroadcast(own: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns which elements were repeated where some are needed."""
+    """Returns a mask of the repeated elements, from one of the needed results."""
     if own.shape == shape:
         return own
     own = np.asarray(own.any(axis=tuple(range(own.ndim - len(shape)))))
@@ -99,7 +99,9 @@ def _at(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return found.reshape(shape)
 
 
-def _of_put(own: np.ndarray, places: np.ndarray, adds: bool, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+def _needed_by_put(
+    own: np.ndarray, places: np.ndarray, adds: bool, shapes: Sequence[tuple[int, ...]]
+) -> list[np.ndarray]:
     flat, written = own.ravel(), places >= 0
     kept = flat.copy()
     if not adds:
@@ -108,7 +110,7 @@ def _of_put(own: np.ndarray, places: np.ndarray, adds: bool, shapes: Sequence[tu
     return [kept.reshape(shapes[0]), updates.reshape(shapes[1])]
 
 
-def _of_matmul(own: np.ndarray, zeros: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _needed_by_matmul(own: np.ndarray, zeros: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns the needed elements of x [B, M, K] and y [B, K, N]."""
     x, y = (~each for each in zeros)
     left = np.matmul(own.astype(np.float32), np.swapaxes(y, -1, -2).astype(np.float32)) > 0

@@ -1,7 +1,7 @@
 """Programs over the real numbers: exact operations, functions and moves of elements, in execution order.
 
-A JAX or PyTorch program is lowered to one for given shapes, ids and masks. Integers, booleans, and all that follows
-from them, are computed while it is lowered; only floats remain.
+A JAX or PyTorch program is lowered for given shapes, ids and masks. Integers, booleans, and their consequences are
+computed during lowering; only floats remain.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ ARITHMETIC = (
     *("matmul", "sum", "cumulative_sum", "row_mean"),
     *("agreed", "rounded", "given", "chosen"),
 )
-"""agreed is the first of its inputs; the program computes nothing where they aren't all equal. rounded is its input, a
-constant whose float64 a framework computed otherwise than NumPy does. given is the first of its inputs, and undefined
-where one of the others is. chosen is the first of its inputs, y + s (x − y), whose others are s, x and y: an entry that
-isn't chosen may be undefined."""
+"""agreed is the first of its inputs; the program has no value unless they are all equal. rounded is its input, a
+constant whose float64 value the framework rounded differently from NumPy. given is the first of its inputs, undefined
+wherever another one is. chosen is the first of its inputs, y + s (x − y), followed by s, x and y: an entry that isn't
+chosen may be undefined."""
 FUNCTIONS = ("root", "exp", "row_exp", "log", "erf", "tanh", "sin", "cos", "step", "equal", "largest", "places", "cut")
-"""Interpreted by their axioms alone. row_exp is exp of a row from which its mean was subtracted; step is [x > 0].
-largest reads the entries that count; those that aren't masked are shown. cut is the identity, of which a proof uses
-nothing but that it is a function with 0 at 0: programs that are equal for any such function are equal for this one.
-places is 1 for the entry of a row that has a rank, and 0 for the others."""
+"""Functions known only by their axioms. row_exp is exp of a row minus its mean; step is [x > 0]. largest reads the
+entries that count, those that aren't masked. cut is the identity, of which a proof uses only that it is a function with
+0 at 0: programs that are equal for any such function are equal for this one. places is 1 for the entry of a row with a
+given rank, and 0 for the rest."""
 OPERATIONS = (*MOVES, *ARITHMETIC, *FUNCTIONS)
 
 
 class UnknownOperation(Exception):
-    """Raised for an operation that no rule covers, or that depends on data in a way that none does."""
+    """Raised for an operation without a rule, or one that depends on data in an unsupported way."""
 
     def __init__(self, operation: str, where: str = "", reason: str = "no rule covers it") -> None:
         super().__init__(f"{operation}: {reason}{f' ({where})' if where else ''}")
@@ -46,15 +46,16 @@ class UnknownOperation(Exception):
 
 
 class OutOfBounds(UnknownOperation):
-    """Raised for what reads no element of an array: a program has no number there, nor what follows from it."""
+    """Raised for a read that is out of an array's bounds: a program has no number there, nor in anything that depends
+    on it."""
 
 
 class WideIntegers(Exception):
-    """Raised where a program computes integers that 32 bits don't hold, and is read as one of 32 bits."""
+    """Raised for a program that computes integers wider than 32 bits, while it is read with 32 bits."""
 
 
 class Ref(NamedTuple):
-    """A value that a call returned (see `tape`)."""
+    """References a value that a call returned (see `tape`)."""
 
     entry: int
     number: int
@@ -74,9 +75,9 @@ class Value:
     node: int | None = None
     """The operation that computes it; None for integers and booleans."""
     fills: np.ndarray | None = None
-    """The constants that mask entries (see `masks`); None: there are none."""
+    """Constants that mask entries (see `masks`); None: there are none."""
     table: np.ndarray | None = None
-    """Integers that depend on weights: those among which they are chosen, along one more axis (see `choices`)."""
+    """Integers that depend on weights: the candidates, along one more axis (see `choices`)."""
     ref: Ref | None = None
     """The call that returned it; None within calls."""
 
@@ -97,18 +98,18 @@ class Operation:
     line: str = ""
     """The framework's own operation and its source line."""
     site: Site = field(default_factory=Site)
-    """Where in the program that is."""
+    """Place in the user's program."""
     refs: list[Ref] = field(default_factory=list)
-    """The calls that returned its result: equal values, from several places of a program, are one operation."""
+    """Calls that returned its result: equal values from several places of a program are one operation."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a root, a logarithm or an inverse needs to have a value."""
+    """Describes the domain of a root, a logarithm or an inverse."""
 
     kind: RequiredKind
     of: int
-    """The operation whose results have to be of this kind."""
+    """Operation whose results have to be of this kind."""
     is_shown: bool
     """Whether they are for almost all weights, as follows from how they are computed."""
     may_be_infinite: bool = False
@@ -121,7 +122,7 @@ class Table:
 
     array: np.ndarray
     radius: np.ndarray
-    """How far the roundings of a program's types may have moved each of them."""
+    """Possible change of each element by the roundings of a program's types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,19 +136,19 @@ class Program:
     read: Mapping[str, int] = field(default_factory=dict)
     """How often each of the framework's operations was lowered."""
     axioms: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
-    """The axioms that lowering used → where."""
+    """Axioms used by lowering → sites."""
     requirements: Mapping[int, Requirement] = field(default_factory=dict)
-    """Operations that aren't defined for all numbers → what they require."""
+    """Operations that aren't defined for all numbers → their requirements."""
     tables: Mapping[int, Table] = field(default_factory=dict)
-    """The last operations that depend on no weight → what they compute."""
+    """The last operations that depend on no weight → their values."""
     unknown: Mapping[str, UnknownOperation] = field(default_factory=dict)
-    """Outputs that no rule computes, by name → why."""
+    """Outputs without a rule, by name → reason."""
     tape: Any = field(default=None, repr=False)
     """The calls that built it: a `Tape`."""
 
     @property
     def doubtful(self) -> dict[int, Requirement]:
-        """Returns the operations that may be undefined for many weights, and what they require."""
+        """Returns the operations that may be undefined for many weights, with their requirements."""
         return {node: one for node, one in self.requirements.items() if not one.is_shown}
 
     @property
@@ -163,7 +164,7 @@ class Program:
         )
 
     def size(self, node: int) -> int:
-        """Returns how many elements an operation computes."""
+        """Returns the number of elements of an operation's result."""
         return math.prod(self.operations[node].shape)
 
     def restricted(self, names: Collection[str]) -> Program:

@@ -1,12 +1,12 @@
-"""Search the smallest edit of a candidate that makes it provably the same function as its reference.
+"""Search for the smallest edit that makes a candidate provably the same function as its reference.
 
 Both tapes are replayed on one builder and evaluated at one point. A value is *shared* if the other program has all of
-its elements. The calls that lead from shared values to an output that differs are *lost*: a few of them are wrong, and
-the others follow. An edit puts a value of the reference in place of a result or an operand of the candidate. Its cost
-is the number of lost operations that come with it. Edits are probed from the cheapest on and the nearest to shared
-values: what follows is computed again, as long as values of the reference come out. An edit after which the outputs are
-the reference's is narrowed down to a constant, a weight or another operand if that does it, too. Then the candidate's
-tape is replayed with it, and the proof decides.
+its elements. The calls that lead from shared values to a differing output are *lost*: a few of them are wrong, and the
+rest depend on them. An edit replaces a result or an operand of the candidate by a value of the reference. Its cost is
+the number of lost operations that come with it. Edits are tried in order of cost and distance from shared values:
+dependent values are recomputed as long as they agree with the reference. A successful edit is narrowed down to a
+constant, a weight or another operand, if possible. Then the candidate's tape is replayed with it, and the proof
+decides.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ MOST_OF_CAUSE = 800
 MOST_COST, MOST_DEPTH = 8, 8
 """Lost operations that come with an edit, and that are before it."""
 MOST_MISSES = 12
-"""Operations after an edit, in a row, that compute nothing of the reference's, until it is given up."""
+"""Maximum number of consecutive operations after an edit that disagree with the reference."""
 MOST_PROOFS = 16
 """Edits with which a proof is tried."""
 MOST_EDITS = 8
 """Edits that are made one after another."""
 MOST_NARROWED = 200
-"""Operands that are tried in place of one of an operation's own."""
+"""Maximum number of operands to try in place of one of an operation's own."""
 MOST_TABLES, MOST_ASSIGNMENTS = 3, 60
-"""Tables that are put in place together, and ways to do so that are tried."""
+"""Maximum number of tables to replace together, and of assignments to try."""
 MOST_NAMES = 6
 """Names of operations that a cause lists."""
 MOVES = frozenset((
     "input", "constant", "computed", "reshape", "transpose", "broadcast", "take", "concatenate", "put", "rounded",
     "in_range", "widened", "as_float", "moved_choices",
 ))  # fmt: skip
-"""Calls that compute nothing new."""
+"""Calls that only move elements."""
 JOINS = ("concatenate", "put")
-"""Those that join values, each of which may be wrong."""
+"""Calls that join values, each of which may be wrong."""
 
 Kind = Literal["constant", "weight", "order", "left out", "operand", "missing", "operation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""From the one that is preferred on."""
+"""Kinds of edits in order of preference."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Cause:
     """The reference's line."""
     text: str
     cure: str
-    """What makes the two the same."""
+    """The change that makes the two equal."""
     modules: tuple[str, ...] = ()
     """The candidate's modules, and steps of loops, in which it is."""
 
@@ -87,7 +87,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Repair:
-    """Says with which edits a candidate is proven to be the same function as its reference."""
+    """Holds the edits with which a candidate is proven to be the same function as its reference."""
 
     causes: tuple[Cause, ...]
     log2_error: float
@@ -99,13 +99,13 @@ class Repair:
 
 
 class Moved(NamedTuple):
-    """A value of the candidate, and where each element is in it."""
+    """Holds a value of the candidate, and the place of each element in it."""
 
     ref: Ref
     order: np.ndarray | None
 
     def put(self, own: Callable[[Ref], Value], builder: Any, read: Callable[[Ref], Value]) -> Value:
-        """Returns it in place of another program's value.
+        """Returns it as a replacement of another program's value.
 
         Args:
           own: reads results of the candidate.
@@ -115,19 +115,19 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """A value of the reference in places of the candidate."""
+    """Replaces a value in places of the candidate by a value of the reference."""
 
     places: tuple[Ref | Operand, ...]
     source: Ref
     """The reference's."""
     order: np.ndarray | None = None
-    """Where each element is in the source; None: it is put there as it is."""
+    """Place of each element in the source; None: unchanged."""
     cost: int = 0
     own: Mapping[Ref, Moved] = field(default_factory=dict)
-    """What the source is computed from, or itself, if the candidate has that before → its own value. So the rest of the
-    candidate stays as it is."""
+    """The source or its operands, if the candidate has them earlier → its own values, so that the rest of the candidate
+    stays unchanged."""
     site: Site | None = None
-    """Where the reference reads the source; None: where it computes it."""
+    """Place where the reference reads the source; None: where it computes it."""
     is_closed: bool = True
     """Whether all that the source is computed from, and the candidate has, is its own."""
 
@@ -144,10 +144,10 @@ class _Outcome(NamedTuple):
 
 
 def find_repair(task: Task) -> Repair | None:
-    """Returns the smallest edits found with which a candidate is proven to be its reference; None if none are.
+    """Returns the smallest edits with which a candidate is proven to equal its reference; None if none are found.
 
     Args:
-      task: two programs that differ. Nothing is searched unless both read the same weights by the same names.
+      task: two programs that differ. There is no search unless both read the same weights by the same names.
     """
     if not _is_searched(task):
         return None
@@ -173,7 +173,7 @@ def find_repair(task: Task) -> Repair | None:
 
 
 def _merged(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Returns edits of one line as one cause."""
+    """Merges edits of one line into one cause."""
     found: dict[str, Cause] = {}
     for cause in causes:
         before = found.get(cause.text, replace(cause, modules=()))
@@ -182,7 +182,7 @@ def _merged(causes: Sequence[Cause]) -> tuple[Cause, ...]:
 
 
 def _is_searched(task: Task) -> bool:
-    """Returns whether both programs read the same weights, and aren't too large."""
+    """Returns whether both programs read the same weights, and are small enough."""
     programs = task.candidate, task.reference
     if any(program.tape is None for program in programs):
         return False
@@ -199,7 +199,7 @@ def _is_searched(task: Task) -> bool:
 
 
 class _Values:
-    """A builder, and what its operations compute at a point."""
+    """Holds a builder, and the values of its operations at a point."""
 
     def __init__(self, domain: Residues, weights: Arrays) -> None:
         self.builder, self.domain, self.weights = Builder(), domain, weights
@@ -207,7 +207,7 @@ class _Values:
         self._tables: list[tuple[Named, np.ndarray]] = []
 
     def array(self, value: Value) -> np.ndarray | None:
-        """Returns what a value is; None if it isn't defined at this point, or is no float."""
+        """Returns a value's array; None if it isn't defined at this point, or isn't a float."""
         if value.node is None:
             return None
         waiting = [value.node]
@@ -226,13 +226,13 @@ class _Values:
     def _computed(self, node: int) -> np.ndarray | None:
         one = self.builder.operations[node]
         inputs = [self._arrays[each] for each in one.inputs]
-        given = [each for each in inputs if each is not None]
-        if len(given) < len(inputs):
+        defined = [each for each in inputs if each is not None]
+        if len(defined) < len(inputs):
             return None
         if one.name == "constant" and one.attributes.keys() & {"unit", "radius"}:
             one = replace(one, attributes={**one.attributes, "is_rounded": True})
         try:
-            found = compute(one, given, self.domain, self.weights)
+            found = compute(one, defined, self.domain, self.weights)
         except (NoInverse, Undefined):
             return None
         return self._as_before(node, found)
@@ -253,7 +253,7 @@ class _Values:
 
 
 class _Side:
-    """The calls of one program, and what they return."""
+    """Holds the calls of one program, and their results."""
 
     def __init__(self, values: _Values, tape: Tape, edits: Edits | None = None) -> None:
         self.at, self.tape = values, tape
@@ -292,7 +292,7 @@ class _Side:
         return found
 
     def below(self, entries: Iterable[int]) -> list[int]:
-        """Returns entries and those that follow from them and that outputs need, in order."""
+        """Returns entries and their needed consequences, in order."""
         found, waiting = set[int](), [*entries]
         while waiting:
             number = waiting.pop()
@@ -303,7 +303,7 @@ class _Side:
 
     @cached_property
     def results(self) -> dict[int, Ref]:
-        """Returns the operations that outputs need, and that calls returned → the first of those calls."""
+        """Returns the operations that outputs need and calls returned → the first of those calls."""
         found: dict[int, Ref] = {}
         for number in sorted(self.needed):
             for place, signature in enumerate(self.entry(number).results):
@@ -348,7 +348,7 @@ class _Bench:
         self.edit([])
 
     def edit(self, edits: Sequence[Edit]) -> None:
-        """Makes edits of the candidate as it was given."""
+        """Edits the original candidate."""
         self.candidate = self._edited(edits)
         self.edits = edits
         self.sides = self.candidate, self.reference
@@ -364,7 +364,7 @@ class _Bench:
         return _Side(self.at, self.task.candidate.tape, self._sources_of(edits))
 
     def _sources_of(self, edits: Sequence[Edit]) -> dict[Ref | Operand, Source]:
-        """Returns what edits put in their places."""
+        """Returns the sources of edits."""
         return {place: partial(self._put, edit) for edit in edits for place in edit.places}
 
     def _put(self, edit: Edit, builder: Any, read: Callable[[Ref], Value]) -> Value:
@@ -379,7 +379,7 @@ class _Bench:
         return value if edit.order is None else builder.take(value, edit.order)
 
     def _settled(self, edit: Edit) -> Edit:
-        """Returns an edit whose source is computed from values of the candidate, where it has them before."""
+        """Rewrites an edit to compute its source from earlier values of the candidate."""
         own, waiting, seen = dict[Ref, Moved](), [edit.source], set[Ref]()
         first, is_closed = min(place.entry for place in edit.places), True
         while waiting:
@@ -414,7 +414,7 @@ class _Bench:
         return _same(side.array(side.outputs[name]), self.wanted[name])
 
     def without_idle(self, made: Sequence[tuple[Edit, Cause]]) -> list[tuple[Edit, Cause]]:
-        """Returns edits without those that aren't needed for the reference's outputs."""
+        """Removes the edits that the reference's outputs don't need."""
         kept = list(made)
         for each in made:
             others = [other for other in kept if other is not each]
@@ -439,7 +439,7 @@ class _Bench:
                     self.reference.index.order(self.candidate.index.arrays[key], node)
 
     def is_shared(self, side: _Side, ref: Ref) -> bool:
-        """Returns whether the other program has all elements of a value, or it is no float."""
+        """Returns whether the other program has all elements of a value, or it isn't a float."""
         node = side.node(ref)
         if node is None:
             return True
@@ -455,7 +455,7 @@ class _Bench:
             return not array.size or int(array.flat[0]) in other.numbers
         return bool(other.index.equal(array) or other.index.holding(array))
 
-    # --- what is lost
+    # --- lost operations
 
     @cached_property
     def lost(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -488,14 +488,14 @@ class _Bench:
         return {found for found in map(self._lost_print, self.lost[1]) if found is not None}
 
     def cost(self, ref: Ref) -> int:
-        """Returns how many lost operations a value of the reference follows from."""
+        """Counts the lost operations that a value of the reference depends on."""
         return self.lost[1].get(ref.entry, 0).bit_count()
 
     # --- edits
 
     def search(self) -> _Found:
         """Probes edits, from the cheapest on."""
-        together = [edits for edits in self._of_tables() if self._are_right(self._edited([*self.edits, *edits]))]
+        together = [edits for edits in self._table_edits() if self._are_right(self._edited([*self.edits, *edits]))]
         if together:
             return _Found([[*map(self._settled, edits)] for edits in together], None)
         whole: list[Edit] = []
@@ -518,9 +518,9 @@ class _Bench:
         simplest = sorted([*narrowed, *whole], key=self._rank)[:MOST_PROOFS]
         return _Found([[self._settled(edit)] for edit in simplest], None)
 
-    def _of_tables(self) -> Iterator[list[Edit]]:
-        """Yields edits that put all tables that the reference alone has in place of those that the candidate alone has:
-        cosines and sines of positions are wrong together."""
+    def _table_edits(self) -> Iterator[list[Edit]]:
+        """Yields edits that replace all tables of the candidate alone by tables of the reference alone: cosines and
+        sines of positions are wrong together."""
         ours, theirs = (self._own_tables(side) for side in self.sides)
         above = {node: self.candidate.above([self.candidate.results[node].entry]) for node in ours}
         ours = [
@@ -542,14 +542,14 @@ class _Bench:
         for chosen in itertools.islice(itertools.permutations(theirs, len(ours)), MOST_ASSIGNMENTS):
             sources = [self.reference.results[other] for other in chosen]
             shapes = [self.candidate.index.arrays[node].shape for node in ours]
-            of_each = [
+            by_node = [
                 [Edit(places[node], source, order) for order in self._table_orders(source, shape)]
                 for node, source, shape in zip(ours, sources, shapes, strict=True)
             ]
-            yield from map(list, zip(*of_each, strict=False))  # all in the first way, all in the second
+            yield from map(list, zip(*by_node, strict=False))  # the same layout for all tables of an edit
 
     def _table_orders(self, source: Ref, shape: tuple[int, ...]) -> list[np.ndarray | None]:
-        """Returns how a table's elements may lie in a shape: it may have each column once, and another one have it
+        """Returns possible orders of a table's elements in a shape: one table may have each column once, another
         twice."""
         own = self.reference.replay.values[source].shape
         if not shape or not own or math.prod(own[:-1]) != math.prod(shape[:-1]):
@@ -562,8 +562,7 @@ class _Bench:
         return self._orders(source, shape)[:1]
 
     def _own_tables(self, side: _Side) -> list[int]:
-        """Returns the constants that lost operations read and the other program doesn't have, but for single
-        numbers."""
+        """Returns the constants that lost operations read and the other program lacks, without single numbers."""
         read = self._read_by(side, self.lost[side is self.reference])
         return [
             node
@@ -573,8 +572,8 @@ class _Bench:
         ]
 
     def _narrowest(self, edit: Edit, score: int) -> Edit:
-        """Returns the simplest edit of those to which one narrows down that recovers no less, at all places of a line
-        that have the same number if it replaces that."""
+        """Returns the simplest narrowing of one of these edits that recovers as much; a replaced number is replaced at
+        all its places in the line."""
         found = [edit]
         for each in self._narrowed(edit):
             for wide in (self._at_line(each), each):
@@ -585,7 +584,7 @@ class _Bench:
         return min(found, key=self._rank)
 
     def _at_line(self, edit: Edit) -> Edit:
-        """Returns an edit of a number at all places where a line reads that."""
+        """Returns an edit of a number at all places of its line that read it."""
         if self._kind(edit) != "constant" or not isinstance(edit.place, Operand):
             return edit
         side, node = self.candidate, self._value_at(edit.place).node
@@ -607,15 +606,15 @@ class _Bench:
             for source in self._sources.get(value.size, ()):
                 cost, array = self.cost(source), self.reference.array(source)
                 if array is None or (cost == 0 and (is_shared or isinstance(place, Operand))):
-                    continue  # what is shared is read elsewhere, too; operands are narrowed down to
+                    continue  # shared values have other readers too, so only operands are replaced by narrowing
                 for order in self._orders(source, value.shape):
                     if not _same(current, _ordered(array, order)):
                         found.append((depth + cost, Edit((place,), source, order, cost)))
         yield from sorted(found, key=lambda each: each[0])
 
     def _places(self) -> list[tuple[Ref | Operand, int, bool]]:
-        """Returns where a value may be wrong, with how many lost operations are before it, and whether it is shared:
-        results and operands of lost makers, and outputs."""
+        """Returns the places where a value may be wrong, with the number of lost operations before each, and whether it
+        is shared: results and operands of lost makers, and outputs."""
         found: dict[Ref | Operand, tuple[int, bool]] = {}
         ends = {self.candidate.outputs[name] for name in self.different}
         values, made = self.candidate.replay.values, {place for edit in self.edits for place in edit.places}
@@ -636,7 +635,7 @@ class _Bench:
         return sorted(kept, key=lambda each: each[1])
 
     def _moved(self, ref: Ref) -> Iterator[Ref]:
-        """Yields a value, and those that it is moved from, up to the operation that makes it."""
+        """Yields a value, and the values that it is moved from, up to the operation that makes it."""
         waiting = [ref]
         while waiting:
             ref = waiting.pop()
@@ -657,7 +656,7 @@ class _Bench:
         return found
 
     def _orders(self, source: Ref, shape: tuple[int, ...]) -> list[np.ndarray | None]:
-        """Returns how the elements of a value may lie in a shape."""
+        """Returns possible orders of a value's elements in a shape."""
         own = self.reference.replay.values[source]
         found: list[np.ndarray | None] = [None] if own.shape == shape else []
         found += self.reference.index.orders(shape, own.shape)
@@ -676,7 +675,7 @@ class _Bench:
         return self.candidate.replay.edited(edits, entries)
 
     def probe(self, edit: Edit) -> _Outcome:
-        """Computes what follows from an edit, as long as values of the reference come out."""
+        """Recomputes the consequences of an edit, as long as they agree with the reference."""
         below = self.candidate.below(place.entry for place in edit.places)
         replay, recovered, misses = self._with(edit, {*below}), set[int](), 0
         try:
@@ -700,8 +699,8 @@ class _Bench:
         return _Outcome(len(recovered), all(_same(arrays[name], self.wanted[name]) for name in self.named))
 
     def _narrowed(self, edit: Edit) -> Iterator[Edit]:
-        """Yields edits of single operands that make an operation compute what an edit puts in its place, and of what
-        those are moved from."""
+        """Yields edits of single operands that make an operation produce an edit's value, or one that it is moved
+        from."""
         array = self.reference.array(edit.source)
         place = edit.place
         if isinstance(place, Operand):
@@ -723,10 +722,10 @@ class _Bench:
                         waiting.append((operand, _ordered(source, found.order), reading))
 
     def _operand(self, place: Operand, wanted: np.ndarray, reading: dict[int | None, Site] | None) -> Edit | None:
-        """Returns the cheapest value of the reference that makes a call compute an array in place of an operand.
+        """Returns the cheapest value of the reference that makes a call produce an array, in place of an operand.
 
         Args:
-          reading: which values that may be → where the reference reads them; None: the same elements in another order.
+          reading: allowed values → where the reference reads them; None: the same elements in another order.
         """
         value, ref = self._value_at(place), Ref(place.entry, 0)
         current = self.at.array(value)
@@ -749,7 +748,7 @@ class _Bench:
         return None
 
     def _reading(self, wanted: np.ndarray) -> dict[int | None, Site]:
-        """Returns what those of the reference's lost operations read that compute an array → where."""
+        """Returns the operands of the reference's lost operations that compute an array → sites."""
         numbers = [number for number in self.lost[1] if self._lost_print(number) == fingerprint(wanted)]
         return self._read_by(self.reference, numbers)
 
@@ -758,7 +757,7 @@ class _Bench:
         return None if array is None else fingerprint(array)
 
     def _read_by(self, side: _Side, numbers: Iterable[int]) -> dict[int | None, Site]:
-        """Returns what operations read, through moves → where the first does."""
+        """Returns the operands of operations, through moves → site of the first reader."""
         found = dict[int | None, Site]()
         for number in sorted(numbers):
             waiting = [*side.entry(number).operands] if side.is_maker(number) else []
@@ -772,16 +771,16 @@ class _Bench:
     # --- the proof
 
     def proof(self, edits: Sequence[Edit]) -> float | None:
-        """Returns the bound on the error of a proof that the candidate with edits is the reference; None without one.
-        The candidate is lowered again, so that all that follows is simplified as if it had been written so."""
+        """Returns the bound on the error of a proof that the edited candidate equals the reference; None without a
+        proof. The candidate is lowered again, so that it is simplified as if it had been written so."""
         try:
             edited = self.task.candidate.tape.replay(Builder(), self._sources_of(edits))
         except (Stale, UnknownOperation):
             return None
-        given = self.reference.tape.replay(Builder())  # before any axiom was used on it
+        original = self.reference.tape.replay(Builder())  # before any axiom was used on it
         programs = {
             "candidate": edited.restricted([*self.task.candidate.outputs]),
-            "reference": given.restricted([*self.task.reference.outputs]),
+            "reference": original.restricted([*self.task.reference.outputs]),
         }
         result = decide(replace(self.task, **programs, is_written_out=False))
         is_whole = {*result.equal} >= {*self.named}
@@ -814,7 +813,7 @@ class _Bench:
         return array is not None and current is not None and fingerprint(array) == fingerprint(current)
 
     def _is_missing(self, edit: Edit) -> bool:
-        """Returns whether the reference computes a source from what the candidate has in its place."""
+        """Returns whether the reference computes a source from a value that the candidate has in its place."""
         current = self.at.array(self._value_at(edit.place))
         if current is None:
             return False
@@ -823,7 +822,7 @@ class _Bench:
         return any(self.reference.results[int(key)].entry in above for key in keys)
 
     def _weight(self, side: _Side, value: Value) -> str:
-        """Returns the weight that a value is, or of which it has elements."""
+        """Returns the weight that a value is, or takes elements of."""
         node = value.node
         while node is not None:
             one = self.at.builder.operations[node]
@@ -833,7 +832,7 @@ class _Bench:
         return ""
 
     def _number(self, value: Value) -> str | None:
-        """Returns the number that fills an array, as short as its type has it; None if there are several."""
+        """Returns the number that fills an array, in the shortest form for its type; None if there are several."""
         known, node = value.known, value.node
         if known is None or not known.size or not _is_one_number(known):
             return None

@@ -1,9 +1,9 @@
-"""Bound how far what depends on no weight may be from the numbers that a program means, by the rounding of its types.
+"""Bound the rounding error of values that depend on no weight.
 
-Constants are rounded to a program's types, tables were computed in them, and so is what operations without a rule
-compute. All operations in float64 that have a rule are exact, as everywhere in a proof; those in a narrower type round
-what reaches a table. How much of these roundings does is seen by computing each operation again, on operands that are
-moved by theirs.
+Constants are rounded to a program's types, tables were computed in them, and so are the results of operations without a
+rule. All operations in float64 with a rule are exact, as everywhere in a proof; those in a narrower type round the
+values that reach a table. The effect of these errors is measured by computing each operation again, on operands moved
+by their errors.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from jax_transformer.proof.programs import MOVES, Operation, Table, Value
 
 WIDEST = 2.0**-53
 """The unit roundoff of float64."""
-OF_TABLE, OF_WIDE_TABLE = 8, 4
-"""Halves of a unit in the last place by which an element of a table may be off, in a narrow type and in float64: it is
-computed in several steps, whose functions are less exact in narrow types."""
-OF_FUNCTION = 4
-"""The same of what one operation computes: libraries' functions are exact to about two units."""
+TABLE_ERROR, WIDE_TABLE_ERROR = 8, 4
+"""Possible errors of a table's elements in halves of a unit in the last place, in a narrow type and in float64: they
+are computed in several steps, whose functions are less exact in narrow types."""
+FUNCTION_ERROR = 4
+"""The same for the result of one operation: libraries' functions are exact to about two units."""
 PROBES = 4
-"""How often an operation is computed on other operands."""
+"""Number of repeated computations on moved operands."""
 LARGEST = 2.0**-6
 """A larger change, relative to the largest element of a table, is no rounding: the operation isn't continuous."""
 MARGIN = 2.0
-"""By what the largest change that these show is multiplied."""
+"""Factor on the largest change that these show."""
 
 Compute = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 
@@ -40,8 +40,8 @@ class Roundings:
         self._tables: dict[int, Table] = {}
 
     def table(self, node: int) -> Table:
-        """Returns what an operation computes that depends on no weight, its exact operations in float64, and how far
-        each element may be off."""
+        """Returns the result of an operation that depends on no weight, with exact operations in float64, and the
+        possible error of each element."""
         waiting = [node]
         while waiting:
             each = waiting[-1]
@@ -51,23 +51,23 @@ class Roundings:
                 continue
             waiting.pop()
             if each not in self._tables:
-                self._tables[each] = self._found(each)
+                self._tables[each] = self._computed_table(each)
         return self._tables[node]
 
     def as_run(self, node: int) -> np.ndarray:
-        """Returns how far each element of what the program itself computed may be off."""
+        """Returns the possible error of each element that the program itself computed."""
         table, known = self.table(node), self.values[node].known
         with np.errstate(all="ignore"):
             apart = np.abs(known - table.array)
         return np.asarray(table.radius + np.where(np.isfinite(apart), apart, 0.0))
 
-    def _found(self, node: int) -> Table:
+    def _computed_table(self, node: int) -> Table:
         one = self.operations[node]
         read = [self._tables[each] for each in one.inputs]
         arrays, radii = [each.array for each in read], [each.radius for each in read]
         if one.name == "constant":
             array = one.attributes["array"]
-            return Table(array, np.broadcast_to(of_constant(one), array.shape))
+            return Table(array, np.broadcast_to(constant_error(one), array.shape))
         array = _computed(one, arrays)
         if one.name in MOVES:
             return Table(array, _computed(one, radii))
@@ -76,25 +76,25 @@ class Roundings:
         return Table(array, moved_by(lambda others: [_computed(one, others)], arrays, radii, [array])[0])
 
 
-def of_constant(one: Operation) -> np.ndarray:
-    """Returns how far the elements of a constant may be off. A number is rounded once, in float64 not at all: it is
-    what is written. A table was computed."""
+def constant_error(one: Operation) -> np.ndarray:
+    """Returns the possible errors of a constant's elements. A number is rounded once, and not at all in float64, where
+    it is what was written. A table was computed."""
     attributes, array = one.attributes, one.attributes["array"]
     if "radius" in attributes:
         return np.asarray(attributes["radius"])
     unit = attributes.get("unit", 0.0)
-    return rounding_of(array, unit) if array.size == 1 else of_table(array, unit or WIDEST)
+    return rounding_of(array, unit) if array.size == 1 else table_error(array, unit or WIDEST)
 
 
-def of_table(array: np.ndarray, unit: float) -> np.ndarray:
-    """Returns how far the elements of a table may be off that something computed in a type with this unit roundoff.
-    Where it has both signs, it is a sum or an oscillation: its elements are off by the roundings of larger numbers,
-    such as the arguments of cosines, which grow with the position. Its zeros may be what is left of others."""
+def table_error(array: np.ndarray, unit: float) -> np.ndarray:
+    """Returns the possible errors of a table's elements that were computed in a type with this unit roundoff. A table
+    with both signs is a sum or an oscillation: its elements carry the roundings of larger numbers, such as the
+    arguments of cosines, which grow with the position. Its zeros may be remainders of such numbers."""
     finite = np.where(np.isfinite(array), array, 0.0)
     largest = np.abs(finite).max(initial=0.0)
     if is_meant(finite, unit).all():
         return np.zeros(array.shape)
-    steps = OF_TABLE if unit > WIDEST else OF_WIDE_TABLE
+    steps = TABLE_ERROR if unit > WIDEST else WIDE_TABLE_ERROR
     radius = steps * half_ulp(finite, unit) + np.where(np.abs(finite) < 4 * unit * largest, unit * largest, 0.0)
     if finite.min() < 0 < finite.max():
         axis = next(axis for axis, size in enumerate(finite.shape) if size > 1)
@@ -130,7 +130,7 @@ def moved_by(
 
 
 def _change(result: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns by how much results change, 0 where they jump: a number that is rounded down is what it is."""
+    """Returns the change of results, 0 at jumps: a number that is rounded down stays exact."""
     finite = np.isfinite(result) & np.isfinite(other)
     before, after = np.where(finite, result, 0.0), np.where(finite, other, 0.0)
     change, largest = np.abs(before - after), np.abs(before).max(initial=0.0)

@@ -1,4 +1,4 @@
-"""Tell by which constant factor a value is scaled, so that √(c · x) is √c · √x however c is written."""
+"""Find the constant factor of a value, so that √(c · x) is √c · √x however c is written."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Scales:
         self._scales: list[Fraction] = []
         self._constants: list[Fraction | None] = []
 
-    def of_radicand(self, node: int) -> Fraction:
-        """Returns a positive c of a value that is written c · x; of a sum, what all parts share."""
+    def radicand_scale(self, node: int) -> Fraction:
+        """Returns a positive c of a value written as c · x; for a sum, the largest c of its parts."""
         self._extend()
         return self._scales[node] if _is_short(self._scales[node], MOST_RADICAND_OF_SCALE) else ONE
 
     def _extend(self) -> None:
         for node in range(len(self._scales), len(self.operations)):
             one = self.operations[node]
-            constant = self._found_constant(one, self.values[node].known)
+            constant = self._constant_of(one, self.values[node].known)
             self._constants.append(constant)
-            scale = abs(constant) if constant else self._found_scale(one)
+            scale = abs(constant) if constant else self._scale_of(one)
             self._scales.append(scale if _is_short(scale, LONGEST) else ONE)
 
-    def _found_scale(self, one: Operation) -> Fraction:
+    def _scale_of(self, one: Operation) -> Fraction:
         if one.name in THROUGH:
             return self._scales[one.inputs[0]]
         if one.name in ("multiply", "matmul"):
@@ -72,8 +72,8 @@ class Scales:
             return max((self._scales[each] for each in parts), default=ONE)  # E[x²] − E[x]² is scaled as E[x²] is
         return ONE
 
-    def _found_constant(self, one: Operation, known: np.ndarray | None) -> Fraction | None:
-        """Returns the fraction that a constant stands for, all of whose elements are one; None for anything else."""
+    def _constant_of(self, one: Operation, known: np.ndarray | None) -> Fraction | None:
+        """Returns the fraction that a constant stands for, if all its elements are equal; None otherwise."""
         if known is None:
             return None
         if one.name in COMPUTED:

@@ -1,7 +1,7 @@
-"""Tell where a value of a program can be zero, and which sign it has: by how it is computed, for all weights.
+"""Determine the sign and the zeros of a program's values for all weights, from how they are computed.
 
-[x > 0] and [x ≥ 0] are one function only if x is nonzero almost everywhere, or zero everywhere. A ReLU and a maximum
-are zero, or equal another value, for many weights; a sum with a bias that is read nowhere else is not.
+[x > 0] and [x ≥ 0] are one function only if x is nonzero almost everywhere, or zero everywhere. For many weights, a
+ReLU is zero, and a maximum equals another value; a sum with a bias that is read nowhere else isn't zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PIECEWISE = frozenset(("step", "equal", "largest", "places"))
 """Functions that aren't analytic."""
 SHAPING = frozenset(("reshape", "transpose", "broadcast", "take", "concatenate", "put", "where"))
 KEEPS_SIGN = frozenset((*SHAPING, "add", "multiply", "inverse", "root", "sum", "cumulative_sum", "matmul", "row_mean"))
-"""Operations whose results aren't negative if nothing that they read is."""
+"""Operations whose results aren't negative if none of their operands is."""
 MOST_ROWS = 64
 """An input with more rows counts as one."""
 SURE = 10
@@ -25,7 +25,7 @@ SURE = 10
 POINTS = 3
 """At how many points an analytic function is looked for that isn't zero."""
 Pair = tuple[np.ndarray, np.ndarray]
-"""What is computed in float64, and in float32."""
+"""Results in float64, and in float32."""
 
 
 class Signs:
@@ -66,10 +66,10 @@ class Signs:
         return self.always_positive(node) or (self.never_negative(node) and self.nonzero(node))
 
     def has_one_zero_set(self, node: int) -> bool:
-        """Returns whether every element is nonzero for almost all weights, or zero as a formula is.
+        """Returns whether every element is nonzero for almost all weights, or identically zero.
 
-        An analytic function that isn't zero at one point is nonzero almost everywhere. sin² + cos² − 1 is zero at all,
-        and no formula here says so.
+        An analytic function that isn't zero at one point is nonzero almost everywhere. sin² + cos² − 1 is identically
+        zero; this analysis misses it.
         """
         self._extend()
         return self.nonzero(node) or (self._smooth[node] and self._is_nonzero_somewhere(node))
@@ -128,7 +128,7 @@ class Signs:
         if key not in self._memo:
             try:
                 self._memo[key] = answer(self.operations[node], node)
-            except RecursionError:  # a deep program: nobody knows
+            except RecursionError:  # a program too deep for recursion: unknown
                 self._memo[key] = False
         return self._memo[key]
 
@@ -148,7 +148,7 @@ class Signs:
             self._whole.append(whole)
 
     def _own_leaves(self, one: Operation, node: int) -> int:
-        """Returns the rows of an input, or those that are taken of one."""
+        """Returns the rows of an input, or rows taken from one."""
         if self._is_leaf(one):
             count = one.shape[0] if one.shape and 1 < one.shape[0] <= MOST_ROWS else 1
             self._rows[node] = self._bits, count
@@ -209,8 +209,8 @@ class Signs:
         return one.name in KEEPS_SIGN and all(map(self.never_negative, inputs))
 
     def _cases(self, one: Operation, node: int) -> list[int] | None:
-        """Returns the values among which a step chooses; None for anything else. x where x > 0 is positive, and left
-        out."""
+        """Returns the values among which a step chooses; None for another value. x under the condition x > 0 is
+        positive, and left out."""
         if one.name == "chosen":
             return [*one.inputs[2:]]
         if node not in self._chosen:
@@ -221,8 +221,8 @@ class Signs:
         return [each.node for each in kept if each.node is not None]
 
     def _odd(self, node: int) -> tuple[frozenset[int], int]:
-        """Returns the factors of a product, and ±1, of which its sign is: squares, and what is never negative, are left
-        out. 1/x has the sign of x."""
+        """Returns the factors of a product, and ±1, that determine its sign: squares, and factors that are never
+        negative, are left out. 1/x has the sign of x."""
         waiting, odd, sign = [node], set[int](), 1
         while waiting:
             each = waiting.pop()
@@ -262,7 +262,7 @@ class Signs:
         )
 
     def _counts_the_largest(self, total: Operation) -> bool:
-        """Returns whether the entries of rows are counted that are the row's largest: there is one."""
+        """Returns whether rows count the entries equal to the row's largest: at least one."""
         equal = self.operations[total.inputs[0]]
         if equal.name != "equal":
             return False
@@ -313,7 +313,8 @@ class Signs:
         return False
 
     def _is_leaf(self, one: Operation) -> bool:
-        """Returns whether a value is a weight, or one after an optimizer step, which moves with the one before it."""
+        """Returns whether a value is a weight, or a weight after an optimizer step, which varies with the weight before
+        it."""
         return one.name == "input" or (one.name == "cut" and one.attributes["is_weight"])
 
     def _moves_with_a_leaf(self, node: int) -> bool:
@@ -329,10 +330,10 @@ class Signs:
         return bool(_sure(np.ptp(exactly, axis=axes), np.ptp(roughly, axis=axes)).all())
 
     def _linear_part(self, node: int) -> Pair | None:
-        """Returns Σ c · w at random w, if a value is that plus what doesn't depend on these w; None if there are none.
+        """Returns Σ c · w at random w, if a value is this sum plus terms that don't depend on these w; else None.
 
-        The c are constants, and the w inputs. Where the sum isn't zero, the value isn't for almost all w. Products with
-        a weight that is read nowhere else are left out: they are zero where that weight is.
+        The c are constants, and the w inputs. If the sum isn't zero, the value isn't zero for almost all w. Products
+        with a weight that is read nowhere else are left out: they are zero if that weight is.
         """
         self._extend()
         nodes, inputs, others = set[int](), set[int](), set[int]()
@@ -373,7 +374,7 @@ class Signs:
         return self._leaves_of({each for each in taken if self.operations[each].inputs[0] in self._rows} | whole)
 
     def _free_rows(self, node: int, others: int) -> np.ndarray:
-        """Returns 1 for elements in rows that nothing else reads, 0 for the others."""
+        """Returns 1 for elements in rows with no other reader, 0 for the rest."""
         first, count = self._rows[node]
         shape = self.operations[node].shape
         rows = np.array([not others >> (first + row) & 1 for row in range(count)], np.float64)
@@ -411,7 +412,7 @@ class Signs:
         return part.get(wanted, (np.zeros(self.operations[wanted].shape),) * 2)
 
     def _meets_a_fresh_leaf(self, product: Operation, also: int = 0, *, repeats: bool = True) -> bool:
-        """Returns whether one factor is a weight, which the other and what `also` names don't read.
+        """Returns whether one factor is a weight that neither the other factor nor `also` reads.
 
         Args:
           repeats: whether elements of the weight may be repeated: w · x₁ + w · x₂ is zero for all w if x₁ is −x₂.
@@ -443,12 +444,12 @@ class Signs:
         squares, mean = self._mean_of(difference.inputs[0]), self._squared(difference.inputs[1])
         if squares is None or mean is None:
             return None
-        of_mean = self._mean_of(mean[0])
-        of_squares = self._squared(squares[0])
-        if of_mean is None or of_squares is None or of_squares[1]:
+        own_mean = self._mean_of(mean[0])
+        own_squares = self._squared(squares[0])
+        if own_mean is None or own_squares is None or own_squares[1]:
             return None
-        is_variance = (of_squares[0], *squares[1:]) == (*of_mean[:2], (*of_mean[2], *mean[1]))
-        return of_mean[:2] if is_variance else None
+        is_variance = (own_squares[0], *squares[1:]) == (*own_mean[:2], (*own_mean[2], *mean[1]))
+        return own_mean[:2] if is_variance else None
 
     def _squared(self, node: int) -> tuple[int, tuple[object, ...]] | None:
         """Returns x, and how it was shaped, if a value is x²."""
@@ -475,7 +476,7 @@ class Signs:
         return None
 
     def _shapes(self, node: int) -> tuple[int, tuple[object, ...]]:
-        """Returns what a value shapes, and the shapes in order."""
+        """Returns the values that a value is reshaped from, and the shapes in order."""
         shapes: list[object] = []
         while self.operations[node].name in ("reshape", "broadcast"):
             shapes.insert(0, (self.operations[node].name, self.operations[node].shape))
@@ -488,7 +489,7 @@ class Signs:
         return node
 
     def _sums_exponentials(self, total: Operation) -> bool:
-        """Returns whether whole rows of exponentials are summed, in each of which an entry counts."""
+        """Returns whether whole rows of exponentials are summed, each with an entry that counts."""
         product = self.operations[total.inputs[0]]
         if product.name == "row_exp":
             return product.attributes["axis"] in total.attributes["axes"]
@@ -507,6 +508,6 @@ def _rounded(array: np.ndarray) -> np.ndarray:
 
 
 def _sure(exactly: np.ndarray, roughly: np.ndarray) -> np.ndarray:
-    """Returns which numbers are no rounding errors of zero: 0.1 w + 0.7 w − 0.8 w is one, times 10¹⁰, too."""
+    """Returns a mask of the numbers that can't be rounding errors of zero, unlike 0.1 w + 0.7 w − 0.8 w times 10¹⁰."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.abs(exactly) > SURE * np.abs(exactly - roughly))

@@ -1,10 +1,10 @@
-"""Read constants and tables of two programs as the same where they agree within the rounding of the types that made
-them (axiom "rounded constants").
+"""Identify constants and tables of two programs that agree within the rounding of the types that made them (axiom
+"rounded constants").
 
-A table is what depends on no weight: a constant, or the last of the operations that compute it. Each table of the
-candidate that agrees with one of the reference, but for the roundings of either, is replaced by that. So the candidate
-that is compared differs from the given one by roundings alone. Which table is whose partner is a guess that proves
-nothing; the comparison does. Tables that nothing rounds are compared as they stand.
+A table is a value that depends on no weight: a constant, or the last of the operations that compute it. Each table of
+the candidate that agrees with a table of the reference, up to the roundings of either, is replaced by it. So the
+compared candidate differs from the original one only by roundings. The choice of partners is a guess that proves
+nothing; the comparison does. Tables without rounding are compared as they are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 
 from jax_transformer.proof.constants import ROUNDED, as_read
 from jax_transformer.proof.programs import Operation, Program, Table, key_of
-from jax_transformer.proof.roundings import of_constant
+from jax_transformer.proof.roundings import constant_error
 
 AXIOM = ROUNDED
 MOST_AXES = 4
 """Tables of more axes are compared in one order."""
 MOST_COMPARED = 2**30
-"""How many elements are compared at most to find lines of other tables."""
+"""Maximum number of elements that are compared to find lines of other tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Named:
 
     node: int
     digest: int
-    """The same for all operations that compute it in the same way."""
+    """Digest of the operations that compute it, equal for equal computations."""
     table: Table
 
     @property
@@ -43,19 +43,19 @@ class Named:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Says of which elements of the reference's tables a table consists."""
+    """Describes a table as elements of the reference's tables."""
 
     sources: tuple[int, ...]
     """The operations that compute them."""
     places: np.ndarray
-    """Where each element is among those of all sources, and then of their negatives."""
+    """Place of each element in the concatenation of all sources and their negatives."""
     apart: float
     """The largest difference."""
 
 
 def unified(candidate: Program, reference: Program) -> tuple[Program, Program] | None:
-    """Returns both programs, with narrow constants read as the numbers that are rounded to them, and the candidate with
-    the reference's tables where they agree but for rounding; None if there are none of either."""
+    """Returns both programs, with narrow constants read as the numbers that round to them, and the candidate with the
+    reference's tables where they agree up to rounding; None if neither changes anything."""
     if AXIOM in candidate.axioms:
         return None
     theirs, notes = _tables_of(reference), list[str]()
@@ -81,8 +81,8 @@ def size_of(note: str) -> float:
 
 
 def _read_as_rounded(program: Program) -> Program | None:
-    """Returns a program whose narrow constants are read as the numbers that are rounded to them; None if there are no
-    such constants."""
+    """Returns a program whose narrow constants are read as the numbers that round to them; None without such
+    constants."""
     operations = list(program.operations)
     for node, one in enumerate(operations):
         if one.name == "constant" and ("unit" in one.attributes or "radius" in one.attributes):
@@ -93,16 +93,14 @@ def _read_as_rounded(program: Program) -> Program | None:
 
 
 def moved(program: Program, other: Program, seed: int) -> Program | None:
-    """Returns a program whose constants and tables are off by as much as rounding may be, at random, where the other
-    program has none that is computed in the same way; None if there are no such constants."""
+    """Returns a program whose constants and tables are moved randomly by up to their rounding, unless the other program
+    computes the same ones in the same way; None without such constants."""
     key, theirs, digests = np.random.default_rng(seed), {*_digests(other)}, _digests(program)
     operations = list(program.operations)
     for node, one in enumerate(operations):
-        is_read = (
-            one.attributes.get("is_rounded", False) and one.attributes["array"].size == 1
-        )  # as a number that nothing rounds
+        is_read = one.attributes.get("is_rounded", False) and one.attributes["array"].size == 1  # as an exact number
         if one.name == "constant" and not is_read and digests[node] not in theirs:
-            array, radius = one.attributes["array"], np.broadcast_to(of_constant(one), one.shape)
+            array, radius = one.attributes["array"], np.broadcast_to(constant_error(one), one.shape)
             if radius.any():
                 changed = array + radius * key.choice([-1.0, 1.0], array.shape)
                 operations[node] = replace(one, attributes={**one.attributes, "array": changed})
@@ -125,7 +123,7 @@ def _digests(program: Program) -> list[int]:
 
 
 def partner(one: Named, others: Sequence[Named]) -> Match | None:
-    """Returns where the elements of a table are in the nearest of those that agree with it."""
+    """Returns the places of a table's elements in the nearest agreeing table."""
     others = [other for other in others if one.is_rounded or other.is_rounded]
     found = [match for other in others for match in _whole(one.table, other)]
     if found:
@@ -150,8 +148,8 @@ def _whole(table: Table, other: Named) -> Iterator[Match]:
 
 
 def _by_lines(table: Table, others: Sequence[Named]) -> Match | None:
-    """Composes a table of the other program's lines along one axis: it may have the columns of another table twice, or
-    of two tables."""
+    """Composes a table from lines of the other program's tables along one axis: it may repeat the columns of a table,
+    or combine two tables."""
     sources = tuple(other.node for other in others)
     total = sum(other.table.array.size for other in others)
     for axis in [axis for axis, size in enumerate(table.array.shape) if size > 1]:
@@ -172,8 +170,7 @@ def _by_lines(table: Table, others: Sequence[Named]) -> Match | None:
 def _nearest_line(
     table: Table, line: np.ndarray, others: Sequence[Named], total: int
 ) -> tuple[np.ndarray, float] | None:
-    """Returns the places of the line of another table, or of its negative, that is nearest to a line and agrees with
-    it."""
+    """Returns the places of the nearest line of another table, or of its negative, that agrees with a line."""
     best, nearest, first = None, np.inf, 0
     own = Table(table.array.ravel()[line], table.radius.ravel()[line])
     for other in others:
@@ -193,13 +190,14 @@ def _nearest_line(
 
 
 def _agree(apart: np.ndarray, table: Table, radius: np.ndarray) -> np.ndarray:
-    """Returns which numbers are equal, or nearer than two roundings: two neighbours in one type are apart by both."""
+    """Returns a mask of the numbers that are equal, or nearer than two roundings: neighbours in one type differ by
+    both."""
     most = table.radius + radius
     return np.asarray((apart == 0) | (apart < most))
 
 
 def _grafted(candidate: Program, reference: Program, replaced: Mapping[int, Match]) -> Program:
-    """Returns the candidate with the operations of the reference that compute tables in place of its own."""
+    """Replaces the candidate's table operations by the reference's."""
     wanted = {source for match in replaced.values() for source in match.sources}
     operations, numbers = list[Operation](), dict[int, int]()
     for node in sorted(_needed(reference, wanted)):
@@ -229,7 +227,7 @@ def _grafted(candidate: Program, reference: Program, replaced: Mapping[int, Matc
 
 
 def _taken(operations: list[Operation], match: Match, numbers: Mapping[int, int], one: Operation) -> int:
-    """Appends the operations that take a table's elements from others."""
+    """Appends the operations that take a table's elements from other tables."""
 
     def append(name: str, inputs: Sequence[int], shape: tuple[int, ...], **attributes: object) -> int:
         operations.append(Operation(name, tuple(inputs), shape, attributes, one.line))

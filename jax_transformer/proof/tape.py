@@ -1,11 +1,11 @@
 """Record the calls that build a program, so that it can be edited and built again without tracing.
 
-A program is built by calls of a `Builder`: its methods, and the functions that choose places. Each call from outside is
-an entry of the builder's tape, with the place in the user's program that it is from; calls within calls aren't. An
-argument that an earlier call returned is a reference to that. So equal values, which are one operation, stay apart.
+A program is built by calls of a `Builder`: its methods, and the functions that choose places. Each outermost call is an
+entry of the builder's tape, with its site in the user's program. An argument that an earlier call returned is a
+reference to that call, which keeps equal values distinct, though they are one operation.
 
-`Tape.replay` repeats the calls on another builder. An edit puts another source in place of a result or of an argument;
-what follows from it is computed again, simplified by the same rules.
+`Tape.replay` repeats the calls on another builder. An edit replaces a result or an argument; dependent calls are
+repeated, simplified by the same rules.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from jax_transformer.proof.programs import Program, Ref, UnknownOperation, Value
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of a call that is a value: which of those, in the order of the arguments."""
+    """An argument of a call that is a value, by the entry's number and the index among such arguments."""
 
     entry: int
     number: int
 
 
 Source = Callable[[Any, Callable[[Ref], Value]], Value]
-"""(builder, reads earlier results) → the value that an edit puts in place of another."""
+"""(builder, reads earlier results) → the replacement of a value."""
 Edits = Mapping[Ref | Operand, Source]
-"""Results or operands → what to put in their places."""
+"""Results or operands → their replacements."""
 
 
 IDLE = ("as_float", "broadcast", "reshape", "transpose")
-"""Calls that aren't recorded where they change nothing."""
+"""Calls that aren't recorded if they change nothing."""
 
 
 class Stale(Exception):
-    """Raised by a replay if an edit changes what was decided, or computed, outside of the calls that a tape has."""
+    """Raised by a replay if an edit affects something that was decided, or computed, outside the tape's calls."""
 
 
 class Signature(NamedTuple):
-    """What lowering may have looked at of a value."""
+    """The properties of a value that lowering may have read."""
 
     shape: tuple[int, ...]
     kind: str
@@ -64,18 +64,18 @@ class Entry:
     call: Callable[..., Any]
     """The method or function; its first argument is the builder."""
     args: tuple[Any, ...]
-    """Its other arguments, with references in place of values."""
+    """Its further arguments, with references in place of values."""
     options: Mapping[str, Any]
     line: str
     """The builder's line then."""
     site: Site
     origins: tuple[Ref, ...] = ()
-    """Numbers that depend on no weight and that the framework's operation reads: arrays among the arguments may be
-    computed from those."""
+    """Operands of the framework's operation that depend on no weight: arrays among the arguments may be computed from
+    them."""
     results: tuple[Signature, ...] = ()
     """The values that it returned."""
     answer: Any = None
-    """What it returned if that is no value."""
+    """Its result, if that isn't a value."""
     fails: bool = False
     """Whether it raised UnknownOperation."""
 
@@ -95,16 +95,16 @@ class Tape:
 
     entries: list[Entry] = field(default_factory=list)
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """The program's outputs by name: references, values that no call returned, or why one isn't known."""
+    """The program's outputs by name: references, values that no call returned, or the reason why one is unknown."""
     read: Mapping[str, int] = field(default_factory=dict)
     """How often each of the framework's operations was lowered."""
     origins: tuple[Ref, ...] = ()
     """The origins of calls that come now."""
     is_inside: bool = False
-    """Whether a call is being made, so that others are within it."""
+    """Whether a call is running, so that further calls are nested."""
 
     def call(self, builder: Any, call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Makes a call that is within no other, and records it."""
+        """Makes and records an outermost call."""
         held = _with_refs(args), _with_refs(options) if options else options
         entry = partial(Entry, call, *held, builder.line, builder.site, self.origins)
         self.is_inside = True
@@ -135,24 +135,24 @@ class Tape:
 
     @property
     def weights(self) -> dict[str, Ref]:
-        """Returns the program's inputs by name, those that nothing reads among them."""
+        """Returns the program's inputs by name, including unused ones."""
         return {entry.args[0]: Ref(number, 0) for number, entry in enumerate(self.entries) if entry.name == "input"}
 
     def sites(self, refs: Sequence[Ref]) -> list[Site]:
-        """Returns where results are from, each place once."""
+        """Returns the sites of results, without duplicates."""
         found = (self.entries[ref.entry].site for ref in refs)
         return [*{(site.operation, site.line, site.module, site.steps): site for site in found}.values()]
 
     def replay(self, builder: Any, edits: Edits | None = None) -> Program:
-        """Builds the program once more.
+        """Builds the program again.
 
         Args:
           builder: a new one.
-          edits: results or operands → what to put in their places.
+          edits: results or operands → their replacements.
 
         Raises:
-          Stale: an edit changes what a rule looked at, or what was computed elsewhere.
-          UnknownOperation: a rule doesn't cover the edited program.
+          Stale: an edit affects something that a rule read, or that was computed elsewhere.
+          UnknownOperation: the edited program has an operation without a rule.
         """
         found = Replay(self, builder, edits or {})
         for number in range(len(self.entries)):
@@ -175,25 +175,25 @@ class Replay:
 
     @property
     def values(self) -> Mapping[Ref, Value]:
-        """Returns what the calls returned that were made."""
+        """Returns the results of the calls made so far."""
         return self._values
 
     def edited(self, edits: Edits, entries: Collection[int]) -> Replay:
-        """Returns a replay on the same builder of some entries, those that follow from edits. All others are as they
-        were."""
+        """Returns a replay on the same builder of some entries, the consequences of edits. All other entries keep their
+        results."""
         found = Replay(self.tape, self.builder, edits)
         found._values = {ref: value for ref, value in self._values.items() if ref.entry not in entries}
         found._run = self._run.difference(entries)
         return found
 
     def value(self, ref: Ref) -> Value:
-        """Returns what a call returns now."""
+        """Returns a call's current result."""
         for number in self._needed(ref.entry):
             self.run(number)
         return self._values[ref]
 
     def _needed(self, number: int) -> list[int]:
-        """Returns a call and those that it needs and that weren't made, in order."""
+        """Returns a call and the unmade calls that it needs, in order."""
         found, waiting = set[int](), [number]
         while waiting:
             number = waiting.pop()
@@ -241,7 +241,7 @@ class Replay:
         self._keep(number, entry, found)
 
     def _keep(self, number: int, entry: Entry, found: Any) -> None:
-        """Keeps what a call returned, or what an edit puts in its place."""
+        """Stores a call's result, or its replacement."""
         if entry.fails:
             return  # nothing reads it
         if not entry.results:
@@ -260,7 +260,7 @@ class Replay:
             self._values[ref] = value
 
     def _edited(self, place: Ref | Operand, before: Signature, entry: Entry) -> Value:
-        """Returns what an edit puts in a place."""
+        """Returns the replacement at a place."""
         self.builder.line, self.builder.site = entry.line, entry.site
         found = self.edits[place](self.builder, self.value)
         if found.shape != before.shape:
@@ -268,7 +268,7 @@ class Replay:
         return found
 
     def _check_origins(self, number: int, entry: Entry) -> None:
-        """Raises Stale if the arrays of a call were computed from what is edited."""
+        """Raises Stale if the arrays of a call were computed from an edited value."""
         direct = entry.operands
         stale = [ref for ref in entry.origins if ref.entry in self.touched and ref not in direct]
         has_arrays = next(_arrays((entry.args, entry.options)), None) is not None
@@ -285,7 +285,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def recorded(call: Call) -> Call:
-    """Makes calls of a function, whose first argument is the builder, entries of the builder's tape."""
+    """Records the calls of a function, whose first argument is the builder, on the builder's tape."""
 
     @functools.wraps(call)
     def record(builder: Any, *args: Any, **options: Any) -> Any:
@@ -306,7 +306,7 @@ def records_values(cls: Class) -> Class:
 
 
 def origins_of(inputs: Sequence[Any]) -> tuple[Ref, ...]:
-    """Returns those of an operation's inputs that depend on no weight, from which its rule may compute arrays."""
+    """Returns the operands of an operation that depend on no weight, from which its rule may compute arrays."""
     found = []
     for each in inputs:
         is_complex = getattr(each, "kind", None) == "complex"
@@ -320,7 +320,7 @@ def origins_of(inputs: Sequence[Any]) -> tuple[Ref, ...]:
 
 
 def _with_refs(each: Any) -> Any:
-    """Returns arguments with references in place of values."""
+    """Replaces values in arguments by references."""
     kind = type(each)
     if kind is Value:
         return each if each.ref is None else each.ref

@@ -1,4 +1,4 @@
-"""What ATen operations read, write and return, and which of them no proof models."""
+"""The reads, writes and results of ATen operations, and those that no proof models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_transformer.proof.torch_memory import layout_of, storage_of
 EACH = "_foreach_"
 """Precedes the names of operations on lists of tensors."""
 OVERWRITES = ("copy_", "fill_", "zero_")
-"""Operations that don't read what they write to."""
+"""Operations that don't read the memory they write."""
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -24,13 +24,13 @@ def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
-        given = args[place] if place < len(args) else kwargs.get(argument.name)
-        written += given if isinstance(given, list | tuple) else [given]
+        written_argument = args[place] if place < len(args) else kwargs.get(argument.name)
+        written += written_argument if isinstance(written_argument, list | tuple) else [written_argument]
     return [each for each in written if each is not None]
 
 
 def unread_by(name: str, func: Any, written: Sequence[Any], args: Any) -> Sequence[Any]:
-    """Returns the arguments of which an operation doesn't read what they hold."""
+    """Returns the arguments whose old contents an operation doesn't read."""
     if name in OVERWRITES:
         return written
     read = flat(args, {})
@@ -38,8 +38,8 @@ def unread_by(name: str, func: Any, written: Sequence[Any], args: Any) -> Sequen
 
 
 def check_memory(name: str, func: Any, written: Sequence[Any], inputs: Sequence[Any], line: str) -> None:
-    """Raises UnknownOperation for what isn't modelled: random numbers, tensors that aren't strided arrays, and memory
-    that is read and written in an order that isn't defined."""
+    """Raises UnknownOperation for unmodelled operations: random numbers, tensors that aren't strided arrays, and memory
+    that is read and written in an undefined order."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         raise UnknownOperation(name, line, "random numbers are no function of weights and ids")
     for each in inputs:
@@ -57,8 +57,8 @@ def check_memory(name: str, func: Any, written: Sequence[Any], inputs: Sequence[
 
 
 def check_rows(name: str, line: str, lists: Sequence[Sequence[Any]]) -> None:
-    """Raises UnknownOperation if an operation on lists writes to a tensor that it reads, or writes to, for another
-    place of the lists: what it finds there depends on the order."""
+    """Raises UnknownOperation if an operation on lists writes to a tensor that another entry of the lists reads or
+    writes: the result depends on the order."""
     targets: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for place, each in enumerate(lists[0]):
         targets.setdefault(storage_of(each), []).append((place, each))
@@ -75,13 +75,13 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def returns_view(func: Any) -> bool:
-    """Returns whether an operation returns a view of what it reads."""
+    """Returns whether an operation returns a view of an operand."""
     found = [each.alias_info for each in func._schema.returns]
     return any(each is not None and not each.is_write for each in found)
 
 
 def are_views(result: Any, inputs: Sequence[torch.Tensor]) -> bool:
-    """Returns whether an operation returned views of what it read."""
+    """Returns whether an operation returned views of its operands."""
     tensors = [each for each in flat(result, {}) if is_tensor(each)]
     if any(each.layout is not torch.strided for each in (*tensors, *inputs)):
         return False

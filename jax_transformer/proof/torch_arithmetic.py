@@ -1,4 +1,4 @@
-"""What ATen's arithmetic, functions and conditions compute, in terms of a `Builder`'s operations."""
+"""Rules of ATen's arithmetic, functions and conditions, in terms of a `Builder`'s operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ATen's operations compute of places that depend on weights, and what finds such places."""
+"""Rules of ATen's operations for places that depend on weights, and for finding them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ELEMENTWISE: dict[str, Function] = {
 }  # fmt: skip
 """Operations on integers → NumPy's."""
 CHOOSING: dict[str, Rule] = {}
-"""Rules of operations that read places that depend on weights."""
+"""Rules of operations that read at places that depend on weights."""
 
 
 def choosing(*names: str) -> Callable[[Rule], Rule]:
@@ -32,7 +32,7 @@ def choosing(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-# --- places that are found
+# --- finding places
 
 
 @rule("topk")
@@ -68,7 +68,7 @@ def _extreme(b: Builder, x: Value, dim: int | None, keepdim: bool, name: str) ->
 
 @rule("max")
 def largest(b: Builder, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
-    """Returns the largest entry, and where it is if that is of an axis."""
+    """Returns the largest entry, and its place along an axis."""
     if dim is None:
         return b.largest(x, range(len(x.shape)))
     return _kept(b, x, dim, keepdim, b.largest(x, (dim % len(x.shape),))), argmax(b, x, dim, keepdim)
@@ -87,11 +87,11 @@ def _kept(b: Builder, x: Value, dim: int, keepdim: bool, reduced: Value) -> Valu
     return b.reshape(reduced, (*x.shape[:axis], 1, *x.shape[axis + 1 :])) if keepdim else reduced
 
 
-# --- places that are read
+# --- reading at places
 
 
 def apply(b: Builder, name: str, args: Sequence[Any], kwargs: Any) -> Any:
-    """Lowers an operation that reads places that depend on weights."""
+    """Lowers an operation that reads at places that depend on weights."""
     if name in ELEMENTWISE and not kwargs:
         return choices.computed(b, ELEMENTWISE[name], [value_of(b, each) for each in args])
     if name not in CHOOSING:
@@ -163,11 +163,11 @@ def embedding_dense_backward(
 
 
 def _only(b: Builder, indices: Sequence[Value | None]) -> tuple[int, Value]:
-    """Returns the one axis that is indexed, and its index."""
-    given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
-    if len(given) != 1:
+    """Returns the only indexed axis, and its index."""
+    operands = [(axis, each) for axis, each in enumerate(indices) if each is not None]
+    if len(operands) != 1:
         raise UnknownOperation("index", b.line, choices.DEPENDS)
-    return given[0]
+    return operands[0]
 
 
 def _along(x: Value, dim: int, index: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What ATen's operations compute of complex numbers."""
+"""Rules of ATen's operations for complex numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PARTWISE = frozenset((
     "view_copy", "copy", "zero", "zeros_like", "new_zeros", "cat", "stack", "constant_pad_nd", "index_put", "scatter",
     "index_add", "slice_scatter", "select_scatter", "neg", "sum", "mean", "cumsum", "where", "masked_fill",
 ))  # fmt: skip
-"""Operations that compute on real and imaginary parts alike."""
+"""Operations that compute on real and imaginary parts separately."""
 
 
 def apply_to_complex(b: Builder, name: str, args: Any, kwargs: Any) -> Any:
-    """Applies a rule to arguments, or for a result, of which one is complex."""
+    """Applies a rule to arguments, or for a result, of which at least one is complex."""
     if name in PARTWISE:
         leaves, tree = tree_flatten((args, kwargs))
 
@@ -93,7 +93,7 @@ COMPLEX_RULES: dict[str, Callable[..., Any]] = {
     "mm": _bilinear(mm),
     "bmm": _bilinear(bmm),
     "mv": _bilinear(mv),
-    "complex": complex_numbers.of_parts,
+    "complex": complex_numbers.from_parts,
     "polar": complex_numbers.polar,
     "_conj_physical": complex_numbers.conjugate,
     "conj_physical": complex_numbers.conjugate,

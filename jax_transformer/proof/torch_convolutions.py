@@ -55,13 +55,13 @@ def convolution_backward(
 ) -> list[Value]:
     """Returns the gradients of the input, the kernel and the bias that are asked for."""
     window = _window(x.shape[2:], kernel.shape[2:], stride, padding, dilation, transposed, output_padding)
-    of_output, given, weights = _split(b, gradient, groups), _split(b, x, groups), _kernel(b, kernel, groups)
+    output_groups, input_groups, weights = _split(b, gradient, groups), _split(b, x, groups), _kernel(b, kernel, groups)
     found = []
     if output_mask[0]:
         compute = convolved if transposed else spread
-        found.append(_joined(b, compute(b, of_output, weights, window), x.shape[2:]))
+        found.append(_joined(b, compute(b, output_groups, weights, window), x.shape[2:]))
     if output_mask[1]:
-        both = (of_output, given) if transposed else (given, of_output)
+        both = (output_groups, input_groups) if transposed else (input_groups, output_groups)
         found.append(b.reshape(kernel_of(b, *both, window), kernel.shape))
     if output_mask[2]:
         found.append(b.sum(gradient, (0, *range(2, len(gradient.shape)))))
@@ -77,7 +77,7 @@ def _window(
     transposed: bool,
     output_padding: Numbers,
 ) -> Window:
-    """Returns how the kernel slides over the input, of a transposed convolution over its output."""
+    """Returns the kernel's window over the input; for a transposed convolution, over the output."""
     rank = len(sizes)
     stride, padding, dilation, more = (
         tuple(each) * rank if len(each) == 1 else tuple(each) for each in (stride, padding, dilation, output_padding)

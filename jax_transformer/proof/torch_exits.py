@@ -1,7 +1,7 @@
-"""See numbers leave PyTorch: while a program is lowered, refuse those that depend on weights.
+"""Watch numbers that leave PyTorch during lowering, and refuse those that depend on weights.
 
-Programs read numbers by methods of tensors, which a mode sees; by functions of C, which a profile sees (DLPack, other
-compiled code, threads, text); and inside scripts, whose graphs tell. `torch_reruns` looks for what is left.
+Programs read numbers by tensor methods, which a dispatch mode sees; by C functions, which a profiling hook sees
+(DLPack, other compiled code, threads, text); and inside scripts, whose graphs show it. `torch_reruns` detects the rest.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ EXITS = (
     *(torch.Tensor.__repr__, torch.Tensor.__format__, torch.Tensor.item, torch.Tensor.__bool__),
     *(torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__complex__),
 )
-"""Functions that hand a tensor's numbers to what isn't PyTorch's."""
+"""Functions that pass a tensor's numbers to code outside PyTorch."""
 READS = "the program branches on, or reads, numbers that depend on weights"
 DLPACK = (torch._C._to_dlpack, torch._C._to_dlpack_versioned)
 THREADS = tuple(
     getattr(_thread, name) for name in ("start_new_thread", "start_joinable_thread") if hasattr(_thread, name)
 )
 SEEN = frozenset((*sys.stdlib_module_names, "torch", "numpy", "jax", "jaxlib", "jax_transformer"))
-"""Packages whose compiled functions read no tensors, or by ways that are seen."""
+"""Packages whose compiled functions read no tensors, or only in visible ways."""
 CODE = frozenset((torch._tensor_str._str.__code__, *(each.__code__ for each in EXITS if hasattr(each, "__code__"))))
-"""The exits that are written in Python, and what makes a tensor's text."""
+"""Exits written in Python, and the functions that format tensors as text."""
 METHODS = frozenset(each.__name__ for each in EXITS if not hasattr(each, "__code__"))
 """The exits that are written in C."""
 OF_SCRIPTS = ("prim::tolist", "prim::Print", "aten::str", "aten::format", "aten::percentFormat")
@@ -45,11 +45,11 @@ OF_SCRIPTS = ("prim::tolist", "prim::Print", "aten::str", "aten::format", "aten:
 
 
 class Exits(TorchFunctionMode):
-    """Refuses to hand numbers that depend on weights to NumPy, or to anything else that isn't seen.
+    """Refuses to pass numbers that depend on weights to NumPy, or to any code that isn't watched.
 
     Args:
       depends: whether a tensor depends on weights.
-      line: returns the line that runs.
+      line: returns the current line.
     """
 
     def __init__(self, depends: Callable[[torch.Tensor], bool], line: Callable[[], str]) -> None:
@@ -59,8 +59,8 @@ class Exits(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = args[:1] if func in EXITS else []
         if func in COPIES:
-            given = args[1:] if func in (torch.Tensor.new_tensor, torch.Tensor.new) else args
-            source = given[0] if given else (kwargs or {}).get("obj" if func is torch.asarray else "data")
+            passed = args[1:] if func in (torch.Tensor.new_tensor, torch.Tensor.new) else args
+            source = passed[0] if passed else (kwargs or {}).get("obj" if func is torch.asarray else "data")
             read = [] if is_tensor(source) else flat(source, {})
         if func in (torch.Tensor.map_, torch.Tensor.map2_):
             read = flat(args, {})
@@ -70,7 +70,7 @@ class Exits(TorchFunctionMode):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches calls of functions that no mode sees, beside those that it does."""
+        """Watches calls of functions that dispatch modes don't see, in addition to those that they do."""
         outer = sys.getprofile()
         with self, _scripts(self._check_script):
             sys.setprofile(self._check_call)
@@ -80,7 +80,7 @@ class Exits(TorchFunctionMode):
                 sys.setprofile(outer)
 
     def _check_call(self, frame: Any, event: str, called: Any) -> None:
-        """Checks a call, also where no mode is asked, as in hooks that `backward` runs."""
+        """Checks a call, even outside dispatch modes, as in hooks that `backward` runs."""
         if event == "call" and frame.f_code in CODE:
             self._check_tensor(frame.f_code.co_name, frame.f_locals.get(frame.f_code.co_varnames[0]))
         if event != "c_call":
@@ -110,7 +110,7 @@ class Exits(TorchFunctionMode):
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Returns a context for what isn't the program's own."""
+    """Returns a context for code that isn't the program's own."""
     profile = sys.getprofile()
     sys.setprofile(None)
     try:

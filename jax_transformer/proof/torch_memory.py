@@ -1,4 +1,4 @@
-"""Model PyTorch's memory: tensors are views of storages, so views, expansions and changes in place need no rules."""
+"""Model PyTorch's memory: tensors are views of storages, so views, expansions and in-place changes need no rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Variable(NamedTuple):
         return weight if isinstance(weight, Variable) else cls(tuple(weight.shape), ((weight, None),))
 
     def written(self) -> list[tuple[torch.Tensor, np.ndarray | None]]:
-        """Returns the parts with each number in memory once: of an expanded tensor, a slice."""
+        """Returns the parts of a variable with each number in memory once: a slice of an expanded tensor."""
         return [_once(*part) for part in self.parts]
 
 
@@ -72,29 +72,30 @@ class Layout(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """What a storage holds."""
+    """Holds the contents of a storage."""
 
     reference: StorageWeakRef
     value: Value
     layout: Layout
     dtype: torch.dtype
     unset: np.ndarray | None = None
-    """Which elements of the storage nothing was written to; None: there are none."""
+    """Mask of the elements that were never written; None: all were."""
     reason: str | UnknownOperation = UNWRITTEN
-    """Why these can't be read."""
+    """Reason why these can't be read."""
 
 
 class Memory:
-    """Holds what storages hold, as values of a builder's program. What it doesn't hold is as the run has it."""
+    """Holds the contents of storages, as values of a builder's program. For any other storage, the run's own numbers
+    apply."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self._storages: dict[int, _Storage] = {}
         self._made: dict[int, tuple[StorageWeakRef, Site]] = {}
-        """Storages that the run fills with numbers that depend on no weight → where it does."""
+        """Storages that the run fills with numbers that depend on no weight → the site."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Returns whether a rule has computed what a tensor's storage holds."""
+        """Returns whether a rule has computed the contents of a tensor's storage."""
         return self._held(tensor) is not None
 
     def read(self, tensor: torch.Tensor) -> Any:
@@ -113,7 +114,7 @@ class Memory:
         if memory.unset is not None and memory.unset[layout.places()].any():
             raise UnknownOperation("empty", self.builder.line, str(memory.reason))
         value = memory.value if layout == memory.layout else self._view(memory, layout)
-        return self.builder.negate(value) if tensor.is_neg() else value  # PyTorch reads the negatives of what is there
+        return self.builder.negate(value) if tensor.is_neg() else value  # PyTorch reads the negated contents
 
     def _read_complex(self, tensor: torch.Tensor) -> Complex:
         if self._held(tensor) is None:
@@ -126,14 +127,15 @@ class Memory:
         return conjugate(self.builder, found) if tensor.is_conj() else found
 
     def note_made(self, tensor: torch.Tensor, site: Site) -> None:
-        """Notes where the run makes numbers that depend on no weight: constants that are read later are from there."""
+        """Records where the run makes numbers that depend on no weight, as the site of constants that are read
+        later."""
         with torch._C.DisableTorchFunction():
             storage = tensor.untyped_storage()
         self._made[storage._cdata] = StorageWeakRef(storage), site
 
     @contextmanager
     def _as_made(self, tensor: torch.Tensor) -> Iterator[None]:
-        """Returns a context in which constants are from where a tensor's numbers were made."""
+        """Returns a context in which constants have the site where a tensor's numbers were made."""
         reference, site = self._made.get(storage_of(tensor), (None, None))
         outer = self.builder.site
         if reference is not None and site is not None and not reference.expired():
@@ -142,7 +144,7 @@ class Memory:
         self.builder.site = outer
 
     def spoil(self, tensor: torch.Tensor, error: UnknownOperation) -> None:
-        """Notes that no rule computes what a tensor, or its memory, holds."""
+        """Marks the contents of a tensor, or of its memory, as unknown."""
         own = parts_of(tensor) if tensor.is_complex() else tensor
         if size := size_of(own):
             zeros = self.builder.constant(np.zeros(size))
@@ -166,8 +168,7 @@ class Memory:
         self._storages[storage._cdata] = _Storage(StorageWeakRef(storage), value, layout, tensor.dtype, *unset)
 
     def forget(self, tensor: torch.Tensor, reason: str = UNWRITTEN) -> None:
-        """Notes that nothing was written to a new tensor, or that it may not be read. Numbers that aren't floats are
-        read as the run has them."""
+        """Marks a new tensor as unwritten, or as unreadable. Numbers that aren't floats are read from the run."""
         size = size_of(tensor)
         if tensor.is_floating_point() and size:
             zeros = self.builder.constant(np.zeros(size))
@@ -188,14 +189,14 @@ class Memory:
         if tensor.is_complex():
             self._write_complex(tensor, as_complex(self.builder, value))
             return
-        value = self._of_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
+        value = self._as_dtype(tensor, self.builder.broadcast(value, tuple(tensor.shape)))
         layout, size, memory = layout_of(tensor), size_of(tensor), self._held(tensor)
         if value.node is None and memory is None:
             return  # known, as the run has it
         is_whole = layout.dense_order() is not None and tensor.numel() == size
         is_unknown = memory is not None and isinstance(memory.reason, UnknownOperation)
         if is_unknown and not is_whole and not tensor.is_floating_point():
-            return  # what else is there stays unknown
+            return  # the rest stays unknown
         if is_whole:
             if value.node is None:
                 del self._storages[storage_of(tensor)]  # as the run has it
@@ -217,8 +218,8 @@ class Memory:
         unset = unset if unset is not None and unset.any() else None
         self._assign(tensor, changed, Layout((size,), (1,), 0), unset, UNWRITTEN if memory is None else memory.reason)
 
-    def _of_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
-        """Returns a value as the kind of number that a tensor holds. Integers that depend on weights have no rules."""
+    def _as_dtype(self, tensor: torch.Tensor, value: Value) -> Value:
+        """Returns a value in the tensor's kind of number. Integers that depend on weights have no rules."""
         if value.node is None and value.known is None:
             raise UnknownOperation("read", self.builder.line, "it reads what it was to write")
         if tensor.is_floating_point():
@@ -276,7 +277,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def size_of(tensor: torch.Tensor) -> int:
-    """Returns how many elements the storage has room for."""
+    """Returns the number of elements in the storage."""
     with torch._C.DisableTorchFunction():
         return int(tensor.untyped_storage().nbytes() // tensor.itemsize)
 
@@ -296,7 +297,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor, line: str) -> np.ndarray:
-    """Returns a copy of what the run has, in the tensor's own type."""
+    """Returns a copy of the run's numbers, in the tensor's own type."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise UnknownOperation("constant", line, f"a tensor of {tensor.dtype}, {tensor.layout}")
     with torch._C.DisableTorchFunction():

@@ -1,10 +1,10 @@
-"""Lower PyTorch programs: watch the ATen operations of one run, and repeat each in a `Builder`.
+"""Lower PyTorch programs: record the ATen operations of one run, and repeat each in a `Builder`.
 
-The run computes on real tensors. What it computes from weights is never read; integers and masks are. Memory is
-modelled as in PyTorch: tensors are views of storages, so views, expansions and changes in place need no rules.
+The run computes on real tensors. Its results that depend on weights are never read; integers and masks are. Memory is
+modelled as in PyTorch: tensors are views of storages, so views, expansions and in-place changes need no rules.
 
-Numbers that depend on weights may not leave PyTorch: `torch_exits` refuses that where it sees it, and `torch_reruns`
-looks for the rest.
+Numbers that depend on weights may not leave PyTorch: `torch_exits` refuses the visible ways, and `torch_reruns` detects
+the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from jax_transformer.proof.torch_access import (
 from jax_transformer.proof.torch_complex import COMPLEX_RULES, apply_to_complex
 from jax_transformer.proof.torch_exits import Exits, unwatched
 from jax_transformer.proof.torch_memory import Memory, Variable, as_array
-from jax_transformer.proof.torch_promotion import as_computed, as_given, digits, type_of
+from jax_transformer.proof.torch_promotion import as_computed, as_scalar_argument, digits, type_of
 from jax_transformer.proof.torch_rules import MOVES, RULES
 
 READS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "allclose")
@@ -56,7 +56,7 @@ HIDDEN = "it reads a tensor of the module that was copied: a function, a hook or
 
 @dataclass
 class _Call:
-    """Holds a call of an operation, and what it reads."""
+    """Holds a call of an operation, and its operands."""
 
     func: Any
     name: str
@@ -67,21 +67,20 @@ class _Call:
     written: Sequence[torch.Tensor]
     unread: Sequence[torch.Tensor]
     arguments: Any = None
-    """The values of its arguments, if there is a rule."""
+    """Values of its arguments, if there is a rule."""
     depends: bool = False
     """Whether any depends on weights."""
     values: Sequence[Any] = ()
     """The values of the tensors that it reads, if none depends on weights and some were computed."""
     error: UnknownOperation | None = None
-    """Why they can't be read."""
+    """Reason why they can't be read."""
 
 
 class Lowering(TorchDispatchMode):
-    """Lowers what runs inside it to a builder's program.
+    """Lowers the code that runs inside it to a builder's program.
 
     Example: `with Lowering(builder) as lowering: outputs = module(ids)`, after `lowering.name(tensor, "weight")` for
-    each weight.
-    """
+    each weight."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()
@@ -91,7 +90,7 @@ class Lowering(TorchDispatchMode):
         self._paths = ModulePaths()
         self._decompositions = _decompositions()
         self._is_inside = False
-        """Whether what runs is a decomposition of PyTorch's."""
+        """Whether a decomposition of PyTorch's is running."""
 
     def name(self, weight: torch.Tensor | Variable, name: str) -> None:
         """Declares a tensor, or the variable that several tensors are parts of, to be an input of the program."""
@@ -103,7 +102,7 @@ class Lowering(TorchDispatchMode):
             self.memory.write(tensor, value if places is None else self.builder.take(value, places))
 
     def output(self, tensor: torch.Tensor) -> Value | UnknownOperation:
-        """Returns what a tensor holds, or why that isn't known."""
+        """Returns a tensor's value, or the reason why it is unknown."""
         try:
             value = self.memory.read(tensor)
         except UnknownOperation as error:
@@ -142,7 +141,7 @@ class Lowering(TorchDispatchMode):
         if not returns_view(func):
             self._read(call)
         result = func(*args, **kwargs)
-        if returns_view(func) and not are_views(result, inputs):  # a copy, where there is no such view
+        if returns_view(func) and not are_views(result, inputs):  # a copy if such a view doesn't exist
             self._read(call)
         try:
             if call.error is not None:
@@ -155,11 +154,11 @@ class Lowering(TorchDispatchMode):
         return result
 
     def _decomposed(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Runs the operations of which one consists. The numbers of PyTorch's own formulas are exact, as in rules."""
+        """Runs the decomposition of an operation. The numbers of PyTorch's own formulas are exact, as in rules."""
         outer = self._is_inside
         if not outer:
             dtype = type_of(name, args, kwargs)
-            args, kwargs = tree_map(lambda each: as_given(each, dtype), (args, kwargs))
+            args, kwargs = tree_map(lambda each: as_scalar_argument(each, dtype), (args, kwargs))
         self._is_inside = True
         try:
             with self:
@@ -177,7 +176,7 @@ class Lowering(TorchDispatchMode):
     # --- operations
 
     def _read(self, call: _Call) -> None:
-        """Notes the values of a call's arguments if it has a rule, whether any depends on weights, and the values of
+        """Records the values of a call's arguments if it has a rule, whether any depends on weights, and the values of
         those that don't."""
         try:
             if _has_rule(call.name):
@@ -190,7 +189,7 @@ class Lowering(TorchDispatchMode):
             call.error = error
 
     def _follow(self, call: _Call, result: Any) -> None:
-        """Gives the results of an operation their values."""
+        """Assigns values to the results of an operation."""
         name, written, inputs = call.name, call.written, call.inputs
         tensors = _tensors_of(result)
         strange = [each for each in flat(result, {}) if is_tensor(each) and each.layout is not torch.strided]
@@ -230,7 +229,7 @@ class Lowering(TorchDispatchMode):
             self.memory.write(target, value)
 
     def _as_run(self, call: _Call, targets: Sequence[torch.Tensor]) -> list[Any]:
-        """Returns what an operation without a rule computed of what depends on no weight."""
+        """Returns the run's own results of an operation without a rule that depends on no weight."""
         found = [as_array(each, self.builder.line) for each in targets]
         if call.written or not call.values:
             return [
@@ -239,11 +238,11 @@ class Lowering(TorchDispatchMode):
             ]
 
         def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-            given = {
+            replaced = {
                 id(old): torch.from_numpy(np.array(array)).to(old.dtype)
                 for old, array in zip(call.inputs, arrays, strict=True)
             }
-            args, kwargs = tree_map(lambda each: given.get(id(each), each), (list(call.args), call.kwargs))
+            args, kwargs = tree_map(lambda each: replaced.get(id(each), each), (list(call.args), call.kwargs))
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 return [as_array(each, "") for each in _tensors_of(call.func(*args, **kwargs))]
 
@@ -254,7 +253,7 @@ class Lowering(TorchDispatchMode):
             self.builder.tape.origins = ()
 
     def _runs_alone(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Returns whether an operation reads nothing that a rule has computed."""
+        """Returns whether an operation reads no value that a rule has computed."""
         return not any(self.memory.holds(each) for each in inputs)
 
     def _needs_no_rule(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
@@ -263,7 +262,7 @@ class Lowering(TorchDispatchMode):
         return not floats or not inputs
 
     def _narrows(self, target: torch.Tensor, floats: Sequence[torch.dtype]) -> bool:
-        """Returns whether an operation's floats are narrower than those that it reads, and notes that."""
+        """Returns whether an operation's floats are narrower than its operands, and records it."""
         is_narrower = target.is_floating_point() and any(digits(each) > digits(target.dtype) for each in floats)
         if is_narrower:
             self.builder.narrow(str(target.dtype).removeprefix("torch."))
@@ -282,7 +281,7 @@ class Lowering(TorchDispatchMode):
                 found = torch_choices.apply(self.builder, name, args, kwargs)
                 return list(found) if isinstance(found, tuple | list) else [found]
             if name.startswith(EACH):
-                return self._of_each(name, args, kwargs)
+                return self._on_lists(name, args, kwargs)
             if name in MOVES:
                 found = by_parts(lambda source: self._move(call.func, name, [source, *args[1:]], kwargs), args[0])
             elif is_complex:
@@ -291,21 +290,21 @@ class Lowering(TorchDispatchMode):
                 raise UnknownOperation(name, self._line())
             else:
                 found = RULES[name](self.builder, *args, **kwargs)
-        except TypeError as error:  # an overload with other arguments
+        except TypeError as error:  # an overload with different arguments
             raise UnknownOperation(name, self._line(), f"no rule covers this overload: {error}") from None
         finally:
             self.builder.tape.origins = ()
         return list(found) if isinstance(found, tuple | list) else [found]
 
-    def _of_each(self, name: str, args: Any, kwargs: Any) -> list[Value]:
+    def _on_lists(self, name: str, args: Any, kwargs: Any) -> list[Value]:
         """Applies a rule to each tensor of a list, with its partners in other lists."""
         rule, count = RULES[name.removeprefix(EACH)], len(args[0])
         rows = [[each[i] if isinstance(each, list | tuple) else each for each in args] for i in range(count)]
         return [rule(self.builder, *row, **kwargs) for row in rows]
 
     def _move(self, func: Any, name: str, args: Any, kwargs: Any) -> Value:
-        """Lowers a move of elements: the operation moves the places of its first argument's elements, plus one where it
-        fills with zeros."""
+        """Lowers a move of elements: runs the operation on the places of its first argument's elements, plus one, so
+        that 0 marks filled zeros."""
         source, *rest = args
         rest = tree_map(_as_tensor, rest)
         indices = torch.arange(1, source.size + 1).reshape(source.shape)
@@ -350,7 +349,7 @@ class Lowering(TorchDispatchMode):
         return self._site("").line
 
     def _site(self, operation: str) -> Site:
-        """Returns where the operation is from that runs; that of a backward pass is where its forward pass was."""
+        """Returns the site of the current operation; for a backward pass, the site of its forward operation."""
         node, frame = torch._C._current_autograd_node(), sys._getframe(1)
         if node is not None:
             forward = self._sites.get(node._sequence_nr(), Site())
@@ -376,7 +375,7 @@ def lower(
     Args:
       program: called with `args`, under PyTorch's mathematical definition of attention.
       weights: tensors that the program reads, by the names of the inputs.
-      hidden: tensors that it may not read, such as those of a module of which it runs a copy.
+      hidden: tensors that it may not read, such as those of the module whose copy it runs.
       fixed: weights by name that it may not change.
 
     Raises:
@@ -399,8 +398,8 @@ def lower(
 
 
 def cut(tensors: Iterable[torch.Tensor], *, is_weight: bool) -> None:
-    """Marks tensors as values of an unknown function of them, as `jax_programs.cut` does; nothing while no program is
-    lowered."""
+    """Marks tensors as values of an unknown function of them, like `jax_programs.cut`; does nothing outside
+    lowering."""
     for lowering in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         if isinstance(lowering, Lowering):
             with unwatched():
@@ -459,7 +458,8 @@ def _as_tensor(each: Any) -> Any:
 
 
 def _overwrite(tensor: torch.Tensor, known: np.ndarray) -> None:
-    """Makes the run have what a rule knows for almost all weights, such as [w · w > 0] where w is 0 in the run."""
+    """Overwrites the run's numbers by the values that a rule knows for almost all weights, such as [w · w > 0] if w is
+    0 in the run."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         tensor.copy_(torch.from_numpy(np.array(known)))
 

@@ -1,7 +1,7 @@
-"""Read numbers and tensors of other types in the types in which ATen's operations compute with them.
+"""Convert numbers and tensors to the types in which ATen's operations compute with them.
 
-PyTorch rounds a Python number, and a tensor without axes, to the type of the tensors that it meets. A tensor of a
-narrower type becomes one of the wider type. What was rounded before stays rounded.
+PyTorch rounds a Python number, and a tensor without axes, to the type of the tensors that it is combined with. A tensor
+of a narrower type is widened. Earlier rounding persists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMPY = {
 }  # fmt: skip
 
 OF_FIRST = ("copy", "fill", "masked_fill", "full_like", "new_full", "index_put", "scatter", "constant_pad_nd")
-"""Operations that round what they write to the type of their first argument."""
+"""Operations whose results have the type of their first argument."""
 CASTS = ("_to_copy", "copy")
 BOUNDS = ("maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne")
 """Operations for which the lowest and highest numbers of the type in which they compute are no others."""
@@ -51,32 +51,37 @@ def type_of(name: str, args: Any, kwargs: Any) -> torch.dtype | None:
     return found if found in NUMPY else None
 
 
-def as_computed(b: Builder, name: str, given: Any, value: Any, dtype: torch.dtype) -> Any:
-    """Returns an argument's value as an operation computes with it.
+def as_computed(b: Builder, name: str, argument: Any, value: Any, dtype: torch.dtype) -> Any:
+    """Returns an argument's value in the type of the operation.
 
     Args:
-      given: the argument: a tensor, a number, or something else.
+      argument: the argument: a tensor, a number, or something else.
       value: the tensor's value, or the argument itself.
       dtype: the type in which the operation computes.
     """
     is_wide = name.removeprefix(EACH) in WIDE_SCALARS and digits(dtype) < digits(torch.float32)
-    of_scalars = NUMPY[torch.float32 if is_wide else dtype]
-    if isinstance(given, float):
-        return given if dtype is torch.float64 else Scalar(given, of_scalars)
-    if not is_tensor(given) or not given.is_floating_point() or not isinstance(value, Value) or value.node is None:
+    scalar_type = NUMPY[torch.float32 if is_wide else dtype]
+    if isinstance(argument, float):
+        return argument if dtype is torch.float64 else Scalar(argument, scalar_type)
+    if (
+        not is_tensor(argument)
+        or not argument.is_floating_point()
+        or not isinstance(value, Value)
+        or value.node is None
+    ):
         return value
-    if digits(given.dtype) < (digits(dtype) if name in BOUNDS else min(digits(dtype), digits(torch.float32))):
+    if digits(argument.dtype) < (digits(dtype) if name in BOUNDS else min(digits(dtype), digits(torch.float32))):
         return b.widened(value, NUMPY[dtype])
-    is_rounded = digits(given.dtype) > digits(dtype) and given.ndim == 0 and name not in CASTS
-    return value if value.known is None or not is_rounded else b.constant(value.known.astype(of_scalars))
+    is_rounded = digits(argument.dtype) > digits(dtype) and argument.ndim == 0 and name not in CASTS
+    return value if value.known is None or not is_rounded else b.constant(value.known.astype(scalar_type))
 
 
-def as_given(given: Any, dtype: torch.dtype | None) -> Any:
-    """Returns an argument of an operation that consists of others, a number as it is rounded for it: at least to
+def as_scalar_argument(argument: Any, dtype: torch.dtype | None) -> Any:
+    """Returns an argument of an operation with a decomposition; a number is rounded as PyTorch does, to at least
     float32."""
-    if not isinstance(given, float) or dtype in (None, torch.float64):
-        return given
-    return float(Scalar(given, NUMPY[torch.float32]))
+    if not isinstance(argument, float) or dtype in (None, torch.float64):
+        return argument
+    return float(Scalar(argument, NUMPY[torch.float32]))
 
 
 def digits(dtype: torch.dtype) -> float:

@@ -1,4 +1,4 @@
-"""Where rules of ATen's operations are kept, by name."""
+"""Registry of rules for ATen's operations, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RULES: dict[str, Rule] = {}
 WIDE_SCALARS = frozenset((
     "mul", "div", "reciprocal", "addcmul", "addcdiv", "lerp", "leaky_relu", "native_layer_norm", "addmm", "baddbmm",
 ))  # fmt: skip
-"""Operations that compute with a scalar in float32 where tensors are narrower; others round it as the tensors are."""
+"""Operations that compute with a scalar in float32 for narrower tensors; all other operations round it to the tensors'
+type."""
 
 
 class Scalar(float):

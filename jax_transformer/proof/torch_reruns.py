@@ -1,8 +1,8 @@
-"""Run a PyTorch program again, unwatched and on other weights, and compare it with what was read of its first run.
+"""Run a PyTorch program again, unwatched and on other weights, and compare it with the program read from its first run.
 
-Numbers can leave PyTorch, or come back, in ways that nothing shows: threads that ran before, memory that NumPy shares,
-a module that keeps what it computed. The program that was read then has numbers of the first run, and computes
-something else on other weights, or takes another way where they are much larger or smaller.
+Numbers can leave PyTorch, or come back, invisibly: by earlier threads, memory shared with NumPy, a module that caches
+results. The program that was read then contains numbers of the first run, and differs from the real one on other
+weights, or branches differently for much larger or smaller ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = 1e-6
 FILLED = 1e8
 """A number as large is one that masks an entry."""
 SIZES = (1e2, 1e9, -1e-3)
-"""The factors of weights on which a program has to run the same operations: what it reads unseen may have a bound."""
+"""Factors of weights on which a program has to run the same operations: an invisible read may have a threshold."""
 RAISED = (Exception, SystemExit)
 """All that a user's program may raise."""
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -50,11 +50,11 @@ OTHER_WAY = (
 def check_again(
     lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, torch.Tensor | Variable]
 ) -> None:
-    """Raises UnknownOperation if a program computes something else than was read of it, on weights that are somewhat
-    larger, or of the other sign, where branches may change.
+    """Raises UnknownOperation if a program differs from its lowered form on slightly larger weights, or on weights of
+    the opposite sign, which may change branches.
 
     Args:
-      program, weights: as of `torch_programs.lower`. The weights are changed while it runs.
+      program, weights: as in `torch_programs.lower`. The weights are changed while it runs.
     """
     variables = {name: Variable.of(weight) for name, weight in weights.items()}
     ways = [_check(lowered, program, variables, sign) for sign in (1, -1)]
@@ -68,7 +68,7 @@ def check_again(
 def _run(
     program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, Variable], size: float, **options: bool
 ) -> _Way:
-    """Runs a program on weights that are so many times as large. Raises UnknownOperation if it raises."""
+    """Runs a program on weights scaled by a factor. Raises UnknownOperation if it raises."""
     with _changed(weights, size), defined(), _Way(weights, **options) as way:
         try:
             program()
@@ -81,12 +81,12 @@ def _run(
 def _check(
     lowered: Program, program: Callable[[], Mapping[str, torch.Tensor]], weights: Mapping[str, Variable], sign: int
 ) -> _Way:
-    with _changed(weights, sign) as given, defined():
+    with _changed(weights, sign) as changed_weights, defined():
         with _Way(weights) as way:
             returned = program()
         tensors = {name: tensor for name, tensor in returned.items() if name not in lowered.unknown}
         found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in tensors.items()}
-    read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), given).items()}
+    read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), changed_weights).items()}
     if found.keys() != read.keys():
         reason = REASON.format(f"{len(found)} outputs for {len(read)}", "branches")
         raise UnknownOperation(min(found.keys() ^ read.keys()), "", reason)
@@ -103,7 +103,7 @@ def _check(
 
 
 def _reason(found: np.ndarray, read: np.ndarray, narrowing: Sequence[str]) -> str:
-    """Says how two arrays differ most, and all that may be why."""
+    """Describes the largest difference of two arrays, and its possible reasons."""
     if found.shape != read.shape:
         return REASON.format(f"shape {list(found.shape)} for {list(read.shape)}", "branches")
     with np.errstate(invalid="ignore", over="ignore"):
@@ -128,14 +128,14 @@ class _Way(TorchDispatchMode):
                 self._note(tensor)
 
     def line_of_difference(self, other: _Way) -> str:
-        """Returns the line of the first operation that isn't the other's."""
+        """Returns the line of the first operation that differs from the other run's."""
         both = zip(self.steps, other.steps, self.lines, strict=False)
         return next((line for ours, theirs, line in both if ours != theirs), self.lines[-1] if self.lines else "")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = flat(args, kwargs)
-        self.steps.append((func, [self._described(each) for each in given]))
+        changed_weights = flat(args, kwargs)
+        self.steps.append((func, [self._described(each) for each in changed_weights]))
         if self._with_lines:
             self.lines.append(user_line())
         result = func(*args, **kwargs)
@@ -155,7 +155,7 @@ class _Way(TorchDispatchMode):
         return each.shape, each.dtype, digest_of(numbers_of(each)) if is_outside else None
 
     def _note(self, tensor: torch.Tensor) -> None:
-        """Notes that what a tensor's memory holds follows from the operations and the weights."""
+        """Records that a tensor's memory follows from the operations and the weights."""
         if tensor.layout is torch.strided:
             with torch._C.DisableTorchFunction():
                 storage = tensor.untyped_storage()
@@ -167,8 +167,8 @@ class _Way(TorchDispatchMode):
 
 
 def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> bool:
-    """Returns whether two arrays differ: in which numbers are NaN, infinite or fills, by which fills, or in the root of
-    the mean square of the others."""
+    """Returns whether two arrays differ: in their NaN, infinite or fill values, or in the root mean square of the
+    rest."""
     large = [np.where(np.abs(each) < FILLED, 0.0, each) for each in (found, read)]  # NaN is kept
     with np.errstate(invalid="ignore"):
         apart = np.abs(large[0] - large[1]) > most * np.abs(large[1])
@@ -187,14 +187,14 @@ def _rms(array: np.ndarray) -> float:
 
 @contextlib.contextmanager
 def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[str, np.ndarray]]:
-    """Makes each weight larger by some 10 % and some 0.1, multiplies it by a factor, yields what it is then, and
-    restores it."""
+    """Increases each weight by about 10 % plus 0.1, multiplies it by a factor, yields the results, and restores the
+    weights."""
     key = np.random.default_rng(0)
     tensors = [tensor for variable in weights.values() for tensor, _ in variable.written()]
     with torch.inference_mode():
         before = [tensor.clone() for tensor in tensors]
     try:
-        given = {}
+        changed_weights = {}
         with torch.inference_mode():
             for name, variable in weights.items():
                 factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, variable.shape)) for _ in range(2))
@@ -202,8 +202,8 @@ def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[st
                 changed = held.mul_(1 + factors.to(held)).add_(terms.to(held)).mul_(factor)
                 for tensor, places in variable.written():
                     tensor.copy_(changed if places is None else changed[torch.from_numpy(places)])
-                given[name] = as_array(changed, "")
-        yield given
+                changed_weights[name] = as_array(changed, "")
+        yield changed_weights
     finally:
         with torch.inference_mode():
             for tensor, old in zip(tensors, before, strict=True):
@@ -211,7 +211,7 @@ def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[st
 
 
 def _held(variable: Variable) -> torch.Tensor:
-    """Returns a copy of what a variable is."""
+    """Returns a copy of a variable's numbers."""
     first = variable.parts[0][0]
     held = torch.zeros(variable.shape, dtype=first.dtype)
     for tensor, places in variable.parts:

@@ -1,9 +1,9 @@
-"""Where programs are defined: √x needs an x that isn't negative, log x a positive one, 1/x one that isn't zero.
+"""Domains of programs: √x needs an x that isn't negative, log x a positive one, 1/x a nonzero one.
 
-Single points don't count: 1/w is defined for almost all w. √w isn't, and neither is 1/relu(w). Where frameworks have
+Single points don't count: 1/w is defined for almost all w. √w isn't, and neither is 1/relu(w). Where frameworks return
 NaN or ∞, a program has no value here. Two programs are one function if they are defined for the same weights, and equal
-there. So arithmetic passes on what may be undefined, and an operation that makes an ordinary number of it, such as
-isnan, is unknown.
+there. So arithmetic propagates undefined values, and an operation that maps them to ordinary numbers, such as isnan, is
+unknown.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ ELEMENTWISE = frozenset((
 ))  # fmt: skip
 
 IMPLIED = {"not negative": ("not negative",), "positive": tuple(WORDS), "not zero": ("not zero",)}
-"""Kinds → those that they imply."""
+"""Kinds → the kinds that they imply."""
 
 Kept = Mapping[int, np.ndarray]
 
 
 def required(one: Operation, values: Sequence[Value], signs: Signs, operations: Sequence[Operation]) -> Requirement:
-    """Returns what a root, a logarithm or an inverse requires."""
+    """Returns the requirement of a root, a logarithm or an inverse."""
     x, kind = one.inputs[0], REQUIRES[one.name]
     is_shown = _is_shown(kind, x, values, signs)
     reduced = _reduced(kind, x, operations, signs)
     if is_shown and not _is_shown(*reduced, values, signs):
-        reduced = kind, x  # √y isn't zero where it is defined: nothing is shown of y
+        reduced = kind, x  # √y is nonzero as far as it is defined, which says nothing about y's sign
     return Requirement(*reduced, is_shown, kind != "not negative" and not _is_shown("not zero", x, values, signs))
 
 
@@ -55,8 +55,8 @@ def _is_shown(kind: RequiredKind, node: int, values: Sequence[Value], signs: Sig
 def _reduced(
     kind: RequiredKind, node: int, operations: Sequence[Operation], signs: Signs, *, in_any_shape: bool = True
 ) -> tuple[RequiredKind, int]:
-    """Returns what has to be of which kind: positive factors and odd powers are left out, and √x and relu(x) aren't
-    zero where x is positive."""
+    """Simplifies a requirement: positive factors and odd powers are left out, and √x and relu(x) are nonzero if x is
+    positive."""
     while True:
         one = operations[node]
         is_odd = one.name == "inverse" or (one.name == "power" and one.attributes["exponent"] % 2)
@@ -80,7 +80,7 @@ def _without_positive(product: Operation, signs: Signs) -> int | None:
 
 
 def described(one: Operation, required: Requirement) -> str:
-    """Says what isn't shown of an operation."""
+    """Describes the unproven requirement of an operation."""
     place = f" ({one.line})" if one.line else ""
     return f"it isn't shown that what {one.name}{place} reads {WORDS[required.kind]} for all weights"
 
@@ -97,7 +97,7 @@ def is_left_out(
     values: Sequence[Value],
     signs: Signs,
 ) -> bool:
-    """Returns whether x is defined wherever it is chosen, as far as an operation that it depends on is.
+    """Returns whether x is defined wherever it is chosen, as far as it depends on an operation.
 
     Args:
       condition: a step or an equality, and whether x is chosen where it is 1.
@@ -108,16 +108,16 @@ def is_left_out(
         return kind, _unbroadcast(node, operations)
 
     required, wanted = reduced(REQUIRES[operations[doubt].name], operations[doubt].inputs[0])
-    for kind, node in (reduced(*each) for each in _told(*condition, operations, values, signs)):
+    for kind, node in (reduced(*each) for each in _implied_by(*condition, operations, values, signs)):
         if node == wanted and required in IMPLIED[kind]:
             return _is_elementwise(doubt, x, operations, doubts)
     return False
 
 
-def _told(
+def _implied_by(
     condition: int, holds: bool, operations: Sequence[Operation], values: Sequence[Value], signs: Signs
 ) -> Iterator[tuple[RequiredKind, int]]:
-    """Yields what is of which kind where a step or an equality holds, or doesn't."""
+    """Yields the kinds of values that follow from a step or an equality, or from its negation."""
     one = operations[condition]
     if one.name == "equal":
         for a, other in (one.inputs, one.inputs[::-1]):
@@ -154,7 +154,7 @@ def _unbroadcast(node: int, operations: Sequence[Operation]) -> int:
 
 
 def _is_elementwise(doubt: int, x: Value, operations: Sequence[Operation], doubts: Sequence[frozenset[int]]) -> bool:
-    """Returns whether an entry of x depends on no other entry of an operation's result."""
+    """Returns whether an entry of x depends on only one entry of an operation's result."""
     waiting, seen = [x.node], set[int]()
     while waiting:
         node = waiting.pop()
@@ -172,7 +172,7 @@ def _is_elementwise(doubt: int, x: Value, operations: Sequence[Operation], doubt
 
 
 class Sets:
-    """A domain of `evaluating`: an element is a number that names the set of what its value requires. 0 is nothing."""
+    """A domain of `evaluating`: an element is the number of the set of its value's requirements. 0 is the empty set."""
 
     dtype: type[Any] = np.int64
 
@@ -252,11 +252,11 @@ class Sets:
 
 
 def requirements_of(program: Program, of: Kept, shown: Mapping[str, set[int]], sets: Sets) -> dict[str, np.ndarray]:
-    """Returns what each element of the outputs requires, as numbers of sets of (kind, residue).
+    """Returns the requirements of each element of the outputs, as numbers of sets of (kind, residue).
 
     Args:
-      of: the residues of what operations that may be undefined need to be of some kind.
-      shown: kinds → residues that are of it.
+      of: the residues on which operations that may be undefined have requirements.
+      shown: kinds → residues proven to be of it.
     """
     doubtful, held = program.doubtful, dict[int, np.ndarray]()
     for node, one in enumerate(program.operations):
@@ -290,7 +290,7 @@ def shown_by(programs: Sequence[Program], of: Sequence[Kept]) -> dict[str, set[i
 
 
 def keeping(program: Program) -> tuple[dict[int, np.ndarray], Callable[[int, np.ndarray], None]]:
-    """Returns a place for what a program's requirements are of, and what fills it while the program is evaluated."""
+    """Returns a store for the values with requirements, and a callback that fills it during evaluation."""
     kept: dict[int, np.ndarray] = {}
     wanted = {required.of for required in program.requirements.values()}
 

@@ -15,16 +15,16 @@ from jax_transformer.runtime.files import atomic_write
 from jax_transformer.runtime.trees import unflatten
 
 CANDIDATE, REFERENCE, INPUTS = "candidate/", "reference/", "inputs/"
-"""What precedes the names of arrays in a file."""
+"""Prefixes of the names of arrays in a file."""
 NOTES = "__notes__"
-"""The array of a file that is JSON: how the weights were found."""
+"""Array of a file that holds JSON: how the weights were found."""
 
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """Holds weights of both programs, the same ones by two names, and the inputs on which outputs differ.
+    """Holds the weights of both programs, the same under two names, and the inputs on which outputs differ.
 
     Example:
       >>> import numpy as np
@@ -41,20 +41,20 @@ class Witness:
     reference: Arrays
     """All tensors of the reference: of a module, by the names of its state_dict."""
     inputs: Arrays
-    """The ids, or other inputs, of the comparison."""
+    """Ids or other inputs of the comparison."""
     facts: Mapping[str, Any]
-    """How the weights were found, as the certificate has it in `difference["witness"]`."""
+    """How the weights were found, as in the certificate's `difference["witness"]`."""
 
     @property
     def params(self) -> dict[str, Any]:
-        """Returns the candidate's parameters as it receives them: a nested dict."""
+        """Returns the candidate's parameters in its own form: a nested dict."""
         return unflatten(self.candidate)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an .npz with arrays candidate/NAME, reference/NAME and inputs/NAME, and notes in JSON.
 
         Raises:
-          OSError: the file can't be written; an old one is left as it was.
+          OSError: the file can't be written; an old file is left unchanged.
         """
         parts = {CANDIDATE: self.candidate, REFERENCE: self.reference, INPUTS: self.inputs}
         arrays = {prefix + name: array for prefix, part in parts.items() for name, array in part.items()}

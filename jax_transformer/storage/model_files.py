@@ -162,8 +162,8 @@ def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> li
     least, values = least_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
     if least > 2 * values + 10**6:  # before position tables of such a size are computed, to compare their shapes
         values_of = (one for name in SIZES for one in named_values(config, name))
-        said = ", ".join(f"{name}={value}" for name, value in values_of if value)
-        return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({said})"]
+        sizes = ", ".join(f"{name}={value}" for name, value in values_of if value)
+        return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({sizes})"]
     try:
         expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     except ValueError as error:

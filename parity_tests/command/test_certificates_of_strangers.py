@@ -136,7 +136,7 @@ def test_other_programs_or_inputs_than_the_certificate_s(folder: Path, verify: A
     assert "inputs: input was [2, 5] float32, and is [3, 5] float32" in told
     code, told = verify(held(folder, "normed"), *sides("normed", "module"), "--inputs", "others.npz")
     assert code == 4
-    assert "the ids are others: input" in told
+    assert "the ids differ: input" in told
 
 
 def proven(certificate: dict[str, Any]) -> None:
@@ -256,7 +256,7 @@ FILES: dict[str, tuple[str | bytes | Edit, str]] = {
     ),
     "ids beyond their dtype": (at("inputs", "input", "values", value=[[1, 2, 2**70]]), "expected values of int64"),
     "masks for ids": (at("inputs", "input", "values", value=[[True, True, True]]), "expected values of int64"),
-    "no ids": (at("inputs", "input", "values", value=None), "expected values of integers and booleans alone"),
+    "no ids": (at("inputs", "input", "values", value=None), "expected values for integers and booleans only"),
     "ids beyond the table": (at("inputs", "input", "values", value=[[1, 2, 700]]), ""),
     "stages that aren't of programs": (at("stages", 0, "name", value="loss"), "stages"),
 }

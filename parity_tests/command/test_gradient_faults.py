@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CUT_OFF = "gets no gradient: frozen, or detached from the loss"
 FAULTS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "detached_memory": (1, (CUT_OFF, "gradient of a shared table without what the source adds, at 1 node")),
+    "detached_memory": (1, (CUT_OFF, "gradient of a shared table without the share of the source, at 1 node")),
     "detached_attention": (4, ("unexplained, at 1 node",)),
     "frozen_embedding": (1, (f"{CUT_OFF}, at 1 node",)),
     "gradient_hook": (1, ("gradient 2 times as large as the candidate's, at 1 node",)),
     "wrong_backward": (4, ("unexplained, at 1 node",)),
-    "tied_counted_once": (1, ("gradient of a shared table without what the head adds, at 1 node",)),
+    "tied_counted_once": (1, ("gradient of a shared table without the share of the head, at 1 node",)),
 }
 
 

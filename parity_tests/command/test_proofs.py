@@ -40,7 +40,7 @@ def test_a_module_is_proven_and_its_certificate_verified(
     file.write_text(json.dumps(changed))
     again = run(*arguments[:-3], "--verify", str(file), stages=None, dtypes=None)
     assert again.code == 4, again.told
-    assert "the ids are others: labels" in again.told
+    assert "the ids differ: labels" in again.told
 
 
 def test_a_comparison_ends_with_a_proof(run: Run) -> None:

@@ -66,4 +66,4 @@ def test_ctranslate2_is_a_third_program(family: str, folder: Path, monkeypatch: 
 def test_a_third_program_that_cannot_compute_the_model_leaves_the_run_inconclusive(folder: Path) -> None:
     report = compare(make_case("umt5", 0, folder).theirs, stages=["ctranslate2"], **ENDS)
     assert report.verdict == "inconclusive"
-    assert "ctranslate2 can't compute what this model computes" in str(report)
+    assert "ctranslate2 can't compute this model" in str(report)

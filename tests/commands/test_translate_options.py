@@ -336,10 +336,10 @@ def test_translations_that_are_cut_off_are_counted(plain_model: Path, run: Run, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-new-tokens", "24"], "min_new_tokens must be below the 24 that there is room for; received 24"),
+        (["--min-new-tokens", "24"], "min_new_tokens must be below the 24 tokens that fit; received 24"),
         (
             ["--prefix", "NEUN " * 30],
-            "prefix: expected at most 23 tokens, so that there is room for another; received 30",
+            "prefix: expected at most 23 tokens, to leave room for one more; received 30",
         ),
         (["--sampling", "--seed", str(1 << 63)], "seed must be at least 0 and below 2^63"),
         (["--rows", "0"], "--rows must be at least 1; received 0"),

@@ -77,7 +77,7 @@ def test_a_search_on_devices_that_are_not_here(target: str, tmp_path: Path) -> N
     assert report["bound"] in ("memory", "network")
 
 
-def test_what_does_not_fit(target: str) -> None:
+def test_programs_that_do_not_fit(target: str) -> None:
     """Weights, moments and gradients of 8.6 billion parameters on each device."""
     result = run(*ONE_LAYER, "--target", target, "--model.d-model", "8192", "--model.d-ff", "262144")
     assert (result.returncode, result.stderr) == (1, "")

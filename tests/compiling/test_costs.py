@@ -82,7 +82,7 @@ def test_a_loop_counts_as_often_as_it_runs(step: str, note: str, trips: int) -> 
     assert costs.traffic == trips * (2 * slice_of_kernels + 4 + x + slice_of_kernels + y + 3 * 4)
 
 
-def test_a_search_runs_as_often_as_the_caller_says() -> None:
+def test_a_search_counts_the_callers_iterations() -> None:
     text = LOOP.replace("STEP", "1").replace("NOTE", "").replace("direction=LT", "direction=NE")
     assert costs_of(text, most_trips=4).flops == 4 * 2 * 4 * 8 * 16
     assert costs_of(text).flops == 2 * 4 * 8 * 16
@@ -126,7 +126,7 @@ def test_memory_on_the_chip_is_no_traffic() -> None:
 @pytest.mark.parametrize(
     ("space", "bytes_moved"), [("", 2 * 400), ("S(1)", 400)], ids=["in main memory", "onto the chip"]
 )
-def test_a_transfer_counts_what_it_moves(space: str, bytes_moved: int) -> None:
+def test_a_transfer_counts_its_bytes(space: str, bytes_moved: int) -> None:
     """And not all of what it takes a slice of."""
     layout = f"{{1,0:T(8,128){space}}}"
     costs = of_entry(

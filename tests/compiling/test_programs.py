@@ -76,7 +76,7 @@ def mesh() -> Mesh:
     ("name", "variant"),
     [("evaluate", "tied"), *((name, variant) for name in ("train", "decode") for variant in VARIANTS)],
 )
-def test_the_program_computes_what_the_model_needs(name: Name, variant: str, mesh: Mesh) -> None:
+def test_the_programs_flops_match_the_model(name: Name, variant: str, mesh: Mesh) -> None:
     """Every product of the program belongs to the model, and the other way round. A search attends to all positions
     that its cache has room for, and XLA computes some products of one row as sums, which aren't counted."""
     model, shape = dataclasses.replace(SMALL, **VARIANTS[variant]), Shape(8, 16, 24)
@@ -156,11 +156,11 @@ def test_targets_that_do_not_exist(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["tpu:v5e:4x4", "tpu:v5e:4x4:2", "tpu:v5p:2x2x2", "nvidia:h200:8", "cpu:2"])
-def test_a_target_is_written_as_it_is_read(text: str) -> None:
+def test_a_target_round_trips_through_text(text: str) -> None:
     assert str(Target.parse(text)) == text
 
 
-def test_the_bytes_of_a_batch_lie_where_the_rows_do(mesh: Mesh) -> None:
+def test_a_batchs_bytes_are_on_the_devices_of_its_rows(mesh: Mesh) -> None:
     """The program takes the state and three arrays of ids."""
     program = lower("train", SMALL, TrainConfig(), Shape(8, 16, 24), mesh)
     batch = [

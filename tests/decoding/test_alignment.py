@@ -128,9 +128,7 @@ def test_empty_targets_and_no_sentences(model: Model) -> None:
 @pytest.mark.parametrize(
     "changes", [{"decoder_causal": False}, {"cross_padding": "queries", "decoder_padding": "queries"}]
 )
-def test_where_a_token_sees_those_after_it_each_row_is_that_of_its_prefix(
-    config: TransformerConfig, params: Any, changes: Any
-) -> None:
+def test_rows_come_from_prefixes_if_tokens_see_later_ones(config: TransformerConfig, params: Any, changes: Any) -> None:
     """As decoding has it, which knows nothing of later tokens; here one of them is a pad, which attends to
     everything."""
     model = Model(dataclasses.replace(config, **changes), params, None, None, GENERATION)
@@ -163,7 +161,7 @@ def test_where_padding_is_seen_it_is_that_of_training(config: TransformerConfig,
         assert (received.sum(axis=1) < 0.999).all()
 
 
-def test_rows_that_depend_on_each_other_are_aligned_alone(config: TransformerConfig, params: Any) -> None:
+def test_dependent_rows_are_aligned_one_by_one(config: TransformerConfig, params: Any) -> None:
     model = Model(dataclasses.replace(config, position_index="batch_row"), params, None, None, GENERATION)
     sources, targets = sentences(config, 3, 6), sentences(config, 4, 3)
     for source, target, received in zip(sources, targets, align(model, sources, targets), strict=True):
@@ -176,7 +174,7 @@ def test_a_fused_path_is_replaced(config: TransformerConfig, params: Any, model:
     np.testing.assert_array_equal(align(fused, [[5, 6]], [[7, 8]])[0], align(model, [[5, 6]], [[7, 8]])[0])
 
 
-def test_masks_are_those_of_decoding(config: TransformerConfig, params: Any) -> None:
+def test_alignment_uses_the_masks_of_decoding(config: TransformerConfig, params: Any) -> None:
     changed = dataclasses.replace(config, decoder_padding="none", decoding_decoder_padding="keys")
     target = [8, config.target_pad_id, 5]
     weights = attention(Model(changed, params, None, None, GENERATION), [5, 6], target).decoder
@@ -212,7 +210,7 @@ def test_all_weights_of_a_pair_are_the_traces(model: Model) -> None:
         ([[5]], [[5] * 11], "target_ids: expected at most 10 ids; received 11"),
     ],
 )
-def test_mistakes_are_told(model: Model, source: Any, target: Any, message: str) -> None:
+def test_mistakes_are_reported(model: Model, source: Any, target: Any, message: str) -> None:
     with pytest.raises(DecodingError, match=message):
         align(model, source, target)
     if len(source) == len(target):

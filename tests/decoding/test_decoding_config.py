@@ -16,7 +16,7 @@ RULES = {"no_repeat_ngram": 3, "bad_words": ((1,), (2, 3)), "forced_bos_id": 4, 
 LENGTHS = {"min_new_tokens": 6, "max_new_tokens": 9}
 
 
-def test_a_model_can_say_all_but_what_is_a_users() -> None:
+def test_a_model_can_set_every_option_except_a_users() -> None:
     said = {field.name for field in dataclasses.fields(GenerationConfig)}
     asked = {field.name for field in dataclasses.fields(DecodingConfig)}
     assert asked - said == {"num_return", "seed"}
@@ -73,7 +73,7 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
         (LENGTHS, {"min_new_tokens": 9}, {"min_new_tokens": 9}),
     ],
 )
-def test_what_prevails(own: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_order_of_precedence(own: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert DecodingConfig(**given).resolved(GenerationConfig(**own)) == DecodingConfig(**DEFAULTS | expected)
     config = DecodingConfig(**given).resolved(GenerationConfig(**own))
     assert config.resolved(GenerationConfig(**own)) == config, "resolving again changes nothing"
@@ -103,6 +103,6 @@ def test_options_can_be_updated() -> None:
         (BEAMS, {"num_return": 5}, "num_return must be at most beam_size=4; received 5"),
     ],
 )
-def test_what_is_given_may_not_contradict_itself(own: dict[str, Any], given: dict[str, Any], told: str) -> None:
+def test_contradicting_options_are_refused(own: dict[str, Any], given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         DecodingConfig(**given).resolved(GenerationConfig(**own))

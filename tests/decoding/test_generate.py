@@ -44,9 +44,7 @@ def targets(generated: Generated) -> list[list[list[int]]]:
 
 
 @search
-def test_scores_are_those_of_the_targets_forced(
-    model: Model, sources: list[list[int]], decoding: DecodingConfig
-) -> None:
+def test_scores_equal_those_of_forced_targets(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
     found = generate(model, sources, decoding)
     hypotheses = targets(found)
     lengths = np.array([[len(row) for row in rows] for rows in hypotheses])
@@ -95,7 +93,7 @@ def test_the_room_changes_no_result(
 
 
 @search
-def test_without_a_cache_it_is_the_same(
+def test_results_are_equal_without_a_cache(
     model: Model, sources: list[list[int]], decoding: DecodingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = generate(model, sources, decoding)
@@ -109,7 +107,7 @@ def test_without_a_cache_it_is_the_same(
 
 
 @pytest.mark.parametrize("decoding", [*SEARCHES.values(), FLOYDHUB], ids=[*SEARCHES, "floydhub"])
-def test_targets_begin_as_they_are_told(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
+def test_targets_begin_with_their_prefixes(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
     """Each with its own prefix, or none, which neither counts as long nor in the score."""
     prefixes = 2 * [[5, 6], [], [6], [7, 7, 5], [], [9, 5], [6, 6], [8]]
     found = generate(model, sources, decoding, prefix_ids=prefixes)
@@ -145,7 +143,7 @@ def test_constraints(model: Model, sources: list[list[int]]) -> None:
                 assert 5 <= len(row) <= MOST
 
 
-def test_drawn_tokens_are_as_frequent_as_they_are_probable(model: Model, sources: list[list[int]]) -> None:
+def test_sampled_frequencies_match_probabilities(model: Model, sources: list[list[int]]) -> None:
     """Chi-square, of the first token of 50 draws for each of 80 equal sentences: beyond its 0.999 quantile once in a
     thousand seeds."""
     from scipy import stats
@@ -170,7 +168,7 @@ def test_draws_are_reproducible(model: Model, sources: list[list[int]]) -> None:
     assert sum(len({tuple(row) for row in rows.tolist()}) > 1 for rows in first) > 12
 
 
-def test_every_column_draws_anew() -> None:
+def test_every_column_draws_new_numbers() -> None:
     """Equal logits in two columns: as many of the 200 sentences draw equal tokens as independent draws would, a
     quarter (0.25 ± four standard deviations of 0.031)."""
     decoding = DecodingConfig(sampling=True, num_return=1, max_new_tokens=2).resolved(GenerationConfig())
@@ -229,7 +227,7 @@ def floydhub(model: Model, source: list[int], size: int, most: int, alpha: float
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_beams_as_floydhub_has_them(model: Model, sources: list[list[int]], size: int) -> None:
+def test_beams_follow_floydhub(model: Model, sources: list[list[int]], size: int) -> None:
     decoding = DecodingConfig(beam_size=size, semantics="floydhub", length_penalty=0.7, max_new_tokens=MOST)
     found = generate(model, sources, decoding)
     for source, row, received in zip(sources, found.sequences[:, 0].tolist(), found.scores[:, 0], strict=True):

@@ -66,20 +66,22 @@ def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> Non
         ({"sentence_numbers": [0]}, "sentence_numbers: expected one for each of 16 sentences; received 1"),
         (
             {"prefix_ids": [[5] * 600] * 16},
-            "prefix: expected at most .* tokens, so that there is room for another; received 600",
+            "prefix: expected at most .* tokens, to leave room for one more; received 600",
         ),
         (
             {"decoding": DecodingConfig(min_new_tokens=600)},
-            "min_new_tokens must be below the .* that there is room for; received 600",
+            "min_new_tokens must be below the .* tokens that fit; received 600",
         ),
     ],
 )
-def test_what_the_model_cannot_do(model: Model, sources: list[list[int]], options: dict[str, Any], told: str) -> None:
+def test_options_beyond_the_model_are_refused(
+    model: Model, sources: list[list[int]], options: dict[str, Any], told: str
+) -> None:
     with pytest.raises(DecodingError, match=told):
         generate(model, sources, **options)
 
 
-def test_without_a_config_a_model_is_decoded_as_it_says(model: Model, sources: list[list[int]]) -> None:
+def test_without_a_config_a_models_own_options_apply(model: Model, sources: list[list[int]]) -> None:
     """Greedily, where it says nothing."""
     asked = DecodingConfig(beam_size=3, length_penalty=2.0, forced_bos_id=7, max_new_tokens=MOST)
     own = dataclasses.replace(model.generation, beam_size=3, length_penalty=2.0, forced_bos_id=7, max_new_tokens=MOST)

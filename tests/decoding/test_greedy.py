@@ -136,7 +136,7 @@ def test_a_sentences_translation_does_not_depend_on_its_batch(
         np.testing.assert_array_equal(decode(alone)[3], together[row])
 
 
-def test_room_does_not_change_what_is_decoded(
+def test_room_does_not_change_the_result(
     config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any
 ) -> None:
     shorter = greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=4)
@@ -164,7 +164,7 @@ def test_decoding_stops_where_the_position_table_ends(
     assert (tokens[:, 8] != config.target_pad_id).any()
 
 
-def test_without_a_cache_each_token_follows_from_the_prefix_alone(
+def test_without_a_cache_each_token_depends_only_on_its_prefix(
     config: TransformerConfig, sources: np.ndarray, random_params: Any
 ) -> None:
     """Where pads are masked as queries a cache would be wrong: their rows attend to what comes later. (Not to room for

@@ -85,7 +85,7 @@ def assert_equal(found: PairScore, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found.perplexity, np.exp(-expected.mean()), rtol=1e-9)
 
 
-def test_scores_are_those_of_the_logits_in_order(model: Model) -> None:
+def test_scores_equal_the_logits_in_order(model: Model) -> None:
     pairs = pairs_of([(20, 2), (1, 18), (1, 0), (20, 18), (1, 2)])
     found = list(score_pairs(model, pairs))
     for score, pair in zip(found, pairs, strict=True):
@@ -135,7 +135,7 @@ def test_any_lengths_take_few_programs(model: Model) -> None:
     assert scoring._log_probs._cache_size() <= many + 1
 
 
-def test_a_translation_is_as_probable_as_its_search_found_it(model: Model) -> None:
+def test_a_translation_has_the_probability_of_its_search(model: Model) -> None:
     sources = [source for source, _ in some_pairs(8, longest=6)]
     translations = translate(model, sources, BEAMS)
     assert model.source_tokenizer is not None
@@ -165,7 +165,7 @@ def test_a_start_that_is_hidden_as_padding(model: Model) -> None:
     [({}, SEEN), ({"source_length": 6}, SEEN), ({}, {"position_index": "batch_row"})],
     ids=["padding is seen", "as padding of training", "rows depend on each other"],
 )
-def test_pairs_that_others_would_change_are_scored_alone(
+def test_pairs_affected_by_their_batch_are_scored_one_by_one(
     generation: dict[str, Any], changes: dict[str, Any], model: Model, random_params: Any
 ) -> None:
     """And token by token, as decoding has it, where masks let a token see what follows it."""
@@ -181,7 +181,7 @@ def test_pairs_that_others_would_change_are_scored_alone(
         np.testing.assert_allclose(score.token_log_probs, expected, rtol=1e-9)
 
 
-def test_what_cannot_be_scored_is_told_and_the_others_are_scored(model: Model) -> None:
+def test_unscorable_pairs_are_reported_and_the_rest_is_scored(model: Model) -> None:
     long = " ".join(["eins"] * MOST)
     pairs = [("eins", "ZWEI"), (" ", "EINS"), (long, "EINS"), ("zwei", long.upper()), ("drei", "VIER")]
     found = list(score_pairs(model, pairs))
@@ -197,7 +197,7 @@ def test_what_cannot_be_scored_is_told_and_the_others_are_scored(model: Model) -
     assert np.isnan([score.log_prob for score in found]).tolist() == [False, True, True, True, False]
 
 
-def test_given_targets_may_be_longer_than_decoded_ones(model: Model) -> None:
+def test_scored_targets_may_be_longer_than_decoded_ones(model: Model) -> None:
     short = dataclasses.replace(model, generation=dataclasses.replace(model.generation, max_decode_length=2))
     pair = ("eins", "EINS ZWEI DREI")
     assert_equal(*score_pairs(short, [pair]), by_hand(model, *pair))

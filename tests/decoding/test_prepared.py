@@ -30,7 +30,7 @@ def make_model(config: TransformerConfig = CONFIG) -> Model:
     return Model(config, init_params(config, jax.random.key(0)), None, None, generation)
 
 
-def test_it_lasts_as_long_as_its_model() -> None:
+def test_a_prepared_model_lives_as_long_as_its_model() -> None:
     model = make_model()
     prepared = prepare(model)
     assert prepare(model) is prepared is prepare(prepared)
@@ -44,7 +44,7 @@ def test_it_lasts_as_long_as_its_model() -> None:
     assert watched() is None
 
 
-def test_another_model_is_prepared_anew() -> None:
+def test_another_model_is_prepared_separately() -> None:
     model = make_model()
     prepared = prepare(model)
     other = dataclasses.replace(model, params=jax.tree.map(lambda leaf: leaf * 0, model.params))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("size", [5, BLOCK, 16 * BLOCK, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1])
 @pytest.mark.parametrize("k", [1, 4, 16])
 @pytest.mark.parametrize("values", [3, 1000])
-def test_it_is_the_slow_one(size: int, k: int, values: int) -> None:
+def test_fast_selection_equals_the_slow_one(size: int, k: int, values: int) -> None:
     """With few values there are many equals, of which the first comes first; some are -inf."""
     if k > size:
         return

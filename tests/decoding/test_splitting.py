@@ -20,7 +20,7 @@ from jax_transformer.decoding.translation import split_sentences
         [],
     ],
 )
-def test_sentences_end_behind_their_stops(parts: list[str]) -> None:
+def test_sentences_end_after_their_punctuation(parts: list[str]) -> None:
     assert split_sentences("".join(parts)) == parts
 
 

@@ -72,7 +72,7 @@ def test_padding_that_changes_nothing_is_used() -> None:
     assert len({tuple(ids) for ids in decoded}) > 1
 
 
-def test_where_padding_is_seen_there_is_none() -> None:
+def test_batches_are_unpadded_if_padding_is_visible() -> None:
     model, sources = make_model(**SEEN), sentences(3, 17, 9)
     alone = [by_itself(model, ids, len(ids)) for ids in sources]
     assert decode_ids(model, sources) == alone
@@ -87,7 +87,7 @@ def test_where_padding_is_seen_it_is_that_of_training(lengths: tuple[int, ...]) 
     assert decode_ids(model, sources) != [by_itself(model, ids, len(ids)) for ids in sources]
 
 
-def test_rows_that_depend_on_each_other_are_decoded_alone() -> None:
+def test_dependent_rows_are_decoded_one_by_one() -> None:
     model, sources = make_model(position_index="batch_row"), sentences(3, 17, 9)
     assert decode_ids(model, sources) == [by_itself(model, ids, len(ids)) for ids in sources]
 

@@ -51,7 +51,7 @@ ONE_STRING = r"sentences: expected a list of strings; received one string: write
         ([b"Who"], "received bytes in place 1"),
     ],
 )
-def test_what_is_no_list_of_sentences_is_named(model: jt.Model, sentences: Any, expected: str) -> None:
+def test_arguments_other_than_lists_of_sentences_are_refused(model: jt.Model, sentences: Any, expected: str) -> None:
     for function in (jt.translate, translate_each):
         with pytest.raises(ValueError, match=expected):
             function(model, sentences)
@@ -68,7 +68,7 @@ def test_sentences_may_be_any_iterable(model: jt.Model) -> None:
 
 
 @pytest.mark.parametrize("value", ["runs/demo", None, {"encoder": {}}, jt.TransformerConfig()])
-def test_what_is_no_model_is_named(value: Any) -> None:
+def test_arguments_other_than_models_are_refused(value: Any) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: jt.translate(value, ["Who"]),
         lambda: translate_each(value, ["Who"]),
@@ -103,7 +103,7 @@ def test_a_config_and_parameters_in_place_of_a_model_are_named(model: jt.Model) 
         (np.array([[4.0]]), "expected integers; received float64"),
     ],
 )
-def test_what_is_no_batch_of_ids_is_named(model: jt.Model, ids: Any, expected: str) -> None:
+def test_arguments_other_than_batches_of_ids_are_refused(model: jt.Model, ids: Any, expected: str) -> None:
     with pytest.raises(ValueError, match=rf"source_ids: .*{expected}|source_ids: {expected}"):
         jt.generate(model, ids)
     with pytest.raises(ValueError, match=expected):
@@ -138,7 +138,7 @@ def test_options_in_a_dict_are_named(model: jt.Model) -> None:
 
 
 @pytest.mark.parametrize("ids", [[4, 5], [[4.5]], ["ab"], [None]])
-def test_what_a_tokenizer_cannot_decode_is_named(words: Tokenizer, ids: Any) -> None:
+def test_ids_that_a_tokenizer_cannot_decode_are_refused(words: Tokenizer, ids: Any) -> None:
     with pytest.raises(ValueError, match="token ids: expected a list of integers for each sequence"):
         words.decode(ids)
 
@@ -157,7 +157,7 @@ def test_a_batch_is_made_of_integers(wrong: Any) -> None:
         make_batch([[4]], wrong)
 
 
-def test_what_trains_is_named(model: jt.Model) -> None:
+def test_training_arguments_are_refused_by_name(model: jt.Model) -> None:
     wrong: Any = "adam"
     for function in (jt.make_train_step, jt.init_state):
         with pytest.raises(ValueError, match=rf"{function.__name__}: optimizer: expected an Optax .* received str"):
@@ -171,7 +171,7 @@ def test_what_trains_is_named(model: jt.Model) -> None:
 # --- sentences that a model can't read
 
 
-def test_sentences_of_mostly_unknown_tokens_are_told(model: jt.Model) -> None:
+def test_mostly_unknown_sentences_warn(model: jt.Model) -> None:
     with pytest.warns(UserWarning, match=r"^sentence 2: 2 of 3 tokens are unknown to the model; sentence 3: 1 of 1 "):
         jt.translate(model, ["Who sleeps ?", "你好 世界 ?", "Wort", "Who knows ?"])
     assert len(jt.translate(model, ["Who sleeps ?", "Who knows ?", ""])) == 3

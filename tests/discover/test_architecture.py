@@ -41,7 +41,7 @@ def test_the_default_is_the_papers() -> None:
     assert decoder["after"][0]["facts"] == ["24 → 31", "bias"]
 
 
-def test_norms_stand_where_the_config_has_them() -> None:
+def test_norms_are_drawn_where_the_config_places_them() -> None:
     encoder, decoder = drawn(
         norm_placement="pre", final_norm=True, output_norm="attention", encoder_embedding_norm="before_positions"
     )
@@ -65,7 +65,7 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"feed_forward_gated": True, "activation": "silu"}, "gated, silu"),
         ({"activation": "leaky_relu", "activation_slope": 0.2}, "leaky relu 0.2"),
         ({"norm_kind": "rms_norm", "norm_bias": False}, "RMSNorm"),
-        ({"norm_eps_outside": True}, "ε 1e-05 beside the deviation"),
+        ({"norm_eps_outside": True}, "ε 1e-05 outside the square root"),
         ({"residual_factor": 2.5}, "× 2.5"),
         ({"learned_sublayer_scale": "scalar"}, "scaled by a trained number"),
         ({"learned_residual_scale": "feed_forward"}, "× a trained scale of each feature"),
@@ -83,7 +83,7 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"logits_factor": 0.5}, "all × 0.5"),
     ],
 )
-def test_an_option_is_said(fields: dict[str, Any], fact: str) -> None:
+def test_options_appear_in_the_drawing(fields: dict[str, Any], fact: str) -> None:
     assert fact not in all_facts(drawn())
     assert fact in all_facts(drawn(**fields))
 

@@ -48,7 +48,7 @@ def test_vectors_by_distance_are_found(options: dict[str, Any], tmp_path: Path) 
     assert goes_back(found, module, tmp_path / "back.pt")
 
 
-def test_vectors_by_distance_are_concluded_with_what_came_second() -> None:
+def test_relative_vectors_are_concluded_with_a_runner_up() -> None:
     lines = discover(clipped(shared=True, values=True)).conclusion_lines(every_layer=False)
     start = "encoder_self attention by distance (×2): relative_vectors, values True, "
     assert any(line.startswith(f"{start}max_distance 3 (") and "next no vectors: " in line for line in lines)
@@ -97,7 +97,7 @@ def test_norms_of_queries_and_keys_are_found(tmp_path: Path) -> None:
     assert not discover(built("Modern")).model.config.query_key_norm
 
 
-def test_norms_of_queries_alone_or_unlike_the_others_are_refused_by_name() -> None:
+def test_norms_of_queries_only_or_of_differing_kinds_are_refused_by_name() -> None:
     with pytest.raises(DiscoverError, match="a norm of each query alone, not of queries and keys: "):
         discover(NormedHeads(("q_norm",)).eval())
     unlike = r"encoder\.norm\.eps 0\.01 here and 1e-06 at programs\.py:\d+ in module\S*: "

@@ -308,7 +308,7 @@ def test_the_call_of_every_style_gives_the_logits(style: Any, expected: Any, not
 
 
 @torch.no_grad()
-def test_a_module_that_takes_one_length_only_is_given_it() -> None:
+def test_a_module_that_takes_one_length_is_called_with_it() -> None:
     module = OneLength().eval()
     call = find_call(module)
     assert (call.fixed_source_length, call.fixed_target_length) == (LONGEST, LONGEST)
@@ -343,7 +343,7 @@ def test_an_id_that_the_module_hides_is_its_padding() -> None:
     assert call.target_pad_id is None
 
 
-def test_padding_that_nothing_names_is_assumed_or_given() -> None:
+def test_unnamed_padding_is_assumed_or_passed() -> None:
     module = Column()
     del module.src_pad_idx, module.trg_pad_idx
     assert "the module names no padding id: 0 is assumed for the source's" in find_call(module).notes
@@ -352,7 +352,7 @@ def test_padding_that_nothing_names_is_assumed_or_given() -> None:
     assert call.lines == find_call(Column()).lines
 
 
-def test_a_constant_beside_the_module_may_name_its_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constant_in_the_modules_file_may_name_its_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Column()
     del module.src_pad_idx, module.trg_pad_idx
     monkeypatch.setattr(sys.modules[__name__], "PAD_ID", 3, raising=False)
@@ -397,7 +397,7 @@ class Switched(Named):
                 "the module prints while it runs",
             ],
         ),
-        (RowsMix, ["the logits of a sentence depend on the other sentences of its batch"]),
+        (RowsMix, ["the logits of a sentence depend on other sentences in its batch"]),
         (Switched, ["`cooler` is given None, as its name doesn't show its purpose; True would give other logits"]),
         (Float32Only, ["the module fails in float64 at "]),
     ],
@@ -440,7 +440,7 @@ class Fails(Style):
 @pytest.mark.parametrize(
     ("style", "message"),
     [
-        (Random, "expected the same logits twice in evaluation mode; the module draws random numbers"),
+        (Random, "expected deterministic logits in evaluation mode; the module draws random numbers"),
         (OnCuda, "the module moves tensors to CUDA at .*test_calling.py:.* use the device of its inputs"),
         (NotANumber, "expected finite logits"),
         (OneRecord, r"expected parameters for source and target ids; received forward\(batch.*: write an adapter if"),
@@ -459,7 +459,7 @@ def test_a_module_that_cannot_be_called_gets_one_clear_line_and_a_draft(style: A
 
 
 @torch.no_grad()
-def test_the_file_runs_as_the_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_file_equals_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = find_call(Column())
     (tmp_path / "some_model.py").write_text("def build():\n    return CLASS()\n")
     (tmp_path / "some_adapter.py").write_text(adapter_text(call, "some_model:build"))
@@ -471,7 +471,7 @@ def test_the_file_runs_as_the_call_does(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_the_file_says_what_was_assumed() -> None:
+def test_the_adapter_file_lists_assumptions() -> None:
     call = Call(("return self.module(source_ids, decoder_input_ids)",), None, None, 5, 6, notes=("a remark",))
     text = adapter_text(call, "package.models:Model.small")
     assert "# a remark\n" in text
@@ -484,7 +484,7 @@ class Uncopyable(Column):
         raise TypeError("holds an open file")
 
 
-def test_a_module_is_left_as_it_is_even_if_it_cannot_be_copied() -> None:
+def test_a_module_is_unchanged_even_if_it_cannot_be_copied() -> None:
     module = Uncopyable()
     module.core.to_logits.eval()
     before, threads = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_num_threads()
@@ -495,7 +495,7 @@ def test_a_module_is_left_as_it_is_even_if_it_cannot_be_copied() -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
+def test_the_global_random_state_is_unchanged() -> None:
     module = Random()
     torch.manual_seed(3)
     expected = torch.rand(1)

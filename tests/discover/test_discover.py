@@ -83,7 +83,7 @@ def test_a_style_is_found(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, before[key]) for key, tensor in back.items())
 
 
-def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
+def test_each_conclusion_has_a_residual_and_a_runner_up() -> None:
     lines = discover(built("SingleHeads")).conclusion_lines(every_layer=False)
     assert any(
         line.startswith("encoder/layers/feed_forward (×2): gelu (") and "; next gelu_tanh: " in line for line in lines
@@ -99,7 +99,7 @@ class Trained(programs.Functional):
         return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target[:, 1:])
 
 
-def test_a_module_that_returns_its_loss_is_found_as_the_one_that_returns_logits() -> None:
+def test_a_module_that_returns_its_loss_is_discovered_like_one_that_returns_logits() -> None:
     torch.manual_seed(0)
     found = discover(Trained().eval())
     assert found.worst <= 1e-12
@@ -138,7 +138,7 @@ class EqualLengths(programs.Functional):
 
 
 @pytest.mark.parametrize("size", [4, 13])
-def test_a_module_of_equal_lengths_is_called_with_others_too(size: int) -> None:
+def test_a_module_of_equal_lengths_is_also_called_with_unequal_ones(size: int) -> None:
     torch.manual_seed(0)
     module = EqualLengths().eval()
     found = discover(module)
@@ -160,11 +160,11 @@ class Detached(programs.Functional):
         return torch.einsum("bnqk,bnkh->bnqh", scores.data.masked_fill(hidden, -1e9).softmax(-1), v)
 
 
-def test_parameters_without_gradient_are_told_of() -> None:
+def test_parameters_without_gradient_are_reported() -> None:
     torch.manual_seed(0)
     found = discover(Detached().eval())
     assert found.worst <= 1e-12
-    note = "no gradient reaches p.d0_cq and 1 more; the model trains what these hold"  # others are fused with values
+    note = "no gradient reaches p.d0_cq and 1 more; the model trains them"  # others are fused with values
     assert note in found.notes
     assert not any("no gradient" in note for note in discover(built("Functional")).notes)
 
@@ -181,7 +181,7 @@ class SineFirst(programs.Modern):
         return turned.flatten(-2).type_as(x)
 
 
-def test_rotations_are_read_in_whatever_order_their_sums_are_written() -> None:
+def test_rotations_are_read_with_sums_in_any_order() -> None:
     torch.manual_seed(0)
     found = discover(SineFirst().eval())
     assert (found.model.config.position_kind, found.model.config.position_layout) == ("rotary", "interleaved")
@@ -236,7 +236,7 @@ def test_a_buffer_that_a_model_would_train_is_refused() -> None:
         discover(FixedBias(0.1).eval())
 
 
-def test_the_command_writes_all_that_it_found(
+def test_the_command_writes_every_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -262,15 +262,15 @@ def test_the_command_writes_all_that_it_found(
     assert "expected a new directory" in capsys.readouterr().err
 
 
-def test_a_table_that_the_module_extends_is_read_as_far_as_it_is_stored() -> None:
+def test_an_extended_table_is_read_up_to_its_stored_rows() -> None:
     found = discover(built("Mixed"))
     assert (found.model.config.max_length, found.model.config.decoder_max_length) == (40, 50)
     assert max(check.lengths for check in found.checks) == (40, 50)
-    (note,) = (note for note in found.notes if "table of positions" in note)
-    assert note.startswith("its table of positions holds 40 tokens of a source: ")
+    (note,) = (note for note in found.notes if "position table" in note)
+    assert note == "its position table has 40 rows: longer sources are unknown"
 
 
-def test_the_command_says_what_a_factory_has_to_return(
+def test_the_command_explains_what_a_factory_must_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -280,7 +280,7 @@ def test_the_command_says_what_a_factory_has_to_return(
     assert expected in capsys.readouterr().err
 
 
-def test_positions_are_carried_over_as_the_module_holds_them() -> None:
+def test_positions_are_copied_from_the_module() -> None:
     module = built("SequenceFirst")
     constants = discover(module).model.params["constants"]
     held = module.state_dict()["pe"][:, 0].numpy()
@@ -340,5 +340,5 @@ def test_a_map_that_doesnt_lead_back_is_refused() -> None:
     found = discover(module)
     with torch.no_grad():
         module.p["e1_o"].view(-1)[7] += 1
-    with pytest.raises(DiscoverError, match=r"^the map doesn't lead back to the module's own tensors: p\.e1_o$"):
+    with pytest.raises(DiscoverError, match=r"^export by the map doesn't restore the module's tensors: p\.e1_o$"):
         check_return(module, found.model)

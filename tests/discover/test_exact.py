@@ -71,7 +71,7 @@ def found() -> Discovery:
     return discover(build(), rebuild=build)
 
 
-def test_what_is_rounded_is_found_exactly(found: Discovery) -> None:
+def test_rounded_constants_are_recovered_exactly(found: Discovery) -> None:
     config = found.model.config
     assert (config.position_kind, config.decoder_position_kind) == ("sinusoidal", "rotary")
     assert config.attention_scale is None
@@ -82,12 +82,12 @@ def test_what_is_rounded_is_found_exactly(found: Discovery) -> None:
     assert not any("are rounded" in line for line in found.notes)
 
 
-def test_it_is_proven_in_every_precision(found: Discovery) -> None:
+def test_a_rounded_module_is_proven_in_every_precision(found: Discovery) -> None:
     report = prove(found, build(), "rounded:build", ["weights", "forward", "gradients"])
     assert report.exit_code == 0, report
 
 
-def test_constants_that_differ_by_rounding_alone_are_known() -> None:
+def test_constants_that_differ_only_by_rounding_are_recognized() -> None:
     for scale in ("attribute", "unsaved", "saved"):
         constants = exact_constants(partial(build, scale))
         assert list(constants) == (["scale", "turn"] if scale == "attribute" else ["turn", "scale"])
@@ -100,7 +100,7 @@ def test_constants_that_differ_by_rounding_alone_are_known() -> None:
     assert torch.FloatTensor([1.0]).dtype == torch.float32
 
 
-def test_without_the_factory_forwards_alone_are_exact() -> None:
+def test_without_the_factory_only_forwards_are_exact() -> None:
     """The scale's rounding stays, and is told of."""
     found = discover(build())
     assert 1e-12 < found.worst < 1e-7

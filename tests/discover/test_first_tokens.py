@@ -34,7 +34,7 @@ class Prepends(Tiny):
 
 
 @pytest.mark.parametrize("style", [ShiftsRight, Prepends])
-def test_a_module_that_begins_targets_itself_is_found(style: type[Tiny]) -> None:
+def test_a_module_that_inserts_start_tokens_is_discovered(style: type[Tiny]) -> None:
     module = style()
     found = discover(module, "program:build")
     assert found.worst <= 1e-12

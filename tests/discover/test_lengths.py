@@ -12,7 +12,7 @@ from torch import Tensor
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, discover
 from jax_transformer.discover.checking import Check
-from jax_transformer.discover.reach import Reach, reach, told
+from jax_transformer.discover.reach import Reach, coverage, reach
 from jax_transformer.programs.calling import Call
 from jax_transformer.runtime.memory import VARIABLE
 from tests.discover import programs
@@ -72,14 +72,14 @@ class Tires(Tiny):
         return seen if self.calls < 4 else seen & near(src.shape[1])
 
 
-def test_what_a_module_keeps_between_calls_is_refused() -> None:
+def test_state_kept_between_calls_is_refused() -> None:
     with pytest.raises(
         DiscoverError, match=r"logits differ by \S+ on sentences of \d+ and \d+ tokens, after it ran on"
     ):
         discover(Tires())
 
 
-def test_the_lengths_that_were_checked_are_told() -> None:
+def test_checked_lengths_are_reported() -> None:
     found = discover(Tiny())
     assert found.reach == (
         "sentences of 1, 9, 21, 48 source tokens and 1, 5, 17, 48 target tokens, by a fresh module and by one that ran "
@@ -88,7 +88,7 @@ def test_the_lengths_that_were_checked_are_told() -> None:
     assert "larger weights" in discover(Tiny().requires_grad_(False)).reach
 
 
-def test_lengths_beyond_any_table_are_told_and_checked_on_request() -> None:
+def test_lengths_beyond_any_table_are_reported_and_checked_on_request() -> None:
     module = programs.built("Modern")
     found = discover(module, longest=400)
     assert {check.lengths for check in found.checks} >= {(331, 307), (400, 400)}
@@ -104,7 +104,7 @@ class Long(Tiny):
         return self.logits(src, tgt)
 
 
-def test_sentences_that_a_module_doesnt_take_are_told() -> None:
+def test_sentences_that_a_module_rejects_are_reported() -> None:
     found = discover(Long())
     assert "of 9, 21, 48 source tokens" in found.reach
     assert any(note.startswith("it fails on ids of shapes [1, 1] and [1, 1] at ") for note in found.notes)
@@ -117,7 +117,7 @@ class Squeezes(Tiny):
         return self.logits(src, tgt).squeeze()
 
 
-def test_other_shapes_of_short_sentences_are_told() -> None:
+def test_unchecked_shapes_of_short_sentences_are_reported() -> None:
     assert "it returns [19] on ids of shapes [1, 1] and [1, 1]" in discover(Squeezes()).notes
 
 
@@ -131,7 +131,7 @@ def test_memory_and_work_bound_the_lengths_and_the_rest_has_its_cost() -> None:
     assert found.longest == (1831, 1831)
     assert found.allowed == (5000, 5000)
     check = Check(found.longest, "inside", 0.0, seconds=20.0)
-    assert told(found, [check, replace(check, weights="larger")]).endswith(
+    assert coverage(found, [check, replace(check, weights="larger")]).endswith(
         "not checked: other lengths, such as sources of more than 1831 tokens (up to 5000) and targets of more than "
         "1831 tokens (up to 5000): --longest 5000 (about 2 min and 7.5 GiB)"
     )

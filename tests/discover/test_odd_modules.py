@@ -32,7 +32,7 @@ class Holding(Tiny):
         return self.logits(src, tgt)
 
 
-def test_a_copy_shares_what_nothing_copies_and_no_more() -> None:
+def test_a_copy_shares_only_what_cannot_be_copied() -> None:
     module = Holding()
     other: Any = copied(module)
     assert other.settings is math
@@ -41,7 +41,7 @@ def test_a_copy_shares_what_nothing_copies_and_no_more() -> None:
     assert other.head.weight is not module.head.weight
 
 
-def test_a_module_that_holds_a_python_module_is_found_and_left_as_it_is() -> None:
+def test_a_module_that_holds_a_python_module_is_discovered_unchanged() -> None:
     module = Holding()
     assert discover(module).worst <= 1e-12
     assert module.held["calls"] == [0]
@@ -54,7 +54,7 @@ class Uncopied(nn.LayerNorm):
         raise TypeError("one is enough")
 
 
-def test_a_part_that_refuses_to_be_copied_is_told_and_never_shared() -> None:
+def test_a_part_that_refuses_to_be_copied_is_reported_and_never_shared() -> None:
     module = Tiny()
     module.reader.norms[0] = Uncopied(WIDTH).eval()
     with pytest.raises(TypeError, match="one is enough"):
@@ -86,7 +86,7 @@ class NoPadding(Tiny):
         return self.logits(src, tgt)
 
 
-def test_what_a_module_raises_is_told_where_no_other_dtype_mends_it() -> None:
+def test_a_modules_error_is_reported_if_no_dtype_avoids_it() -> None:
     with pytest.raises(CannotRun) as error:
         discover(NoPadding())
     assert "it fails on ids of shapes [3, 13] and [3, 11], padding among them, at " in str(error.value)
@@ -101,7 +101,7 @@ class Narrow(Tiny):
         return self.logits(src, tgt) + self.head.weight.sum(1) @ torch.eye(self.head.weight.shape[0])
 
 
-def test_the_dtype_is_told_where_it_is_the_cause() -> None:
+def test_the_dtype_is_reported_if_it_is_the_cause() -> None:
     with pytest.raises(CannotRun, match=r"expected a module that runs in float64 too; it fails at \S+:\d+ \(Runtime"):
         discover(Narrow())
 
@@ -114,7 +114,7 @@ class Padded(Tiny):
         return F.pad(F.pad(x, (0, 0, 0, 4096)).sin(), (0, 0, 0, -4096)) if side == "source" else x
 
 
-def test_activations_that_take_too_much_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_that_need_too_much_memory_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(16 * 2**20))
     message = (
         r"a run on ids of shapes \[3, 13\] and \[3, 11\] makes more than 1\.0 MiB of activations, .* smaller window"

@@ -121,7 +121,7 @@ DECODER = "no token's output depends on later tokens: the module is decoder-only
         (lambda: nn.Linear(WIDTH, 5), f"`input` {NUMBERS} ["),
     ],
 )  # fmt: skip
-def test_what_isnt_an_encoder_decoder_is_told_in_one_line_without_a_draft(module: Any, message: str) -> None:
+def test_modules_other_than_encoder_decoders_are_refused_in_one_line_without_a_draft(module: Any, message: str) -> None:
     with pytest.raises(CallError, match=re.escape(message)) as error:
         find_call(module().eval(), "program:build")
     assert str(error.value).startswith("program:build: expected ")
@@ -146,7 +146,7 @@ class Unnamed(Tiny):
 
 
 @pytest.mark.parametrize("module", [LossOrTokens, Unnamed])
-def test_an_encoder_decoder_that_runs_with_a_source_alone_is_called_with_both(module: Any) -> None:
+def test_an_encoder_decoder_that_runs_on_a_source_only_is_called_with_both(module: Any) -> None:
     call = find_call(module())
     assert call.source_pad_id == PAD
     assert call.target_vocab_size == TARGET
@@ -161,6 +161,6 @@ def test_the_command_ends_with_two_and_writes_nothing(
     )
     assert main(["discover", "alone:build", "-o", "found"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("error: alone:build: expected an encoder-decoder, which takes source and target ids")
+    assert captured.err.startswith("error: alone:build: expected an encoder-decoder with source and target ids")
     assert captured.out == ""
     assert not (tmp_path / "found").exists()

@@ -34,13 +34,13 @@ from tests.discover.programs import built
         ),
         (
             "gate",
-            "a residual connection to something else than the sublayer's stream",
+            "a residual connection to something other than the sublayer's stream",
             r"its stream, residual \d\.\de-01",
             "y = y + self.feed_forward",
         ),
     ],
 )
-def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, nearest: str, line: str) -> None:
+def test_an_inexpressible_operation_is_named_with_its_line(odd: str, what: str, nearest: str, line: str) -> None:
     with pytest.raises(Unknown, match=r"programs\.py:") as error:
         discover(built("SingleHeads", odd))
     assert re.match(rf"{re.escape(what)} \(nearest: {nearest}", str(error.value)), error.value
@@ -80,10 +80,13 @@ class Odd(programs.Functional):
         ),
         ("tanh", r"nor rotated by position \(nearest: scaled by \d\.\d+, residual \d\.\de-0\d"),
         ("squared", r"query · key times a number plus a bias \(nearest: \S+ · query · key \+ a bias, residual \d"),
-        ("sharpened", r"no softmax over the keys \(nearest: the softmax of what they are made of, residual \d"),
+        (
+            "sharpened",
+            r"aren't a softmax over the keys \(nearest: the softmax of their inputs, residual \d",
+        ),
     ],
 )
-def test_what_is_nearest_is_told_of_attentions(odd: str, message: str) -> None:
+def test_the_nearest_attention_is_reported(odd: str, message: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(DiscoverError, match=message):
         discover(Odd(odd).eval())
@@ -128,7 +131,7 @@ class Unlike(programs.Functional):
         ("shift", r"no embedding of target_ids, but of other ids, where the decoder begins: .*\[.*\] at "),
     ],
 )
-def test_parts_elsewhere_are_told_with_their_place(odd: str, message: str) -> None:
+def test_unexpected_parts_are_reported_with_their_place(odd: str, message: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(Unknown, match=rf"{message}(programs|test_refusals)\.py:\d+ in module$"):
         discover(Unlike(odd).eval())
@@ -141,12 +144,10 @@ class Summed(nn.RMSNorm):
         return super().forward(x.cumsum(1))
 
 
-def test_a_stack_whose_end_isnt_read_is_told_with_its_place() -> None:
+def test_a_stack_whose_output_isnt_read_is_reported_with_its_place() -> None:
     module = built("Modern")
     module.last["dec"] = Summed(programs.D, eps=1e-6).eval()
-    message = (
-        r"what reads the decoder's end reads neither its stream nor a norm of that \(nearest: the stream, residual "
-    )
+    message = r"the decoder's output is read neither directly nor through a norm \(nearest: the stream, residual "
     with pytest.raises(Unknown, match=rf"{message}.*test_refusals\.py:\d+ in module\.last\.dec$"):
         discover(module)
 
@@ -175,7 +176,7 @@ class Shifted(programs.Functional):
 
 def test_a_function_that_differs_on_other_ids_is_refused() -> None:
     torch.manual_seed(0)
-    with pytest.raises(DiscoverError, match=r"isn't the whole function: logits differ by \d\.\de-0\d"):
+    with pytest.raises(DiscoverError, match=r"the conclusions miss part of the function: logits differ by \d\.\de-0\d"):
         discover(Shifted().eval())
 
 
@@ -198,7 +199,7 @@ def test_a_shared_table_with_logits_of_other_ids_is_refused() -> None:
         discover(Fewer().eval())
 
 
-def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
+def test_one_tensor_for_separately_trained_parameters_is_refused() -> None:
     module = built("Functional")
     module.p["d0_o"] = module.p["e0_o"]
     with pytest.raises(
@@ -214,7 +215,7 @@ class OwnState(programs.Functional):
         return {"model": super().state_dict(), "epoch": 3}
 
 
-def test_a_state_dict_of_its_own_is_told_of() -> None:
+def test_an_overridden_state_dict_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(
         ValueError, match=r"keyword argument 'destination'\): in an adapter, set OwnState.state_dict = "
@@ -232,14 +233,15 @@ def test_a_module_in_training_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("odd", "where"), [("window", r"331 and 307 tokens"), ("most", r"tokens, with larger weights")]
 )
-def test_a_function_that_differs_far_from_what_was_read_is_refused(odd: str, where: str) -> None:
+def test_a_function_that_differs_far_from_the_read_numbers_is_refused(odd: str, where: str) -> None:
     with pytest.raises(
-        DiscoverError, match=rf"isn't the whole function: logits differ by .* on sentences of .*{where}"
+        DiscoverError,
+        match=rf"the conclusions miss part of the function: logits differ by .* on sentences of .*{where}",
     ):
         discover(built("SingleHeads", odd))
 
 
-def test_the_command_names_what_it_refuses(
+def test_the_command_names_the_refused_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

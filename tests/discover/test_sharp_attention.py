@@ -33,7 +33,7 @@ class Hot(Attention):
         return (self.factor * q @ k.transpose(-1, -2)).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
-def test_scores_that_stay_large_are_told() -> None:
+def test_scores_that_stay_large_are_reported() -> None:
     module = Tiny()
     module.reader.attention = Hot(5000.0).eval()
     with pytest.raises(DiscoverError, match=r"its attention scores are \d\.\de\+03 even with small weights"):
@@ -109,7 +109,7 @@ class Initialised(nn.Module):
         return self.head(self.core(x, y, None, hidden, None, pads, theirs, pads))
 
 
-def test_a_module_as_pytorch_initialises_it_is_found() -> None:
+def test_a_module_with_pytorchs_initialization_is_discovered() -> None:
     found = discover(Initialised())
     assert found.model.config.encoder_padding == "keys"
     assert found.worst <= 1e-12

@@ -207,7 +207,7 @@ def test_cross_attention_may_have_other_heads_than_self_attention() -> None:
     assert config.encoder.self_attention.num_heads == 2
 
 
-def test_the_pad_may_be_trained_on_one_side_alone() -> None:
+def test_the_pad_may_be_trained_on_one_side_only() -> None:
     config = found_with({"pad_is_trained": False}, {}).model.config
     assert (config.source.trains_pad, config.target.trains_pad) == (False, True)
 

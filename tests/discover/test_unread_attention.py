@@ -94,7 +94,7 @@ class Far(Tiny):
         return self.head(self.writer(self.embedded("target", tgt), ~tgt_mask, memory, ~src_mask))
 
 
-def test_a_refusal_tells_the_call_and_what_true_means_in_masks(
+def test_a_refusal_shows_the_call_and_the_meaning_of_true_in_masks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def test_a_refusal_tells_the_call_and_what_true_means_in_masks(
     assert "`src_mask` [B, 1, S] hides padding (True = hidden)" in told
     assert "found:" not in told
     assert "read:     encoder/layers/feed_forward: relu" in told
-    assert "far:build: refused: what was found isn't the whole function: logits differ by" in told
+    assert "far:build: refused: the conclusions miss part of the function: logits differ by" in told
     assert "no config expresses it" not in told
 
 
@@ -127,7 +127,7 @@ class OwnTable(Tiny):
         return self.head(self.writer(self.embedded("target", tgt), earlier(tgt), memory.sin(), seen))
 
 
-def test_no_kind_is_told_of_a_table_that_has_none() -> None:
+def test_an_unknown_table_is_reported_without_a_kind() -> None:
     with pytest.raises(Unknown) as error:
         discover(OwnTable())
     positions = [one.value for one in error.value.found if one.what == "encoder positions"]

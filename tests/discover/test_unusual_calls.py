@@ -235,7 +235,7 @@ CASES: list[tuple[Callable[[], Any], Callable[[Any, Tensor, Tensor], Tensor], st
         truth_of_losses,
         "`tgt_lang` is given 0, as its name doesn't show its purpose; 1 would give other logits",
     ),
-    (Hinge, of_core, "returns no logits: the adapter takes those that core.to_logits returns"),
+    (Hinge, of_core, "returns no logits: the adapter uses the logits from core.to_logits"),
     (Mapping, of_core, "the module drops the last target token itself"),
     (Masks, truth_of_masks, "`source_mask` [B, S] hides padding (1 = may attend)"),
     (Attributes, of_core, ""),
@@ -274,7 +274,7 @@ def test_gradients_flow_through_logits_that_are_taken_out_of_a_loss() -> None:
 
 
 @torch.no_grad()
-def test_the_file_of_several_modules_runs_as_the_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_file_of_several_modules_equals_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = halves()
     (tmp_path / "half_adapter.py").write_text(adapter_text(find_call(built), "some_halves:build"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -310,7 +310,7 @@ class Leaky(Named):
         return truth(self.core, src, trg) + ahead[src_mask is not None, trg_mask is not None] * seen
 
 
-def test_a_mask_that_was_given_is_not_left_out_for_a_smaller_leak() -> None:
+def test_a_passed_mask_is_not_dropped_for_a_smaller_leak() -> None:
     assert "trg_mask" in find_call(Leaky()).lines[-1]
 
 
@@ -346,7 +346,7 @@ class Reader:
         return mapping["trg"] + number
 
 
-def test_what_a_function_takes_out_of_an_argument_is_read_from_its_source() -> None:
+def test_parts_of_a_compound_argument_are_read_from_the_source() -> None:
     found = {name: record(Reader().forward, name) for name in ("batch", "x", "state", "key")}
     batch = Record("mapping", (Item("src"), Item("bias", is_required=False), Item("trg")))
     assert found == {"batch": batch, "x": None, "state": None, "key": None}
@@ -427,6 +427,6 @@ def test_the_draft_is_the_call_that_gets_furthest() -> None:
         ((nn.Linear(1, 1), 3), "received tuple of Linear, int"),
     ],
 )
-def test_what_holds_no_modules_is_refused(built: Any, received: str) -> None:
+def test_a_container_without_modules_is_refused(built: Any, received: str) -> None:
     with pytest.raises(ValueError, match=f"expected a torch.nn.Module, or a dict or tuple of such modules; {received}"):
         find_call(built)

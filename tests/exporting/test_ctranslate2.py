@@ -23,7 +23,7 @@ from jax_transformer.config.specs import Attention, LayerNorm, RmsNorm
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
 from jax_transformer.decoding.generation import generate
 from jax_transformer.exporting.ctranslate2 import decoding_options, export_ctranslate2
-from jax_transformer.exporting.ctranslate2_limits import COMPUTED, OF_A_STACK, ONLY, WHY, problems_of
+from jax_transformer.exporting.ctranslate2_limits import COMPUTED, ONE_PER_STACK, ONLY, WHY, problems_of
 from jax_transformer.exporting.vocabularies import token_list
 from jax_transformer.integrity.verify import verify
 from jax_transformer.model.functional import apply
@@ -161,7 +161,7 @@ def sentences(size: int, *lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_scores_are_those_of_ctranslate2(name: str, random_params: Any, tmp_path: Path) -> None:
+def test_scores_equal_those_of_ctranslate2(name: str, random_params: Any, tmp_path: Path) -> None:
     model = make_model(random_params, FORMS[name])
     assert problems_of(model) == []
     translator = exported(model, tmp_path / "model")
@@ -227,7 +227,7 @@ def apart(*changes: tuple[str, dict[str, Any]]) -> TransformerConfig:
 
 
 @pytest.mark.parametrize("name", DIFFERING)
-def test_scores_of_stacks_that_differ_are_those_of_ctranslate2(
+def test_scores_of_different_stacks_equal_those_of_ctranslate2(
     name: str, random_params: Any, unchecked: None, tmp_path: Path
 ) -> None:
     config = DIFFERING[name]()
@@ -263,7 +263,7 @@ def test_scores_of_stacks_that_differ_are_those_of_ctranslate2(
         ("decoder.cross_attention", {"query_key_norm": True}, "decoder.cross_attention.query_key_norm=True (it norms"),
         ("decoder.cross_attention", {"masked_value": -5.0}, "decoder.cross_attention.masked_value=-5.0 (it gives"),
         ("encoder.self_attention", {"context_norm": True}, "encoder.self_attention.context_norm=True (it norms no"),
-        ("decoder.feed_forward", {"output_norm": True}, "decoder.feed_forward.output_norm=True (it norms no"),
+        ("decoder.feed_forward", {"output_norm": True}, "decoder.feed_forward.output_norm=True (it has no norm"),
         ("decoder.feed_forward", {"hidden_norm": True}, "decoder.feed_forward.hidden_norm=True (it norms no"),
         ("decoder", {"feed_forward": None}, "decoder.feed_forward=False (it has a feed-forward in every layer)"),
         ("decoder", {"norm": None}, "decoder.norm.kind='none' (it norms with layer_norm or rms_norm)"),
@@ -272,7 +272,7 @@ def test_scores_of_stacks_that_differ_are_those_of_ctranslate2(
         ("encoder.self_attention", {"padding_id": 4}, "encoder.self_attention.padding_id=4 (it has None)"),
     ],
 )
-def test_a_stack_that_differs_in_what_it_does_not_compute_is_refused_by_path(
+def test_unsupported_options_of_one_stack_are_refused_by_path(
     path: str, options: dict[str, Any], message: str, unchecked: None
 ) -> None:
     problems = problems_of(Model(with_part(SMALL, path, **options), {}, None, None, GENERATION))
@@ -280,7 +280,7 @@ def test_a_stack_that_differs_in_what_it_does_not_compute_is_refused_by_path(
     assert problems[0].startswith(message)
 
 
-def test_an_option_that_it_does_not_mention_must_have_its_default(unchecked: None) -> None:
+def test_unlisted_options_must_have_their_defaults(unchecked: None) -> None:
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Capped(Attention):
         cap: float | None = None
@@ -291,11 +291,11 @@ def test_an_option_that_it_does_not_mention_must_have_its_default(unchecked: Non
         assert problems_of(model) == expected
 
 
-def test_it_mentions_options_that_there_are() -> None:
-    assert {*COMPUTED, *ONLY, *WHY, *OF_A_STACK} <= {*option_names()}
+def test_listed_options_exist() -> None:
+    assert {*COMPUTED, *ONLY, *WHY, *ONE_PER_STACK} <= {*option_names()}
 
 
-def test_what_is_no_part_of_the_function_is_never_refused(unchecked: None) -> None:
+def test_options_of_execution_are_never_refused(unchecked: None) -> None:
     config = SMALL.replace(
         dropout_rate=0.5, attention_dropout_rate=0.2, output_dropout_rate=0.1, initializer="torch", remat="all",
         compute_dtype="bfloat16", layer_loop="unrolled", trains_pad_embedding=False,
@@ -317,7 +317,7 @@ def test_positions_that_do_not_count_a_pad(random_params: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_tokens_are_those_of_ctranslate2(beams: int, random_params: Any, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_ctranslate2(beams: int, random_params: Any, tmp_path: Path) -> None:
     """With forbidden words, and settings of the model's own that its files carry."""
     settings = {"bad_words": ((9,), (5, 6)), "max_new_tokens": 12, "length_penalty": 0.7, "renormalize": True}
     model = make_model(random_params, {}, **settings, forced_bos_id=7, beam_size=beams, early_stopping=beams > 1)
@@ -347,13 +347,13 @@ def test_tokens_are_those_of_ctranslate2(beams: int, random_params: Any, tmp_pat
         ({"position_kind": "rotary"}, {}, 512),
     ],
 )
-def test_targets_may_be_as_long_as_here(form: Any, settings: Any, expected: int, random_params: Any) -> None:
+def test_exported_targets_may_have_the_same_length(form: Any, settings: Any, expected: int, random_params: Any) -> None:
     model = make_model(random_params, form, **settings)
     options = decoding_options(model, [str(index) for index in range(29)])
     assert options["translate_batch"]["max_decoding_length"] == expected
 
 
-def test_a_target_that_never_ends_has_as_many_tokens_as_the_model_says(random_params: Any, tmp_path: Path) -> None:
+def test_an_endless_target_is_cut_at_the_models_limit(random_params: Any, tmp_path: Path) -> None:
     """More than the 256 at which CTranslate2 stops by itself."""
     model = make_model(random_params, {"max_length": 600}, max_new_tokens=300)
     model.params["head"]["bias"][3] = -1e4  # the end
@@ -389,7 +389,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refuses_what_it_does_not_compute(name: str, random_params: Any, tmp_path: Path) -> None:
+def test_unsupported_options_are_refused(name: str, random_params: Any, tmp_path: Path) -> None:
     form, message = REFUSED[name]
     model = make_model(random_params, form)
     with pytest.raises(ValueError, match="ctranslate2 can't compute") as error:
@@ -421,7 +421,7 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(texts, kind="whitespace", specials=SpecialIds(0, 1, 2, 3), add_eos=True)
 
 
-def test_tokens_are_those_of_the_tokenizer_files(tokenizer: Tokenizer, random_params: Any, tmp_path: Path) -> None:
+def test_tokens_match_the_tokenizer_files(tokenizer: Tokenizer, random_params: Any, tmp_path: Path) -> None:
     """As the library tokenizers gives them: also where a sentence has a special token's name in it."""
     from tokenizers import Tokenizer as Pipeline
 

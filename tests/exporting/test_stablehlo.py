@@ -340,7 +340,7 @@ def worded(make: Callable[..., Model]) -> Model:
     return dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target.filled(target.vocab_size + 2))
 
 
-def test_the_script_translates_as_the_command_does(
+def test_the_script_translates_like_the_command(
     worded: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["eins zwei", "", "zehn neun acht sieben <eos> drei", "elf zwei", "  ", "vier fünf sechs sieben " * 4]
@@ -386,7 +386,7 @@ def test_other_tokenizers_are_left_out(worded: Model) -> None:
     assert text_rules(model, {}, "<2de>")["tokenizers"] == []
 
 
-def test_the_script_reads_ids_where_there_are_no_tokenizers(exported: tuple[Model, Path]) -> None:
+def test_the_script_reads_ids_without_tokenizers(exported: tuple[Model, Path]) -> None:
     model, folder = exported
     sources = [[5, 6, 3], [], [4, 9, 9, 9, 8, 3]]
     text = "".join(" ".join(map(str, ids)) + "\n" for ids in sources).encode()
@@ -397,7 +397,7 @@ def test_the_script_reads_ids_where_there_are_no_tokenizers(exported: tuple[Mode
         assert len(tokens) in (0, MOST_TOKENS) or tokens[-1] == SPECIALS.eos
 
 
-def test_a_model_that_sees_padding_is_given_one_sentence_at_a_time(make: Callable[..., Model]) -> None:
+def test_a_model_that_sees_padding_gets_one_sentence_at_a_time(make: Callable[..., Model]) -> None:
     sizes = programs.Sizes(None, None, 5)
     independent = {"sentences": 64, "rows": [2, 8, 64], "lengths": [16, 24], "most_tokens": 24}
     assert batch_rules(make(CONFIGS["untied"]), sizes) == independent
@@ -472,7 +472,7 @@ def test_a_batch_has_as_many_rows_as_the_shorter_table(make: Callable[..., Model
         export_stablehlo(make(by_row), tmp_path / "out", batch=7)
 
 
-def test_a_directory_that_holds_something_is_left_alone(
+def test_a_nonempty_directory_is_unchanged(
     make: Callable[..., Model], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").mkdir()

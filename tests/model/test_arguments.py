@@ -64,7 +64,8 @@ def test_an_id_outside_of_the_vocabulary_is_named(call: Any, ids: Any, function:
     call(function)()  # compiled: the check doesn't depend on tracing
     for array in (wrong, jnp.asarray(wrong)):
         with pytest.raises(
-            ValueError, match=rf"{function}: {name}: expected ids from 0 to {size - 1}, .*received {outside}"
+            ValueError,
+            match=rf"{function}: {name}: expected ids of the vocabulary, from 0 to {size - 1}; received {outside}",
         ):
             call(function, **{name: array})()
 
@@ -87,7 +88,7 @@ def test_something_else_than_ids_is_named(call: Any, function: str, wrong: Any, 
         call(function, **{name: wrong})()
 
 
-def test_one_sentence_without_its_axis_is_told_how_to_get_one(call: Any) -> None:
+def test_a_missing_batch_axis_is_explained(call: Any) -> None:
     with pytest.raises(ValueError, match=r"apply: source_ids: .*shape \[2\]: one sentence is source_ids\[None\]"):
         call("apply", source_ids=np.array([4, 5]))()
 
@@ -98,9 +99,7 @@ def test_other_numbers_of_rows_are_named(call: Any, ids: Any, function: str) -> 
         call(function, decoder_input_ids=ids.target[:4])()
 
 
-def test_arguments_in_each_others_places_are_named(
-    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
-) -> None:
+def test_swapped_arguments_are_named(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
     params = random_params(config)
     model: Any = Model(config, params, None, None, GenerationConfig())
     functions: Any = functional  # whose types these calls don't have

@@ -181,7 +181,7 @@ def test_the_fused_path_is_refused_in_float64() -> None:
 
 
 @pytest.mark.parametrize(("platform", "dtype"), [("cpu", "bfloat16"), ("gpu", "float32")])
-def test_cudnn_is_refused_where_it_isnt(platform: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_is_refused_without_a_gpu(platform: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "platform", lambda: platform)
     config = dataclasses.replace(PLAIN, attention_path="cudnn")
     heads = Heads(*(jnp.asarray(x, dtype) for x in make_inputs()))

@@ -38,7 +38,7 @@ def test_the_rate_is_met(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_what_is_kept_is_scaled_to_preserve_the_mean(rate: float) -> None:
+def test_kept_values_are_scaled_to_preserve_the_mean(rate: float) -> None:
     x = np.random.default_rng(0).uniform(1, 2, SHAPE).astype(np.float32)
     y = np.asarray(dropout(jnp.asarray(x), rate, jax.random.key(3)))
     np.testing.assert_allclose(y[y != 0], x[y != 0] / (1 - rate), rtol=1e-6)
@@ -95,7 +95,7 @@ def test_every_bit_is_fair() -> None:
         assert abs(int((words >> bit & 1).sum()) - 50_000) < SIGMAS * math.sqrt(25_000), bit
 
 
-def test_places_have_keys_of_their_own() -> None:
+def test_places_have_distinct_keys() -> None:
     """A million places in a place, and as many places in as many: none shares a word with another of its kind more
     often than chance allows."""
     count = 2**20

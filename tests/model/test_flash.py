@@ -79,7 +79,7 @@ def assert_same(config: TransformerConfig, mask: Any, bias: Any, heads: Heads, k
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_context_and_gradients_are_those_of_the_reference_path(mask: str) -> None:
+def test_context_and_gradients_equal_the_reference_path(mask: str) -> None:
     bias = jnp.asarray(RNG.standard_normal((1, N, Q, K)))
     config = TransformerConfig(d_model=N * H, num_heads=N, dropout_rate=0.3)
     assert_same(config, MASKS[mask], bias, heads_of(Q, K), jax.random.key(3))
@@ -122,7 +122,7 @@ def test_spans() -> None:
     assert np.asarray(filled.query_spans).tolist() == [[[1, 2], [0, 2], [1, 2], [0, 2], [1, 3]]]
 
 
-def test_in_bfloat16_they_are_as_exact_as_the_reference_path() -> None:
+def test_bfloat16_is_as_exact_as_the_reference_path() -> None:
     config = TransformerConfig(d_model=N * H, num_heads=N)
     heads = heads_of(Q, K)
     mask = jnp.asarray(MASKS["causal, with padding"])

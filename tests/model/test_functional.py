@@ -57,7 +57,7 @@ def test_functions_can_be_transformed(config: TransformerConfig, ids: Any, rando
         )
 
 
-def test_masks_may_be_given(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_masks_may_be_passed(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
     """None is everything: then padding is text like any other, as in a config that masks nothing."""
     params = random_params(config)
     open_config = dataclasses.replace(
@@ -232,9 +232,7 @@ def test_float64_is_computed_and_not_only_called_so(
     assert 1e-13 < compare(received, expected).relative_rms < 1e-10
 
 
-def test_bfloat16_leaves_what_must_be_wide(
-    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
-) -> None:
+def test_bfloat16_keeps_wide_arrays(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
     """Products and the residual stream in bfloat16, attention logits and weights in float32; parameters keep their
     dtype."""
     config = dataclasses.replace(config, compute_dtype="bfloat16")

@@ -104,7 +104,7 @@ def test_shared_keys_are_keys_repeated(config: TransformerConfig, ids: Any, rand
     assert compare(np.asarray(received), np.asarray(expected)).within(FLOAT64_RELATIVE_RMS)
 
 
-def test_caches_hold_the_shared_heads_alone(
+def test_caches_hold_only_the_shared_heads(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
 ) -> None:
     config = dataclasses.replace(config, num_kv_heads=1)
@@ -121,7 +121,7 @@ BEAMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BEAMS)
-def test_beams_that_are_reordered_keep_their_positions(
+def test_reordered_beams_keep_their_positions(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], name: str
 ) -> None:
     """Two beams of a sentence change places after three tokens."""

@@ -141,7 +141,7 @@ def test_trained_scales(config: TransformerConfig, base: Any) -> None:
     ],
     ids=str,
 )
-def test_trained_scales_begin_as_the_config_says(config: TransformerConfig, options: Any, first: float) -> None:
+def test_trained_scales_begin_at_the_configs_values(config: TransformerConfig, options: Any, first: float) -> None:
     layer = EncoderLayer(dataclasses.replace(config, **options), KeyStream(jax.random.key(0)))
     scales = {name: jax.tree.leaves(nnx.state(part)) for name, part in vars(layer).items() if name.endswith("_scale")}
     assert len(scales) == 2
@@ -247,7 +247,7 @@ def test_rotary_positions_and_alibi_have_no_parameters(config: TransformerConfig
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_what_is_absent_is_absent(
+def test_disabled_parts_have_no_parameters(
     config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]
 ) -> None:
     removed, added = changed(base, config, **options)
@@ -283,7 +283,7 @@ def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) 
     assert added == {"encoder/positions/embedding": (11, 12), "decoder/positions/embedding": (12, 12)}
 
 
-def test_stacks_may_have_positions_and_activations_of_their_own(config: TransformerConfig, base: Any) -> None:
+def test_stacks_may_have_different_positions_and_activations(config: TransformerConfig, base: Any) -> None:
     scale: dict[str, tuple[int, ...]] = {"encoder/position_scale/factor": (1,)}
     own = {"decoder_position_kind": "rotary", "rotary_dim": 2, "learned_position_scale": True}
     assert changed(base, config, **own) == ({"constants/decoder_positions"}, scale)
@@ -293,7 +293,7 @@ def test_stacks_may_have_positions_and_activations_of_their_own(config: Transfor
     assert changed(base, config, decoder_activation="prelu") == (set(), slope)
 
 
-def test_what_is_tied_is_one_leaf(config: TransformerConfig) -> None:
+def test_tied_parameters_are_one_leaf(config: TransformerConfig) -> None:
     config = dataclasses.replace(config, source_vocab_size=11, share_embeddings=True, tie_head=True)
     vocabulary = {
         path: shape for path, shape in shapes(config).items() if 11 in shape and not path.startswith("constants")

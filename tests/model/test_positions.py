@@ -115,7 +115,7 @@ def test_real_tokens_are_counted_and_pads_are_not() -> None:
     ],
     ids=["fairseq", "learned"],
 )
-def test_what_is_added_to_the_embeddings(
+def test_terms_added_to_the_embeddings(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any
 ) -> None:
     """The trace has the rows that the numbers name, from each stack's own table, and the embedding is the sum."""

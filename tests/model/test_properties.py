@@ -73,7 +73,7 @@ def padding_changes_nothing(config: TransformerConfig, ids: Any, logits_of: Logi
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("decoder", COVERS)
-def test_padding_changes_nothing_where_the_config_says_so(
+def test_padding_changes_nothing_if_the_config_guarantees_it(
     config: TransformerConfig, ids: Any, logits_of: Logits, decoder: str, causal: bool
 ) -> None:
     wrong = []
@@ -90,7 +90,7 @@ def test_padding_changes_nothing_where_the_config_says_so(
     "options",
     [{"position_index": "non_pad_count", "position_offset": 1}, {"norm_placement": "pre", "final_norm": True}],
 )
-def test_padding_changes_nothing_whatever_else_there_is(
+def test_padding_changes_nothing_with_any_other_options(
     config: TransformerConfig, ids: Any, random_params: Any, options: Any
 ) -> None:
     config = dataclasses.replace(config, **options)
@@ -125,7 +125,7 @@ def other_batch(config: TransformerConfig, ids: Any) -> Any:
 
 
 @pytest.mark.parametrize("index", ["column", "non_pad_count", "batch_row"])
-def test_rows_are_independent_where_the_config_says_so(
+def test_rows_are_independent_if_the_config_guarantees_it(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], index: str
 ) -> None:
     """Permuting a batch permutes its logits, and a sentence in other company has the logits it had."""
@@ -165,7 +165,7 @@ def later_inputs_change_nothing(config: TransformerConfig, ids: Any, logits_of: 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("decoder", COVERS)
-def test_no_output_depends_on_later_input_where_the_config_says_so(
+def test_outputs_are_causal_if_the_config_guarantees_it(
     config: TransformerConfig, ids: Any, logits_of: Logits, decoder: str, causal: bool
 ) -> None:
     for cross in COVERS:
@@ -382,7 +382,7 @@ def test_a_cache_is_refused_where_it_would_not_be_exact(
 @pytest.mark.parametrize(
     "options", [{}, {"decoder_padding": "none"}, {"decoder_padding": "queries"}, {"decoder_causal": False}], ids=str
 )
-def test_what_a_cache_would_keep_moves_as_the_prefix_grows_where_it_is_refused(
+def test_cached_values_would_change_with_the_prefix_if_a_cache_is_refused(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any
 ) -> None:
     """The reason for the refusal: keys of the second layer, at positions that later ones attend to, in a prefix and in

@@ -85,7 +85,7 @@ def test_every_loop_gives_the_gradients_of_scan(encoder_results: dict[str, Any],
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_remat_and_scan_are_there_where_they_are_asked_for(
+def test_remat_and_scan_appear_only_on_request(
     dropping: TransformerConfig, ids: Any, random_params: Any, loop: str
 ) -> None:
     config = dataclasses.replace(dropping, **LOOPS[loop])
@@ -94,7 +94,7 @@ def test_remat_and_scan_are_there_where_they_are_asked_for(
     assert ("scan[" in program) == (config.layer_loop == "scan")
 
 
-def test_what_is_computed_again_is_not_kept(config: TransformerConfig) -> None:
+def test_recomputed_activations_are_not_stored(config: TransformerConfig) -> None:
     """The memory of a backward pass, on long sequences: the attention weights are far larger than the products with
     weights."""
     source_ids = jnp.ones((4, 128), jnp.int32)

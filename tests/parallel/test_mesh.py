@@ -43,7 +43,7 @@ def beyond(rows: dict[str, dict[str, float]], most: float) -> dict[str, dict[str
     }
 
 
-def test_twenty_steps_with_dropout_are_those_of_one_device() -> None:
+def test_twenty_steps_with_dropout_equal_those_of_one_device() -> None:
     rows = run("twenty_steps")["twenty_steps"]
     assert len(rows) == 3
     assert beyond(rows, FLOAT64) == {}
@@ -54,7 +54,7 @@ def test_published_families_train_the_same() -> None:
     assert beyond(run("families")["families"], FLOAT64) == {}
 
 
-def test_what_crosses_devices() -> None:
+def test_communication_between_devices() -> None:
     """Nothing as long as the vocabulary: neither logits nor the vocabulary's matrix are gathered. Tensor parallelism
     sends a sum of the residual stream for each sublayer forwards and backwards (two in the encoder's layer, three in
     each of the decoder's two), one for the encoder's output, two for the embeddings, one for the loss. Queries, keys

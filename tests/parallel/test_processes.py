@@ -111,7 +111,7 @@ def assert_same(received: Path, expected: Path) -> None:
     assert len(values(received, "loss")) == 12
 
 
-def test_two_processes_compute_what_one_does_and_their_checkpoints_are_restored_in_four(tmp_path: Path) -> None:
+def test_two_processes_equal_one_and_their_checkpoints_restore_in_four(tmp_path: Path) -> None:
     on_both = {"(1, 2, 2)": True, "(1, 1, 4)": True}
     found = cases("training,placing,decoding,saving", tmp_path, processes=2)
     assert found["training"].keys() == on_both.keys()
@@ -135,7 +135,7 @@ class Counting(Callback):
 """
 
 
-def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None:
+def test_launch_trains_like_one_process(on_one: Path, tmp_path: Path) -> None:
     options = ["--config", config_file(tmp_path), "--parallel.fsdp", "2", "--callbacks", "counting:Counting"]
     (tmp_path / "counting.py").write_text(COUNTING)
     command = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]
@@ -269,7 +269,7 @@ def test_a_first_process_that_stops_answering_is_named(tmp_path: Path) -> None:
     assert f"error: process 0 (pid {processes[0].pid} on " in output
 
 
-def test_processes_with_different_options_are_told_at_the_start(tmp_path: Path) -> None:
+def test_processes_with_different_options_fail_at_the_start(tmp_path: Path) -> None:
     port, file = _free_port(), config_file(tmp_path)
     common = ["-m", "jax_transformer.cli", "train", "--config", file, "--parallel.processes", "2"]
     common += ["--parallel.coordinator", f"127.0.0.1:{port}"]
@@ -279,7 +279,7 @@ def test_processes_with_different_options_are_told_at_the_start(tmp_path: Path) 
     ]
     outputs = [process.communicate(timeout=120)[0] for process in running]
     assert [process.returncode for process in running] == [2, 2], outputs
-    told = f"error: process 1 (pid {running[1].pid} on {socket.gethostname()}): expected what process 0 "
+    told = f"error: process 1 (pid {running[1].pid} on {socket.gethostname()}): expected the options of process 0 "
     assert told in outputs[0]
     assert "--train.learning-rate: 0.5 in process 0, 0.25 in this; start all with the same options" in outputs[0]
     assert "error" not in outputs[1]  # process 0 has told it
@@ -304,7 +304,7 @@ def test_a_run_directory_that_hosts_dont_share_is_refused(tmp_path: Path) -> Non
     )
 
 
-def test_what_fails_in_another_process_alone_is_told_by_the_first(tmp_path: Path) -> None:
+def test_failures_of_one_process_are_reported_by_the_first(tmp_path: Path) -> None:
     port = _free_port()
     run = small_run(tmp_path)
     file = config_file(tmp_path)
@@ -323,7 +323,7 @@ def test_what_fails_in_another_process_alone_is_told_by_the_first(tmp_path: Path
     assert not Path(run.run_dir).exists()
 
 
-def test_a_process_that_waits_for_others_in_vain_tells_it() -> None:
+def test_a_process_that_waits_in_vain_reports_it() -> None:
     """A process 0 alone, and one whose process 0 isn't there."""
     program = (
         "import jax_transformer.parallel.processes as p; p.JOIN_SECONDS = 3\n"
@@ -359,11 +359,13 @@ def test_places_that_are_found(environment: dict[str, str], place: Place, monkey
 
 def test_processes_of_open_mpi_that_cant_be_found_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")  # and no address, as its version 5
-    with pytest.raises(ConfigError, match="expected to find the 4 of Open MPI; received no address; give --parallel"):
+    with pytest.raises(
+        ConfigError, match="expected the address of 4 Open MPI processes; received none; give --parallel"
+    ):
         find_place(ProcessConfig())
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -108,7 +108,7 @@ def test_parameters_lie_by_the_table(path: str, shape: tuple[int, ...], spec: Pa
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_optimizer_state_and_average_lie_as_their_parameters(optimizer: str) -> None:
+def test_optimizer_state_and_average_are_sharded_like_their_parameters(optimizer: str) -> None:
     config = TransformerConfig(source_vocab_size=40, target_vocab_size=40, d_model=16, num_heads=4, d_ff=24)
     train = TrainConfig(optimizer=optimizer, ema_decay=0.9)  # type: ignore[arg-type]
     state = jax.eval_shape(lambda: init_state(config, train))
@@ -149,7 +149,7 @@ def test_sizes_that_the_mesh_does_not_divide_are_refused(
     check_divides(config, mesh_of(data=4))  # type: ignore[arg-type]
 
 
-def test_heads_of_cross_attention_alone_are_named_by_their_path() -> None:
+def test_differing_heads_of_cross_attention_are_named_by_path() -> None:
     decoder = dataclasses.replace(DECODER, cross_attention=Attention(num_heads=2))
     with pytest.raises(ConfigError, match=r"divisor of model\.decoder\.cross_attention\.num_heads=2; received 4"):
         check_divides(TransformerConfig(decoder=decoder), mesh_of(tensor=4))

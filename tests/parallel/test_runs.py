@@ -97,7 +97,7 @@ def assert_same(received: Path, expected: Path) -> None:
     assert final[0] == final[1]
 
 
-def test_the_command_trains_on_eight_devices_and_averages_on_others(
+def test_the_command_trains_on_eight_devices_and_averages_on_fewer(
     on_one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with start(tmp_path, "--config", config_file(tmp_path), *MESH) as process:

@@ -62,7 +62,7 @@ PROBLEMS: dict[str, tuple[TransformerConfig, dict[str, Any], tuple[int, ...]]] =
     "relative": (RELATIVE, {"beam_size": 2, "early_stopping": True, "decoder_start_id": PAD}, (4, 11)),
 }
 """Config, fields of the rule, and seeds of weights with which sentences end at several places."""
-TIES = "of equals takes the last"
+TIES = "takes the last of equal logits"
 
 
 def make_params(config: TransformerConfig, seed: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_every_fault_changes_tokens_somewhere() -> None:
     assert names - seen == {TIES}
 
 
-def test_what_the_logits_alone_can_tell() -> None:
+def test_faults_visible_in_the_logits_alone() -> None:
     """Without a model, nothing of its cache and masks."""
     whole = make_problem("beams", 3)
     problem = DecodingProblem(whole.rule, whole.logits_of, whole.count)
@@ -184,7 +184,7 @@ def test_rounding_is_no_fault(name: str) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
-def test_a_choice_between_near_equals_is_forgiven_and_told(beam_size: int) -> None:
+def test_a_choice_between_near_equals_is_forgiven_and_reported(beam_size: int) -> None:
     rule = DecodeRule(beam_size=beam_size, max_new_tokens=2, decoder_start_id=0, eos_id=3, pad_id=0)
 
     def logits_of(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -208,7 +208,7 @@ def test_a_choice_between_near_equals_is_forgiven_and_told(beam_size: int) -> No
     assert wrong.finding is not None
 
 
-def test_another_choice_among_equals_is_told() -> None:
+def test_another_choice_among_equals_is_named() -> None:
     whole = make_problem("greedy", 3)
     problem = DecodingProblem(whole.rule, lambda prefixes, rows: np.round(whole.logits_of(prefixes, rows)), whole.count)
     received = problem.ruled(ties="last")
@@ -241,7 +241,7 @@ def test_an_unknown_fault_has_no_name(name: str) -> None:
             assert blind.cause == "unexplained"
 
 
-def test_the_nearest_variant_is_told() -> None:
+def test_the_nearest_variant_is_reported() -> None:
     problem = make_problem("beams", 3)
     received = problem.ruled(reorders_cache=False)
     received.sequences[0, -1] = 5 + (received.sequences[0, -1] == 5)
@@ -253,22 +253,22 @@ def test_the_nearest_variant_is_told() -> None:
     assert 0.0 < finding.runner_up.residual < 0.05 < finding.local_error
 
 
-def test_what_tells_several_apart_is_said() -> None:
+def test_distinguishing_inputs_are_reported() -> None:
     problem = make_problem("greedy", 11)
     received = problem.ruled(eos_ends=False)
     finding = explain_decoding(problem, received.sequences, logit_floor=FLOOR).finding
     assert finding is not None
     assert [match.variant for match in finding.matches] == [
-        "end token ends nothing",
+        "end token ignored",
         "sentences that have ended go on until all have",
     ]
     assert finding.told_apart_by == (
-        "a batch in which every sentence ends early (end token ends nothing); sentences that end early (sentences that "
+        "a batch in which every sentence ends early (end token ignored); sentences that end early (sentences that "
         "have ended go on until all have)"
     )
 
 
-def test_by_few_sentences_nothing_is_named_but_for_what_the_scores_say() -> None:
+def test_few_sentences_name_a_cause_only_with_scores() -> None:
     problem = make_problem("greedy", 11)
     received = problem.ruled(max_new_tokens=MOST - 1)
     assert decoded_otherwise(problem, received) == 1
@@ -343,7 +343,9 @@ def test_a_cache_that_counts_wrong(
         (np.zeros((8, 2), int), None, np.nan, "logit_floor: expected a finite number, at least 0; received nan"),
     ],
 )
-def test_what_cannot_be_judged(received: np.ndarray, scores: np.ndarray | None, floor: float, told: str) -> None:
+def test_unjudgeable_results_are_refused(
+    received: np.ndarray, scores: np.ndarray | None, floor: float, told: str
+) -> None:
     with pytest.raises(ParityError, match=told):
         explain_decoding(make_problem("greedy", 3), received, scores, logit_floor=floor)
 

@@ -150,7 +150,7 @@ def test_logits_are_those_of_the_whole_model(name: str) -> None:
         np.testing.assert_allclose(received, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_replaced_must_be_there() -> None:
+def test_replaced_nodes_must_exist() -> None:
     replace = {"decoder.position": lambda captured: captured["decoder_input_ids"]}
     with pytest.raises(
         ValueError, match=r"replace: expected names of this model's decoder; received decoder\.position"
@@ -194,7 +194,7 @@ def test_nothing_to_decode() -> None:
     assert (decoded.sequences.shape, decoded.scores.shape) == ((0, 0), (0,))
 
 
-def test_what_cannot_be_decoded() -> None:
+def test_undecodable_problems_are_refused() -> None:
     with pytest.raises(ValueError, match="beam_size must be at least 1; received 0"):
         rule_of(beam_size=0)
     with pytest.raises(ValueError, match="logits after 1 tokens: expected numbers; received NaN"):

@@ -126,7 +126,7 @@ def test_a_model_without_faults_has_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_in_no_catalogue_is_found_and_not_named(name: str) -> None:
+def test_an_unknown_fault_is_found_and_not_named(name: str) -> None:
     case, rng = make_case(name), np.random.default_rng(1)
     for node in nodes(case.config):
         value = case.trace[node.name]

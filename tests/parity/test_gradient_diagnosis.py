@@ -74,7 +74,7 @@ def test_known_mistakes_explain_every_gradient_that_differs_or_none() -> None:
     assert causes(without_a(right()), "a") == {"a": [CUT_OFF]}
     assert causes(without_a(doubled(right())), "a b[0]") == {}
     of_source = {**right(), "a": SHARES["the source"]}
-    assert causes(of_source, "a") == {"a": ["gradient of a shared table without what the head adds"]}
+    assert causes(of_source, "a") == {"a": ["gradient of a shared table without the share of the head"]}
     assert causes({**right(), "a": right()["a"] + 1e-6}, "a") == {}
 
 

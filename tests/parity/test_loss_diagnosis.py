@@ -109,7 +109,7 @@ def test_a_loss_on_inputs_that_hide_faults() -> None:
     assert finding.told_apart_by == "several sentences"
 
 
-def test_every_way_of_smoothing_is_told() -> None:
+def test_every_kind_of_smoothing_is_named() -> None:
     logits, labels = logits_and_labels()
     values = {loss(LossRule(PAD, 0.1, smoothing, subtracts_entropy=False), logits, labels) for smoothing in SMOOTHED}
     assert len(values) == len(SMOOTHED)

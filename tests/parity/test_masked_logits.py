@@ -77,7 +77,7 @@ def test_a_fill_that_leaves_weight_is_a_fault(value: float) -> None:
 BLIND_ROWS = {
     LOGITS: (added(-1e9), "-1e+09 added to masked logits"),
     OTHER: (filled(-np.inf), "masked logits are -inf"),
-    WEIGHTS: (zeroed, "weights zero where all is masked"),
+    WEIGHTS: (zeroed, "zero weights in fully masked rows"),
 }
 
 
@@ -96,7 +96,7 @@ def test_an_allowance_hides_no_other_fault() -> None:
     report = run_pair(FakeSide(faults=faults), FakeSide(), allow=["fully-masked"])
     assert (report.exit_code, blamed(report)) == (1, {NORM: "norm: ε = 1e-06"})
     report = run_pair(FakeSide(faults=faults), FakeSide())
-    assert blamed(report) == {NORM: "norm: ε = 1e-06", WEIGHTS: "weights zero where all is masked"}
+    assert blamed(report) == {NORM: "norm: ε = 1e-06", WEIGHTS: "zero weights in fully masked rows"}
 
 
 def test_problems_keep_all_padding_that_leaves_keys() -> None:
@@ -114,7 +114,7 @@ def test_problems_keep_all_padding_that_leaves_keys() -> None:
     assert (filled.decoder_input_ids == CONFIG.target_pad_id).any()
 
 
-def test_other_faults_of_logits_are_named_beside_another_fill() -> None:
+def test_faults_of_logits_are_named_despite_another_fill() -> None:
     report = run_pair(FakeSide(faults={LOGITS: unscaled, OTHER: filled(-1e30)}), FakeSide())
     assert (report.exit_code, blamed(report)) == (1, {LOGITS: "scale missing"})
     assert list(noted(report)) == [] or list(noted(report)) == [OTHER]

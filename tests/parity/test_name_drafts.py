@@ -113,7 +113,7 @@ def test_activations_that_words_and_shapes_tell() -> None:
     ]
 
 
-def test_a_draft_is_a_map_and_so_it_is_with_its_guesses_taken(tmp_path: Path) -> None:
+def test_a_draft_is_a_map_with_and_without_its_guesses(tmp_path: Path) -> None:
     path = tmp_path / "names.yaml"
     text = draft(Names({"x": (4, 7, 12)}, blocks({"a.weight": (6,), "b.weight": (6,)})), OURS)
     path.write_text(text)

@@ -218,14 +218,14 @@ def test_positions_of_low_precision_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("rows", [128, 256, 500, 512])
-def test_a_table_too_short_is_told_by_its_length(rows: int) -> None:
+def test_a_short_table_is_named_by_its_length(rows: int) -> None:
     config = TransformerConfig(**SIZES | {"max_length": 520})
     case, ids = make_case("post"), np.full((1, 520), 3)
     table = formulas.sinusoid_table(config.encoder.positions, config.d_model, 520)
     replay = case.replay("encoder.positions", source_ids=ids, **{"encoder.positions": table[None]})
     replay = replace(replay, config=config, parameters={"table": table})
     values = dict(outcomes(replay))
-    for end, row in (("whose last is read again", rows - 1), ("read from the first again", 0)):
+    for end, row in (("with the last repeated", rows - 1), ("read cyclically", 0)):
         variant = f"positions: table of {rows} rows {end}"
         np.testing.assert_array_equal(values[variant][0, rows], table[row])
         assert matches(replay, values[variant]) == [variant]
@@ -268,7 +268,7 @@ def test_what_heads_and_slices_stand_for() -> None:
     )
 
 
-def test_what_the_head_does_wrong() -> None:
+def test_faults_of_the_head() -> None:
     replay = make_case("post").replay("logits")
     values = dict(outcomes(replay))
     np.testing.assert_allclose(np.exp(values["log-softmax taken already"]).sum(axis=-1), 1.0, rtol=1e-13)

@@ -70,7 +70,7 @@ def judged(candidate: Program, reference: Program, weights: Weights) -> Stage:
     return allow_for_rounding(stage, [lambda: from_itself(candidate), lambda: from_itself(reference)])
 
 
-def test_what_amplifies_rounding_on_both_sides_passes() -> None:
+def test_rounding_amplified_on_both_sides_passes() -> None:
     (row,) = judged(to_queries_otherwise, to_queries, make()).rows
     assert (row.verdict, row.reason) == ("passed", AMPLIFIES)
     assert 1e-12 < row.allowed < 1e-9
@@ -90,7 +90,7 @@ def test_a_program_that_computes_badly_is_seen(candidate_is_bad: bool) -> None:
     assert judged(*programs, make(mean=1e3)).verdict == "diverged"
 
 
-def test_what_rounding_moves_too_far_is_inconclusive() -> None:
+def test_excessive_rounding_is_inconclusive() -> None:
     (row,) = judged(to_queries_otherwise, to_queries, make(1e-10)).rows
     assert (row.verdict, row.reason) == ("inconclusive", TOO_MUCH)
 

@@ -211,7 +211,7 @@ def test_another_rate_is_found_and_not_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_row_that_moves_otherwise_is_found_where_it_is(name: str) -> None:
+def test_a_wrongly_updated_row_is_located(name: str) -> None:
     def change(updates: dict[str, np.ndarray]) -> None:
         updates[KERNEL][3] *= 1.01
 
@@ -300,7 +300,7 @@ def test_updates_that_are_not_finite() -> None:
 # --- what isn't three steps of one side
 
 
-def test_what_cant_be_explained_is_refused() -> None:
+def test_invalid_steps_are_refused() -> None:
     rule = UPDATES["SGD"]
     before, steps = made(rule)
     with pytest.raises(ParityError, match="expected optimizer steps to explain; received none"):
@@ -309,7 +309,7 @@ def test_what_cant_be_explained_is_refused() -> None:
         explain_steps(replace(rule, rates=(0.1, 0.2)), before, steps)
     without = {path: array for path, array in steps[1].gradients.items() if path != KERNEL}
     with pytest.raises(
-        ParityError, match=f"step 2: expected gradients of the parameters before; not on both sides: {KERNEL}"
+        ParityError, match=f"step 2: expected gradients of the same parameters as before; only in one: {KERNEL}"
     ):
         explain_steps(rule, before, [steps[0], Step(without, steps[1].after)])
     single = {path: array.astype(np.float32) for path, array in steps[0].after.items()}

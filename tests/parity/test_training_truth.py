@@ -98,7 +98,7 @@ def test_no_token_counts() -> None:
     assert loss(LossRule(PAD, counts_pads=True), np.ones((2, 3, 5)), np.full((2, 3), -1)) == 0.0  # -1 only fills up
 
 
-def test_what_is_no_loss_is_refused() -> None:
+def test_invalid_losses_are_refused() -> None:
     with pytest.raises(ValueError, match=r"logits \[B, T, V\] and labels \[B, T\]; received \[2, 3, 5\] and \[2, 4\]"):
         loss(LossRule(PAD), np.ones((2, 3, 5)), np.ones((2, 4), int))
     with pytest.raises(ValueError, match="labels below 5, the number of logits; received 5"):
@@ -166,7 +166,7 @@ def test_steps_are_the_trainers(name: str) -> None:
     assert ours.count == STEPS
 
 
-def test_a_step_leaves_what_it_is_given() -> None:
+def test_a_step_leaves_its_arguments_unchanged() -> None:
     rng = np.random.default_rng(0)
     parameters, gradients = drawn(rng), drawn(rng)
     copies = {path: (parameters[path].copy(), gradients[path].copy()) for path in SHAPES}
@@ -198,7 +198,7 @@ def test_pad_rows() -> None:
         np.testing.assert_allclose(np.delete(after, 2, axis=0), others, rtol=1e-14)
 
 
-def test_what_is_no_step_is_refused() -> None:
+def test_invalid_updates_are_refused() -> None:
     start = initial_state({"kernel": np.ones((2, 3)), "bias": np.ones(3)})
     rule = UpdateRule("sgd", (0.1,))
     with pytest.raises(ValueError, match="a gradient for each parameter; not both are there for bias"):

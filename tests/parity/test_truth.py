@@ -236,7 +236,9 @@ def batch(ids: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", COMBINATIONS, ids=range(len(COMBINATIONS)))
-def test_it_is_the_jax_models_function(options: dict[str, Any], batch: Any, random_params: Callable[..., Any]) -> None:
+def test_the_oracle_equals_the_jax_model(
+    options: dict[str, Any], batch: Any, random_params: Callable[..., Any]
+) -> None:
     """The whole trace, and every node by itself from what the JAX model fed it; every parameter is some node's."""
     config = TransformerConfig.from_flat(SIZES | options)  # some combinations have options that no part has
     params = random_params(config)
@@ -325,14 +327,14 @@ def test_gelu_is_exact() -> None:
         )  # x/√2, rounded, moves it by that much
 
 
-def test_silu_of_what_would_overflow() -> None:
+def test_silu_without_overflow() -> None:
     np.testing.assert_allclose(
         activations.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
     )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_it_is_float64_whatever_it_is_given(
+def test_the_oracle_is_float64_for_every_dtype(
     dtype: str, config: TransformerConfig, ids: Any, random_params: Any
 ) -> None:
     """JAX arrays, too, and what was captured in lower precision."""

@@ -117,7 +117,7 @@ def test_places() -> None:
     assert place("logits") == Place(None, None, ("logits",))
 
 
-def test_what_lies_downstream(config: TransformerConfig) -> None:
+def test_downstream_nodes(config: TransformerConfig) -> None:
     """(That it is what a change propagates to is tested above.)"""
     graph = nodes(config)
     assert downstream(graph, "logits") == ()

@@ -42,7 +42,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "factor of the logits applied before their bias",
         ],
     ),
-    ("values", "encoder.layers.0.feed_forward_norm", ["norm: scale as it is stored"]),
+    ("values", "encoder.layers.0.feed_forward_norm", ["norm: stored scale without + 1"]),
     (
         "alibi",
         f"{LAYER}.self_attention.normed_context",
@@ -59,7 +59,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "norm: ε = 0",
             "norm: ε = 1e-12",
             "norm: RMS without centring",
-            "norm: scale is 1 + the stored one",
+            "norm: stored scale + 1",
             "norm: scale dropped",
             "norm: bias dropped",
             "norm: scale and bias swapped",
@@ -122,8 +122,8 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "normed after the residual is added",
         ],
     ),
-    ("parallel", f"{LAYER}.feed_forward_norm", ["sublayers one after the other", "parameters of self_attention_norm"]),
-    ("parallel", f"{LAYER}.cross_attention_norm", ["sublayers one after the other"]),
+    ("parallel", f"{LAYER}.feed_forward_norm", ["sublayers in sequence", "parameters of self_attention_norm"]),
+    ("parallel", f"{LAYER}.cross_attention_norm", ["sublayers in sequence"]),
     (
         "shared",
         f"{LAYER}.output",
@@ -133,8 +133,8 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "normed after the residual is added",
         ],
     ),
-    ("shared", f"{LAYER}.feed_forward.hidden", ["sublayers one after the other", "reads its input before the norm"]),
-    ("shared", f"{LAYER}.cross_attention.query", ["sublayers one after the other"]),
+    ("shared", f"{LAYER}.feed_forward.hidden", ["sublayers in sequence", "reads its input before the norm"]),
+    ("shared", f"{LAYER}.cross_attention.query", ["sublayers in sequence"]),
     (
         "scaled",
         f"{LAYER}.output",
@@ -156,7 +156,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
     (
         "scaled",
         "encoder.embedding",
-        ["positions not scaled", "tokens scaled in place of positions", "tokens scaled as positions are"],
+        ["positions not scaled", "tokens scaled instead of positions", "tokens scaled as positions are"],
     ),
     (
         "scaled",
@@ -170,14 +170,18 @@ TOLD: list[tuple[str, str, list[str]]] = [
     (
         "pre",
         f"{LAYER}.feed_forward_norm",
-        ["reads what the sublayer before it read", "reads what the self-attention read"],
+        ["reads the input of the sublayer before it", "reads the input of the self-attention"],
     ),
     (
         "pre",
         f"{LAYER}.feed_forward.hidden",
-        ["reads what the sublayer before it read", "reads what the self-attention read"],
+        ["reads the input of the sublayer before it", "reads the input of the self-attention"],
     ),
-    ("post", f"{LAYER}.feed_forward.hidden", ["reads what the sublayer before it read", "tanh GELU", "no activation"]),
+    (
+        "post",
+        f"{LAYER}.feed_forward.hidden",
+        ["reads the input of the sublayer before it", "tanh GELU", "no activation"],
+    ),
     (
         "rms",
         f"{LAYER}.feed_forward.hidden",
@@ -217,8 +221,8 @@ TOLD: list[tuple[str, str, list[str]]] = [
         "decoder.token_embedding",
         [
             "factor of embeddings missing",
-            "√d_model in place of the factor of embeddings",
-            "√d_model beside the factor of embeddings",
+            "√d_model instead of the factor of embeddings",
+            "√d_model besides the factor of embeddings",
             "factor of embeddings applied twice",
             "divided by the factor of embeddings",
             "factor of the other stack's embeddings",
@@ -252,8 +256,8 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "positions: computed in float32",
             "positions: computed in bfloat16",
             "positions: frequencies in float32",
-            "positions: table of half the rows whose last is read again",
-            "positions: table of one row less read from the first again",
+            "positions: table of half the rows with the last repeated",
+            "positions: table of one row less read cyclically",
         ],
     ),
     (
@@ -264,7 +268,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
     (
         "rms",
         "encoder.positions",
-        ["positions: table of half the rows read from the first again", "positions: zero at pads"],
+        ["positions: table of half the rows read cyclically", "positions: zero at pads"],
     ),
     (
         "post",
@@ -330,7 +334,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
         [
             "mask inverted",
             "not causal",
-            "causal mask off by one: sees a token too many",
+            "causal mask off by one: sees one token too many",
             "causal mask off by one: doesn't see itself",
             "pads masked as queries",
             "padding not masked",

@@ -227,7 +227,7 @@ def test_rounding_is_needed_and_listed(name: str, monkeypatch: pytest.MonkeyPatc
     assert (found.verdict, "rounding" in found.reason) == ("unknown", True)
 
 
-def test_what_is_written_in_float64_is_not_rounded() -> None:
+def test_float64_literals_are_not_rounded() -> None:
     for factor in (1 + 2**-50, 1 + 1e-15):
         assert compared(times_constant(1e-6), times_constant(1e-6 * factor)).verdict == "refuted"
         assert compared(times_constant(SEVENTHS), times_constant(SEVENTHS * factor)).verdict == "refuted"
@@ -345,7 +345,7 @@ def test_positive_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared(one, same).verdict == "unknown"
 
 
-def test_rows_that_are_masked_as_a_whole_are_compared_as_they_stand() -> None:
+def test_fully_masked_rows_are_compared_exactly() -> None:
     whole = np.array([[True, True, True], [False, True, False]])
 
     def with_fill(fill: float, scale: float) -> Compute:

@@ -216,7 +216,7 @@ def test_products_of_exponentials_are_the_exponentials() -> None:
         np.testing.assert_allclose(found[name], array, rtol=1e-13, err_msg=name)
 
 
-def test_what_cancels_in_60_digits_is_no_difference() -> None:
+def test_cancellation_in_60_digits_is_no_difference() -> None:
     """Weights of 1000 make one entry of a softmax 1: what is left of its gradient is rounding alone."""
 
     def softplus(x: jax.Array) -> jax.Array:

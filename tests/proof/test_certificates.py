@@ -169,7 +169,7 @@ def test_a_wrong_field_is_named_in_a_line(path: Any, value: Value, message: str,
     assert fits == (first_problem(other, schema) is None) == ("as its stages say" in message)
 
 
-def test_what_json_cannot_hold_is_written_otherwise() -> None:
+def test_numbers_beyond_json_are_written_as_text() -> None:
     """JSON has neither infinity nor NaN: a fill of −∞ is a text, and a difference from nothing isn't measured."""
 
     def masked(fill: float) -> Callable[..., Any]:

@@ -121,7 +121,7 @@ def test_points_with_one_pattern_prove() -> None:
     assert found.bounds.log2_error([point.prime for point in found.points[1:]]) > -deciding.SECURITY
 
 
-def test_a_series_with_equal_arguments_at_one_point_is_given_up() -> None:
+def test_a_series_with_equal_arguments_at_one_point_is_abandoned() -> None:
     found = decide(task(both_exponentials, lambda number: coincident(0) if number == 1 else unlike(number)))
     assert found.verdict == "proven"
     assert {point.draws for point in found.points} == {2}

@@ -122,7 +122,7 @@ def test_sums() -> None:
     np.testing.assert_array_equal(FIELD.cumulative_sum(x, 1), python(x).cumsum(axis=1) % P)
 
 
-def test_floats_are_the_fractions_that_they_are() -> None:
+def test_floats_are_exact_fractions() -> None:
     values = np.array([0.0, 1.0, -1.0, 0.1, -1e-300, 1e300, 2.0**-1074, 1 + 2.0**-52])
     np.testing.assert_array_equal(FIELD.dyadic(values), [FIELD.rational(Fraction(value)) for value in values])
 

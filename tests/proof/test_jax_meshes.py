@@ -39,7 +39,7 @@ def float64() -> Iterator[None]:
         yield
 
 
-def test_collectives_compute_what_those_of_jax_do_and_a_wrong_one_is_caught() -> None:
+def test_collectives_equal_jaxs_and_a_wrong_one_is_caught() -> None:
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     program = Path(__file__).with_name("mesh_cases.py")
     result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment)
@@ -187,7 +187,7 @@ SAME: dict[str, tuple[Function, Function]] = {
 
 
 @pytest.mark.parametrize("name", list(SAME))
-def test_what_a_mesh_computes_is_proven(name: str) -> None:
+def test_programs_on_a_mesh_are_proven(name: str) -> None:
     result = compared(*SAME[name])
     assert result.verdict == "proven", (result.reason, result.difference)
 
@@ -440,6 +440,6 @@ def test_integers_on_explicit_axes_are_what_they_are() -> None:
     assert result.verdict == "proven", (result.reason, result.difference)
 
 
-def test_two_functions_take_no_mesh_beside_their_own() -> None:
+def test_functions_with_a_mesh_take_no_other() -> None:
     with pytest.raises(ParityError, match="mesh doesn't apply to two programs on inputs; expected only inputs"):
         prove(on_a_mesh, on_one_device, mesh=GRID, **GIVEN)

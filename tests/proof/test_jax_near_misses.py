@@ -154,7 +154,7 @@ UNDEFINED: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", list(UNDEFINED))
-def test_what_is_not_a_number_is_unknown(name: str) -> None:
+def test_nan_is_unknown(name: str) -> None:
     function = UNDEFINED[name]
     assert np.isnan(function(jnp.ones(W))).any()
     with pytest.raises(UnknownOperation, match="∞"):

@@ -42,7 +42,7 @@ JAX = Framework(lower, compute, RULES)
 
 
 @pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in CASES.items() for case in cases])
-def test_computes_what_jax_computes(name: str, case: Case) -> None:
+def test_rules_equal_jax(name: str, case: Case) -> None:
     assert not differs(JAX, case)
 
 

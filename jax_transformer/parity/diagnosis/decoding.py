@@ -1,4 +1,4 @@
-"""Why a candidate decodes other tokens, or scores them otherwise: by decoding the same sentences in float64 with every
+"""Explains why a candidate decodes different tokens or scores, by decoding the same sentences in float64 with every
 known fault."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jax_transformer.parity.oracle.decoding import Decoded
 
 
 class Forgiven(NamedTuple):
-    """Describes a sentence whose tokens differ only where rounding may choose."""
+    """Describes a sentence whose tokens differ only where rounding may decide."""
 
     sentence: int
     place: int
     """The first token that differs."""
     margin: float
-    """The distance between the truth's two best choices: in that place or, with several beams, at the sentence's
+    """Distance between the correct program's two best choices at that token; with several beams, at the sentence's
     closest decision."""
     allowed: float
 
@@ -31,31 +31,31 @@ class Explanation(NamedTuple):
     """Explains how a batch was decoded."""
 
     finding: Finding | None
-    """None where every sentence is as it should be, or forgiven."""
+    """None if every sentence is correct or forgiven."""
     forgiven: tuple[Forgiven, ...] = ()
-    """Neither their later tokens nor their scores are judged."""
+    """Sentences whose later tokens and scores aren't judged."""
     forgiven_as: tuple[str, ...] = ()
-    """Variants that also reproduce the forgiven sentences exactly, such as another choice among equals."""
+    """Faults that reproduce the forgiven sentences exactly, such as another choice among equals."""
 
 
 def explain_decoding(
     problem: DecodingProblem, received: np.ndarray, scores: np.ndarray | None = None, *, logit_floor: float
 ) -> Explanation:
-    """Explains what the candidate decodes differently, if anything.
+    """Explains differences in the candidate's decoding, if there are any.
 
     Args:
       received: [B, T], the candidate's best hypotheses without the start token, with pads after their ends; any T.
-      scores: [B], of these hypotheses, if known.
+      scores: [B], the scores of these hypotheses, if known.
       logit_floor: the measured distance between the logits of two correct programs.
 
     Raises:
-      ParityError: arrays of other shapes or dtypes; a floor that is no number.
+      ParityError: arrays of wrong shapes or dtypes; a floor that isn't finite.
     """
     received, scores = _checked(problem, received, scores, logit_floor)
     allowed = tolerances.DECODING_MARGIN_FLOORS * logit_floor
     truth = _judged(problem, problem.truth, received, scores, allowed)
     if not truth.is_wrong.any():
-        return Explanation(None, truth.forgiven, _forgiven_as(problem, received) if truth.forgiven else ())
+        return Explanation(None, truth.forgiven, _causes_of_forgiven(problem, received) if truth.forgiven else ())
     is_enough = scores is not None or truth.is_wrong.sum() >= tolerances.DECODED_OTHERWISE
     fitting: list[tuple[Outcome, _Judgement]] = []
     others: list[tuple[Outcome, _Judgement]] = []
@@ -70,14 +70,16 @@ def explain_decoding(
         local_error=truth.residual,
         matches=tuple(Match(outcome.variant.name, judgement.residual) for outcome, judgement in fitting),
         runner_up=_runner_up(others, truth),
-        told_apart_by=_told_apart_by([outcome for outcome, _ in fitting], scores is not None) if is_enough else MORE,
+        told_apart_by=_distinguishing_inputs([outcome for outcome, _ in fitting], scores is not None)
+        if is_enough
+        else MORE,
     )
     return Explanation(finding, truth.forgiven)
 
 
 MORE = (
-    "the scores of the hypotheses, which were not given, or more sentences that are decoded otherwise: by so few "
-    "nothing is named"
+    "the scores of the hypotheses, which were not given, or more sentences that decode differently: these are too "
+    "few to name a cause"
 )
 
 
@@ -85,7 +87,7 @@ class _Judgement(NamedTuple):
     """Compares the received tokens with those of one program."""
 
     is_right: np.ndarray
-    """[B]: the tokens are the same, and the score is within its gate."""
+    """[B]: equal tokens, and a score within its gate."""
     is_wrong: np.ndarray
     """[B]: neither right nor forgiven."""
     forgiven: tuple[Forgiven, ...]
@@ -94,7 +96,7 @@ class _Judgement(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """Returns one number: the tokens' distance or, where all are equal, the scores'."""
+        """Returns one number: the tokens' distance or, if all are equal, the scores'."""
         return self.distance[0] or self.distance[1]
 
 
@@ -125,7 +127,7 @@ def _judged(
 
 
 def _margins(problem: DecodingProblem, decoded: Decoded, places: np.ndarray) -> np.ndarray:
-    """Returns each sentence's margin in this place; with several beams its smallest, as any earlier decision may have
+    """Returns each sentence's margin at this token; with several beams its smallest, as any earlier decision may have
     chosen the token."""
     if problem.rule.beam_size > 1:
         return decoded.margins.min(axis=1, initial=np.inf)
@@ -148,29 +150,28 @@ def _lengths(ids: np.ndarray, pad_id: int) -> np.ndarray:
 
 
 def _explains(judgement: _Judgement, truth: _Judgement) -> bool:
-    """Returns whether a variant gives exactly what the truth doesn't, and elsewhere differs at most as rounding may."""
+    """Returns whether a variant reproduces all wrong sentences exactly, and is otherwise within rounding."""
     is_forgiven = ~truth.is_right & ~truth.is_wrong
     return bool(judgement.is_right[truth.is_wrong].all() and not (judgement.is_wrong & ~is_forgiven).any())
 
 
-def _forgiven_as(problem: DecodingProblem, received: np.ndarray) -> tuple[str, ...]:
+def _causes_of_forgiven(problem: DecodingProblem, received: np.ndarray) -> tuple[str, ...]:
     found = []
     for outcome in problem.outcomes:
-        expected, given = _aligned(outcome.decoded.sequences, received, problem.rule.pad_id)
-        found += [outcome.variant.name] if np.array_equal(expected, given) else []
+        expected, actual = _aligned(outcome.decoded.sequences, received, problem.rule.pad_id)
+        found += [outcome.variant.name] if np.array_equal(expected, actual) else []
     return tuple(found)
 
 
-def _runner_up(others: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> Match | None:
-    """Returns the variant that agrees longest, if longer than the truth. A variant without effect agrees as long as
-    that."""
-    nearest = min(others, key=lambda other: other[1].distance, default=None)
+def _runner_up(unfitting: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> Match | None:
+    """Returns the nearest variant if it is nearer than the correct program, as one without effect isn't."""
+    nearest = min(unfitting, key=lambda pair: pair[1].distance, default=None)
     if nearest is None or nearest[1].distance >= truth.distance:
         return None
     return Match(nearest[0].variant.name, nearest[1].residual)
 
 
-def _told_apart_by(fitting: list[Outcome], has_scores: bool) -> str:
+def _distinguishing_inputs(fitting: list[Outcome], has_scores: bool) -> str:
     """Describes inputs on which the variants that fit would differ."""
     if len(fitting) < 2:
         return ""
@@ -197,16 +198,14 @@ def _checked(
     if received.ndim != 2 or len(received) != problem.count or received.dtype.kind not in "iu":
         raise ParityError(
             f"decoded tokens: expected integers of shape [{problem.count}, T], the best hypothesis of each sentence; "
-            "received "
-            f"{received.dtype} of shape {list(received.shape)}"
+            f"received {received.dtype} of shape {list(received.shape)}"
         )
     if scores is not None:
         scores = np.asarray(scores)
         if scores.shape != (problem.count,) or scores.dtype.kind != "f":
             raise ParityError(
                 f"scores of decoded sentences: expected floating-point numbers of shape [{problem.count}]; received "
-                f"{scores.dtype} of "
-                f"shape {list(scores.shape)}"
+                f"{scores.dtype} of shape {list(scores.shape)}"
             )
     if not 0.0 <= logit_floor < np.inf:
         raise ParityError(f"logit_floor: expected a finite number, at least 0; received {logit_floor}")

@@ -1,4 +1,4 @@
-"""Explain a node that computes something else than it should: try every variant of it and of hidden nodes before it."""
+"""Explain a wrong node: try every variant of it and of the hidden nodes before it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from jax_transformer.parity.oracle.replay import parameter, recompute
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
-BLIND = "fully masked rows have other weights than uniform ones"
-FILL = "masked logits have other values"
+BLIND = "fully masked rows have non-uniform weights"
+FILL = "masked logits have different values"
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     apart: Apart
     """The distance between the captured value and the right one for the captured values before it."""
     hidden: tuple[Node, ...]
-    """The nodes leading here that weren't captured, in execution order."""
+    """The uncaptured nodes leading here, in execution order."""
     known: Arrays
     """All values before it by name, captured or computed."""
     rows: Rows = NO_ROWS
@@ -57,22 +57,23 @@ class Step(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """Holds the explanation of a step, and what the walk may take for known after it."""
+    """Holds the explanation of a step, and the values that the walk may take as known after it."""
 
     finding: Finding | None
     values: Mapping[str, np.ndarray] = {}
-    """Values of hidden nodes, by name, with the fault that was found in one of them."""
+    """Values of hidden nodes by name, with the fault that one of them has."""
     done: frozenset[str] = frozenset()
     """Nodes that the explanation covers."""
 
 
 class Trial(NamedTuple):
-    """Holds what becomes of the step if one node of its chain has one fault."""
+    """Holds the result of a step if one node of its chain has one fault."""
 
     node: Node
     match: Match
     fits_all: bool
-    """Whether it fits beyond what decides: in fully masked rows, or in the logits that leave the weights there."""
+    """Whether it fits beyond the deciding values: in fully masked rows, or in the logits that leave the weights
+    there."""
     values: Mapping[str, np.ndarray]
     """The values of the chain's nodes, by name; none for a variant that doesn't fit."""
 
@@ -96,14 +97,14 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
     here = {trial.match.variant for trial in within if trial.node is node}
     within = [trial for trial in within if trial.node is node or trial.match.variant not in here]
     if not within and effect == "function":
-        within = _together(step, config, params) or _of_another_base(step, config, params)
-    within.sort(key=lambda trial: trial.match.variant.count(", "))  # variants of one change first
+        within = _together(step, config, params) or _with_another_base(step, config, params)
+    within.sort(key=lambda trial: trial.match.variant.count(", "))  # names of combined changes have commas
     place = within[0].node if within else node
     matches, precision = _with_places(within, place), ""
     if not matches:
         matches, precision = _beyond_the_catalogue(step, config, params)
-    others = [trial.match for trial in found if trial.match.residual > GATE and np.isfinite(trial.match.residual)]
-    rival = others[0] if others else None
+    rejected = [trial.match for trial in found if trial.match.residual > GATE and np.isfinite(trial.match.residual)]
+    rival = rejected[0] if rejected else None
     finding = Finding(place.name, place.kind, step.error, matches, rival, effect=effect, precision=precision)
     values = dict(within[0].values) if within and place is not node else {}
     values.pop(node.name, None)
@@ -111,8 +112,8 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) ->
 
 
 def _together(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> list[Trial]:
-    """Returns what fits if all nodes of the chain have one fault: queries and keys rotated by another base, or a layer
-    with the weights of another."""
+    """Returns the explanations by one fault of all nodes in the chain: queries and keys rotated by another base, or a
+    layer with the weights of another."""
     chain = (*step.hidden, step.node)
     if not 1 < len(chain) <= LONGEST_CHAIN:
         return []
@@ -130,13 +131,13 @@ def _together(step: Step, config: TransformerConfig, params: Mapping[str, Any]) 
             continue
         residual = measure(step.received, last, step.rows).under("function", step.gate)
         if residual <= GATE:
-            found.append(Trial(nodes[0], Match(f"{name} ({_others(nodes[1:])})", residual), True, values))
+            found.append(Trial(nodes[0], Match(f"{name} ({_further_nodes(nodes[1:])})", residual), True, values))
     return found
 
 
-def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> list[Trial]:
-    """Returns what fits if all rotations of the chain have another base: one measured in a rotation that was captured,
-    or one searched for what was captured after hidden ones."""
+def _with_another_base(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> list[Trial]:
+    """Returns the explanation by another base of all rotations in the chain: one measured in a captured rotation, or
+    one searched for after hidden ones."""
     chain = (*step.hidden, step.node)
     if not any(node.kind in rotary.KINDS for node in chain) or len(chain) > LONGEST_CHAIN:
         return []
@@ -152,7 +153,7 @@ def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str,
             last = values.get(step.node.name)
             if last is None:
                 return None
-            name = f"{variant.name} ({_others(nodes[1:])})" if len(nodes) > 1 else variant.name
+            name = f"{variant.name} ({_further_nodes(nodes[1:])})" if len(nodes) > 1 else variant.name
             residual = measure(step.received, last, step.rows).under("function", step.gate)
             return Trial(nodes[0], Match(name, residual), True, values)
 
@@ -173,25 +174,25 @@ def _of_another_base(step: Step, config: TransformerConfig, params: Mapping[str,
 
 
 LARGEST_SEARCHED = 200_000
-"""The largest array for which a base is searched, which takes some thousand evaluations."""
+"""Size of the largest array for which a base is searched, which takes some thousand evaluations."""
 
 
-def _others(nodes: Sequence[Node]) -> str:
+def _further_nodes(nodes: Sequence[Node]) -> str:
     more = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
     return f"with {', '.join(node.name for node in nodes[:MOST_NODES])}{more}"
 
 
 MOST_NODES = 3
-"""The most nodes named beside the first that has a fault."""
+"""Maximum number of nodes named besides the first faulty one."""
 LONGEST_CHAIN = 40
-"""The most nodes that weren't captured, one after another, in which one fault of all of them is looked for."""
+"""Maximum number of consecutive uncaptured nodes that may share one fault."""
 
 
 def _all_with(
     variants: Sequence[Variant], step: Step, config: TransformerConfig, params: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], list[Node]]:
-    """Returns the values of the step's chain if each node has the first of these faults that it can have, and the nodes
-    that have one."""
+    """Returns the values of the step's chain if each node has the first of these faults that applies to it, and the
+    nodes with one."""
     values: dict[str, np.ndarray] = {}
     faulty = []
     for node in (*step.hidden, step.node):
@@ -222,8 +223,8 @@ def _fits_elsewhere(apart: Apart, effect: Effect) -> bool:
 def _beyond_the_catalogue(
     step: Step, config: TransformerConfig, params: Mapping[str, Any]
 ) -> tuple[tuple[Match, ...], str]:
-    """Returns causes that no variant alone stands for, or the dtype that the node was computed in beside an unknown
-    fault: fills of any value, fully masked rows, and faults in lower precision."""
+    """Returns causes that no single variant describes (fills of any value, fully masked rows, faults in lower
+    precision), or the dtype in which the node was computed besides an unknown fault."""
     node, effect = step.node, step.effect
     if effect == "function":
         replay = replay_of(node, step, config, params)
@@ -236,7 +237,7 @@ def _beyond_the_catalogue(
 
 
 def _with_places(within: Sequence[Trial], place: Node) -> tuple[Match, ...]:
-    """Returns the matches; those at another node than the first say where."""
+    """Returns the matches; matches at another node than `place` name it."""
     return tuple(
         match if node is place else match._replace(variant=f"{match.variant} (at {node.name})")
         for node, match, _, _ in within
@@ -261,13 +262,13 @@ def _carried(
     params: Mapping[str, Any],
     known: Arrays,
 ) -> dict[str, np.ndarray]:
-    """Returns the values of those nodes of the chain that depend on this one if this one has that value; none of those
-    that can't be computed."""
+    """Returns the values of the nodes of the chain that depend on this node, given its value; none if one can't be
+    computed."""
     changed: dict[str, np.ndarray] = {node.name: value}
     for follower in chain:
         if not changed.keys().isdisjoint(follower.inputs.values()):
             try:
                 changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
-            except ValueError:  # a value of another shape, such as the other side's mask
+            except ValueError:  # a value of a wrong shape, such as the other side's mask
                 return {}
     return changed

@@ -1,8 +1,8 @@
-"""Find the side whose gradients are wrong: those that aren't the slope of the side's own loss.
+"""Find the side whose gradients are wrong: they aren't the slope of the side's own loss.
 
-Two sides with one loss may differ in their gradients alone: a part that is detached, a hook, a backward pass written by
-hand. Each side's loss is then evaluated at weights moved along the difference of both gradients. Its slope there is
-what a right gradient says.
+Two sides with equal losses may differ only in their gradients: a detached part, a hook, a hand-written backward pass.
+Each side's loss is then evaluated at weights moved along the difference of both gradients, where a correct gradient
+predicts its slope.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SHARES = (1e-3, 1e-4, 1e-5, 1e-6)
 """How far weights are moved to measure a slope, relative to their norm, until it is certain: a step that is too long
 crosses kinks, such as ReLU's."""
 CERTAIN = 0.05
-"""The largest change of a slope when the step is halved, relative to the distance between what the two gradients
-say."""
+"""Largest change of a slope when the step is halved, relative to the difference of the slopes that the two gradients
+predict."""
 WRONG = 0.25
-"""The least distance of a wrong gradient from the slope, relative to the same. A right one is as near as the slope is
-certain; if the other is right, a wrong one is at 1."""
+"""Least distance of a wrong gradient from the slope, in the same unit. A correct gradient is as near as the slope is
+certain; if the other side is correct, a wrong one is at 1."""
 CUT_OFF = "gets no gradient: frozen, or detached from the loss"
 
 LossAt = Callable[[Arrays], float]
@@ -46,7 +46,7 @@ def wrong_sides(
     """Returns the sides whose gradients aren't the slopes of their losses; none if the slopes aren't certain.
 
     Args:
-      gradients: of both sides, by path, layers one by one, without those that are zero but for rounding.
+      gradients: both sides' gradients by path, layers one by one, without those that are zero up to rounding.
       weights: the parameters at which they were computed.
     """
     candidate, reference = gradients["candidate"], gradients["reference"]
@@ -67,8 +67,7 @@ def wrong_sides(
 
 
 def _slope(loss_at: LossAt, direction: Arrays, size: float, certain: float) -> float | None:
-    """Returns the slope of a loss along a direction of norm 1; None if it changes by more than is certain whatever the
-    step."""
+    """Returns the slope of a loss along a direction of norm 1; None if it is uncertain for every step size."""
     for share in SHARES:
         wide, near = (_difference(loss_at, direction, step * size) for step in (share, share / 2))
         if abs(near - wide) <= certain:
@@ -92,11 +91,11 @@ def _norm(arrays: Iterable[np.ndarray]) -> float:
 def known_gradients(
     wrong: Arrays, right: Arrays, different: Iterable[str], shares: Mapping[str, Mapping[str, np.ndarray]], *, than: str
 ) -> dict[str, tuple[Match, ...]]:
-    """Returns known mistakes by the names of the gradients that differ; none unless each of them is explained.
+    """Returns known mistakes by the names of the gradients that differ; none unless all are explained.
 
     Args:
-      wrong, right: gradients by name, those of parameters by path.
-      different: the names of those that differ.
+      wrong, right: gradients by name, parameters by path.
+      different: the names of the gradients that differ.
       shares: see `shares_of_tables`.
       than: the name of the side whose gradients are "right".
     """
@@ -106,12 +105,12 @@ def known_gradients(
     common = _scaled(wrong, right, names, than)
     if common is not None:
         return dict.fromkeys(names, (common,))
-    found = {name: tuple(_of_one(wrong[name], right[name], shares.get(name, {}))) for name in names}
+    found = {name: tuple(_explanations(wrong[name], right[name], shares.get(name, {}))) for name in names}
     return found if all(found.values()) else {}
 
 
 def _scaled(wrong: Arrays, right: Arrays, names: tuple[str, ...], than: str) -> Match | None:
-    """Returns the common factor of all gradients that differ, if there is one."""
+    """Returns the common factor of all differing gradients, if there is one."""
     flat = [np.concatenate([np.ravel(side[name]) for name in names]) for side in (wrong, right)]
     size = float(flat[1] @ flat[1])
     factor = float(flat[0] @ flat[1]) / size if size and flat[0].size > 1 else 0.0
@@ -121,8 +120,8 @@ def _scaled(wrong: Arrays, right: Arrays, names: tuple[str, ...], than: str) -> 
     return Match(f"gradient {factor:.6g} times as large as the {than}'s", residual)
 
 
-def _of_one(wrong: np.ndarray, right: np.ndarray, shares: Mapping[str, np.ndarray]) -> Iterator[Match]:
-    """Yields what explains one gradient: nothing arrives, or nothing in one row, or only from some uses of a table."""
+def _explanations(wrong: np.ndarray, right: np.ndarray, shares: Mapping[str, np.ndarray]) -> Iterator[Match]:
+    """Yields explanations of one gradient: it is zero, or zero in one row, or lacks some uses of a table."""
     if not wrong.any():
         yield Match(CUT_OFF, 0.0)
         return
@@ -132,12 +131,12 @@ def _of_one(wrong: np.ndarray, right: np.ndarray, shares: Mapping[str, np.ndarra
     if len(rows) == 1:
         kept = np.arange(len(right)) != rows[0]
         has = "a" if np.any(wrong[rows[0]]) else "no"
-        cause = f"row {rows[0]} gets {has} gradient, which the other side's pads decide otherwise"
+        cause = f"row {rows[0]} gets {has} gradient, unlike under the other side's pads"
         found.append(Match(cause, relative_rms(wrong[kept], right[kept])))
     for number in range(1, len(shares)):
         for missing in combinations(shares, number):
             expected = right - sum(shares[use] for use in missing)
-            cause = f"gradient of a shared table without what {' and '.join(missing)} adds"
+            cause = f"gradient of a shared table without the share of {' and '.join(missing)}"
             found.append(Match(cause, _apart(wrong, expected, right)))
     yield from (match for match in found if match.residual <= GATE)
 
@@ -145,11 +144,11 @@ def _of_one(wrong: np.ndarray, right: np.ndarray, shares: Mapping[str, np.ndarra
 def shares_of_tables(
     config: TransformerConfig, problem: Problem, activations: Arrays, read: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the shares of the gradient of each embedding table that is used several times, by its path and the use.
+    """Returns the shares of each embedding table's gradient, by path and use, for tables that are used several times.
 
     Args:
       activations: a side's gradients of activations by name.
-      read: what the head reads, [B, T, D].
+      read: the head's input, [B, T, D].
     """
     tables: dict[str, dict[str, np.ndarray]] = {}
     uses = (("encoder", "source", "source_ids"), ("decoder", "target", "decoder_input_ids"))

@@ -1,4 +1,4 @@
-"""Recognise an attention whose heads stand in another order in all that it computes: the same function."""
+"""Recognise an attention with its heads in another order throughout: the same function."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QUERY, OUTPUT = "query", "output"
 def permuted_heads(
     step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays, masks: Mapping[str, str]
 ) -> Explained | None:
-    """Returns the note on an attention whose queries are right but for the order of heads; None unless all that it
-    shows has that order, and its output is right.
+    """Returns the note on an attention whose queries are correct up to the order of heads; None unless all its captured
+    activations have that order, and its output is correct.
 
     Args:
       captured: the side's whole trace.
@@ -83,7 +83,7 @@ def _axis(name: str, array: np.ndarray) -> int | None:
 
 
 def inside_attention(config: TransformerConfig, query: str) -> set[str]:
-    """Returns the names of an attention's activations before its output, given that of its queries."""
+    """Returns the names of an attention's activations before its output, from the name of its queries."""
     prefix = query.rpartition(".")[0]
     return {
         node.name for node in nodes(config) if node.name.startswith(f"{prefix}.") and node.name != f"{prefix}.{OUTPUT}"
@@ -94,7 +94,7 @@ def in_order(arrays: Arrays, findings: Iterable[Finding]) -> Arrays:
     """Returns activations, or their gradients, with the heads of each attention in the model's own order.
 
     Args:
-      findings: of `permuted_heads`, among others.
+      findings: findings, including those of `permuted_heads`.
     """
     arranged = dict(arrays)
     for finding in findings:

@@ -1,8 +1,8 @@
-"""Measure how far a captured value is from the right one, by what the difference does to the model.
+"""Measure the distance of a captured value from the correct one, by its effect on the model.
 
 Softmax ignores the exact value of masked logits, so these are judged by the weights that they leave: a fill of −1e30
-is the same function as one of −1e9. Fully masked rows, in which a query sees no key, have no right value
-that all programs agree on (uniform weights, zeros, NaN), so they are measured apart from the others.
+is the same function as one of −1e9. Fully masked rows, in which a query sees no key, have no agreed value (uniform
+weights, zeros, NaN), so they are measured separately.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ GATE = tolerances.FLOAT64_RELATIVE_RMS
 
 
 class Apart(NamedTuple):
-    """Measures the distance of one value from another, each part a relative RMS."""
+    """Holds the distance between two values, each part a relative RMS."""
 
     seen: float
-    """Where every query sees a key, and of the logits that aren't masked."""
+    """Distance in rows with a visible key, of unmasked logits."""
     blind: float = 0.0
-    """In fully masked rows; of logits, the distance of the weights that they leave."""
+    """Distance in fully masked rows; for logits, that of the weights that they leave."""
     blind_as_given: float = 0.0
-    """The same, of logits as they are."""
+    """The same for the logits themselves."""
     fill: float = 0.0
-    """Of masked logits as they are."""
+    """Distance of the masked logits themselves."""
 
     @property
     def blind_residual(self) -> float:
-        """Returns the distance in fully masked rows, of the weights or of the logits as they are."""
+        """Returns the distance in fully masked rows, of the weights or of the logits themselves."""
         return min(self.blind, self.blind_as_given)
 
     def effect(self, gate: float = GATE) -> Effect:
-        """Returns what the first part that is outside its gate changes.
+        """Returns the effect of the first part that is outside its gate.
 
         Args:
-          gate: of what every query sees.
+          gate: the gate of rows with a visible key.
         """
         if not self.seen <= gate:
             return "function"
@@ -61,11 +61,11 @@ class Rows(NamedTuple):
     """Holds the masks of the attentions that a value is computed from."""
 
     mask: np.ndarray | None = None
-    """The mask of attention logits, broadcastable to [B, N, Q, K]; None for other nodes, or without a mask."""
+    """Mask of attention logits, broadcastable to [B, N, Q, K]; None for other nodes, or without a mask."""
     blind: np.ndarray | None = None
     """Which rows are fully masked, broadcastable to the value; None if none is."""
     undefined: np.ndarray | None = None
-    """Of attention logits, the rows that say nothing: their query is NaN, or sees no key and some key is NaN."""
+    """Rows of attention logits without information: their query is NaN, or sees no key and some key is NaN."""
 
 
 NO_ROWS = Rows()
@@ -86,18 +86,20 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
         undefined = [
             np.asarray(np.isnan(known[node.inputs[name]]).any(axis=-1)) for name in ("query", "key")
         ]  # [B, T, N]
-        of_query = undefined[0].swapaxes(1, 2)[..., None]
+        undefined_query = undefined[0].swapaxes(1, 2)[..., None]
         shared = undefined[0].shape[2] // undefined[1].shape[2]  # heads of queries that share one of keys
-        of_key = np.asarray(undefined[1].any(axis=1)).repeat(shared, axis=1)[:, :, None, None]
-        return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
+        undefined_key = np.asarray(undefined[1].any(axis=1)).repeat(shared, axis=1)[:, :, None, None]
+        return Rows(mask, blind, _some(undefined_query if blind is None else undefined_query | (blind & undefined_key)))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
     chain = [one for one in (*hidden, node) if stack_of(one) == stack_of(node)]
     weights = {one.inputs["weights"] for one in chain if one.kind == "context"} & masks.keys()
-    of_each = [~known[masks[name]].any(axis=(1, 3)) for name in weights]  # [B, Q], 1 along an axis without difference
-    if not of_each:
+    blind_rows = [
+        ~known[masks[name]].any(axis=(1, 3)) for name in weights
+    ]  # [B, Q], 1 along an axis without difference
+    if not blind_rows:
         return NO_ROWS
-    rows = np.logical_or.reduce(np.broadcast_arrays(*of_each))
+    rows = np.logical_or.reduce(np.broadcast_arrays(*blind_rows))
     return Rows(None, _some(rows.reshape(*rows.shape, *[1] * _features(node))))
 
 
@@ -107,7 +109,7 @@ OF_QUERIES = ("query", "normed_query", "rotated_query", "scaled_context")
 
 
 def stack_of(node: Node) -> str:
-    """Returns the stack whose positions the node's value has; logits have the decoder's."""
+    """Returns the stack whose positions the node's value has; the decoder for logits."""
     stack, _, path = place(node.name)
     return "encoder" if path[0] == "cross_attention" and path[-1] in OF_KEYS else stack or "decoder"
 
@@ -122,7 +124,7 @@ def _some(blind: np.ndarray) -> np.ndarray | None:
 
 
 def measure(received: np.ndarray, expected: np.ndarray, rows: Rows = NO_ROWS) -> Apart:
-    """Measures how far a received value is from an expected one; other shapes are infinitely far."""
+    """Measures the distance of a received value from an expected one; infinite for a wrong shape."""
     if received.dtype == bool or expected.dtype == bool or not _fits(received, expected, *rows):
         return Apart(distance(received, expected))
     if rows.mask is not None:
@@ -135,7 +137,7 @@ def measure(received: np.ndarray, expected: np.ndarray, rows: Rows = NO_ROWS) ->
 
 
 def _fits(received: np.ndarray, *others: np.ndarray | None) -> bool:
-    """Returns whether all others can be broadcast to the received value."""
+    """Returns whether all other arrays can be broadcast to the received value."""
     try:
         shapes = [other.shape for other in others if other is not None]
         return np.broadcast_shapes(received.shape, *shapes) == received.shape
@@ -144,7 +146,7 @@ def _fits(received: np.ndarray, *others: np.ndarray | None) -> bool:
 
 
 def _measure_logits(received: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> Apart:
-    """Measures logits [B, N, Q, K]: the unmasked ones as they are, and masked ones by the weights that they leave."""
+    """Measures logits [B, N, Q, K]: unmasked ones directly, masked ones by the weights that they leave."""
     seen = within(received, expected, mask)
     if not seen <= tolerances.MOST_FOR_ROUNDING:
         return Apart(seen)
@@ -160,7 +162,7 @@ def _measure_logits(received: np.ndarray, expected: np.ndarray, mask: np.ndarray
 
 
 def _left_by_masked(received: np.ndarray, expected: np.ndarray, mask: np.ndarray, sees: np.ndarray) -> float:
-    """Returns how far masked logits move the weights of queries that see a key."""
+    """Returns the change in weights, due to masked logits, of queries that see a key."""
     highest = np.where(mask, expected, -np.inf).max(axis=-1, keepdims=True)
     if all((array <= highest - VANISHES)[sees & ~mask].all() for array in (received, expected)):
         return 0.0
@@ -181,11 +183,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
     """Returns the relative RMS of the difference; for masks, the share of values that differ.
 
-    It is infinite if shapes or non-finite values differ. NaN equals NaN, as a node with NaN inputs returns it.
+    It is infinite if shapes or non-finite values differ. NaN equals NaN, since a node with NaN inputs returns NaN.
 
     Args:
       where: boolean, broadcastable; values inside and outside it are compared separately, and the larger distance
-        counts, as beside the fill values of masked logits no other logit would.
+        counts: the fill values of masked logits would hide any difference in the rest.
     """
     try:
         shape = np.broadcast_shapes(received.shape, expected.shape)
@@ -204,7 +206,7 @@ def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | Non
 
 
 def within(received: np.ndarray, expected: np.ndarray, where: np.ndarray | np.bool_) -> float:
-    """Returns the distance of those values for which `where` is True; 0 if there are none."""
+    """Returns the distance of the values for which `where` is True; 0 if there are none."""
     expected, inside = (np.broadcast_to(array, received.shape) for array in (expected, where))
     same = (received == expected) | (np.isnan(received) & np.isnan(expected))
     counts = inside & (np.isfinite(expected) | ~same)

@@ -29,7 +29,7 @@ def narrow_dtype(replay: Replay) -> str:
 
 
 def with_precision(replay: Replay, dtype: str) -> tuple[Match, ...]:
-    """Returns the faults beside which the received value is off by the rounding of its dtype and nothing else."""
+    """Returns the faults that, together with rounding to the received dtype, explain the received value."""
     found = []
     where = replay.inputs.get("mask") if replay.node.kind == "attention_logits" else None
     for variant in _single(replay):
@@ -46,22 +46,23 @@ def with_precision(replay: Replay, dtype: str) -> tuple[Match, ...]:
 
 
 def with_narrow_norm(replay: Replay) -> tuple[Match, ...]:
-    """Returns the other norms beside which the variance is off by the rounding of float32 and nothing else."""
+    """Returns the wrong norms that, together with float32's rounding of the variance, explain the value."""
     found = [Match(name, distance(replay.received, value)) for name, value in with_narrow_variance(replay)]
     return tuple(match for match in found if match.residual <= tolerances.FLOAT64_RELATIVE_RMS)
 
 
 def is_near(replay: Replay, dtype: str) -> bool:
-    """Returns whether a value is so near to the right one that its precision says something."""
+    """Returns whether a value is near enough to the correct one for its precision to mean anything."""
     return replay.error(replay.own) <= tolerances.COMPUTED_IN[dtype]
 
 
 MARGIN = 2.0
-"""The most times that a cause may be farther away than the nearest one: beside rounding, one that is has no claim."""
+"""Largest ratio between the distances of a cause and of the nearest cause: both include rounding, so a farther cause
+has no claim."""
 
 
 def _single(replay: Replay) -> Iterator[Variant]:
-    """Yields the variants whose value follows from a formula: those that recognise a received value would return it."""
+    """Yields the variants whose value follows from a formula; recognised variants would return the received value."""
     exact = replay.node.kind
     for variant in catalogue(replay.config):
         if exact in variant.kinds and not variant.recognises:

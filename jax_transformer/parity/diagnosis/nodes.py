@@ -1,9 +1,9 @@
-"""Find the nodes that compute something else than they should, and their causes, by replaying each on its own inputs.
+"""Find wrong nodes and their causes, by replaying each node on its own inputs.
 
-The walk follows the graph of the truth in execution order. It compares each captured node with the right value for the
-captured values before it, and then goes on from the captured value. Later nodes are thus judged by their own inputs,
-and every fault is found whatever the others do. Nodes that weren't captured are computed; a fault among them shows at
-the next captured node, and every variant of each of them is tried.
+The walk follows the correct graph in execution order. It compares each captured node with the correct value for the
+captured values before it, and then continues from the captured value. Later nodes are thus judged by their own inputs,
+and every fault is found independently. Uncaptured nodes are computed; a fault among them shows at the next captured
+node, where every variant of each of them is tried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arr
 def walk(
     config: TransformerConfig, params: Mapping[str, Any], captured: Arrays
 ) -> Iterator[tuple[Step, Finding | None]]:
-    """Yields every captured node in execution order with its local error, and what is wrong with it, if anything."""
+    """Yields every captured node in execution order with its local error, and its explanation if it is wrong."""
     yield from _Walk(config, params, captured).steps()
 
 
@@ -62,7 +62,7 @@ class _Walk:
     done: set[str] = field(default_factory=set)
     """The nodes of a layer that was explained as a whole."""
     hidden: dict[str, set[str]] = field(default_factory=dict)
-    """Of nodes not captured: the names of themselves, and of those not captured that lead to them."""
+    """Uncaptured nodes → their names and those of the uncaptured nodes that lead to them."""
 
     def __post_init__(self) -> None:
         self.graph = nodes(self.config)
@@ -99,7 +99,7 @@ class _Walk:
         return step._replace(gate=max(GATE, self._rounding(step, computed)))
 
     def _judged(self, step: Step, computed: np.ndarray) -> Finding | None:
-        """Explains what is wrong with a step, if anything, and takes over its value."""
+        """Explains a step if it is wrong, and adopts its value."""
         name = step.node.name
         if not step.fits:
             self.known[name] = computed
@@ -125,8 +125,8 @@ class _Walk:
         return tuple(node for node in self.graph if node.name in names) if names else ()
 
     def _rounding(self, step: Step, computed: np.ndarray) -> float:
-        """Returns the distance that rounding alone explains: some times the one by which the right value moves when
-        everything that it is computed from moves in its last bit."""
+        """Returns the distance that rounding alone explains: a multiple of the change in the correct value when all its
+        inputs change in their last bit."""
         chain = (*step.hidden, step.node)
         own = {node.name for node in chain}
         moved = nudged({name: self.known[name] for node in chain for name in node.inputs.values() if name not in own})

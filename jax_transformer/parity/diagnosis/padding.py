@@ -1,5 +1,4 @@
-"""Recognise a side that zeroes positions of padding, which nothing that counts reads: another writing of the same
-function."""
+"""Recognise a side that zeroes positions of padding that no counted position reads: the same function."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ ZERO = "positions of padding are zero"
 NOT_OF_POSITIONS: frozenset[Kind] = frozenset(
     {"mask", "positions", "token_embedding", "position_bias", "attention_logits", "attention_weights"}
 )
-"""Kinds without features at each position, and those of which zeros have names of their own."""
+"""Kinds without features at each position, and kinds whose zeros are faults with names."""
 
 
 def zeroed_padding(
     step: Step, computed: np.ndarray, config: TransformerConfig, params: Mapping[str, Any]
 ) -> Explained | None:
-    """Returns the note on a step whose value, or something that it is computed from and that wasn't captured, is zero
-    at padding alone; None if that isn't all, or if a position that counts reads the padding.
+    """Returns the note on a step with zeros exactly at padding, in its value or in an uncaptured input; None if there
+    is another difference, or if a counted position reads the padding.
 
     Args:
-      computed: the right value for the captured values before it.
+      computed: the correct value for the captured values before it.
     """
     if step.effect != "function" or step.node.kind in NOT_OF_POSITIONS:
         return None
@@ -80,15 +79,15 @@ def _is_read(step: Step, at: np.ndarray, config: TransformerConfig, params: Mapp
 
 
 def counting(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
-    """Returns the positions [B, T] of the target whose logits count: tokens, and a first pad that a decoder may begin
-    with, in sentences with a source."""
+    """Returns the target positions [B, T] whose logits count: tokens, and a first pad that may start the decoder, in
+    sentences with a source."""
     counts = decoder_input_ids != config.target.pad_id
     counts[:, 0] |= config.decoder.self_attention.padding == "none"
     return counts & (source_ids != config.source.pad_id).any(axis=1, keepdims=True)
 
 
 def with_padding(config: TransformerConfig, name: str) -> set[str]:
-    """Returns the names of the activations at the positions of the same stack as one, without the logits."""
+    """Returns the names of the activations at the positions of a stack, without the logits."""
     graph = {node.name: node for node in nodes(config)}
     own = stack_of(graph[name])
     return {other for other, node in graph.items() if stack_of(node) == own and other != "logits"}
@@ -114,6 +113,6 @@ def where_not_padding(
 
 
 def _is_real(config: TransformerConfig, known: Arrays) -> dict[str, np.ndarray]:
-    """Returns which positions [B, T] of each stack aren't padding."""
+    """Returns a mask of each stack's positions [B, T] that aren't padding."""
     source, target = (known[name] for name in MODEL_INPUTS)
     return {"encoder": source != config.source.pad_id, "decoder": target != config.target.pad_id}

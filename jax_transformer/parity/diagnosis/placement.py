@@ -1,8 +1,8 @@
-"""Recognise a layer whose norms stand elsewhere: pre-norm in a post-norm model, or the reverse.
+"""Recognise a layer with misplaced norms: pre-norm in a post-norm model, or the reverse.
 
-Nearly every node of such a layer computes something else than the model's graph says, and hooks show the residual
-stream under names that belong to the other placement. So the layer is replayed as a whole, with the other placement:
-if everything that it shows then fits, that is the one cause.
+Nearly every node of such a layer differs from the model's graph, and hooks capture the residual stream under the names
+of the other placement. So the layer is replayed as a whole with the other placement: if every captured value then fits,
+that is the single cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST = 3
 def misplaced_norms(
     step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays, masks: Mapping[str, str]
 ) -> Explained | None:
-    """Returns the explanation of a step by its whole layer with the other placement of norms; None if it doesn't fit.
+    """Explains a step by its whole layer with the other placement of norms; returns None if it doesn't fit.
 
     Args:
       captured: the side's whole trace.
@@ -48,7 +48,7 @@ def misplaced_norms(
     turned = replace(own_stack, norm_placement="post" if placement == "pre" else "pre")
     try:
         other = replace(config, **{stack: turned})
-    except ValueError:  # what the layers have besides needs their own placement
+    except ValueError:  # the layers' further parts need their own placement
         return None
     own = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]
     replayed = [node for node in nodes(other) if place(node.name)[:2] == (stack, layer)]
@@ -66,7 +66,7 @@ def misplaced_norms(
             return None
         residuals[node.name] = apart.seen
         values[node.name] = captured[node.name]
-    if len(residuals) < LEAST or not _is_told(step, own, residuals):
+    if len(residuals) < LEAST or not _is_covered(step, own, residuals):
         return None
     end = f"{stack}.output"
     done = {node.name for node in own} | {
@@ -79,13 +79,13 @@ def misplaced_norms(
     return Explained(finding, {name: values[name] for name in done}, frozenset(done))
 
 
-def _is_told(step: Step, own: list[Node], residuals: Mapping[str, float]) -> bool:
-    """Returns whether the node at fault is one that fits, or one that the other placement has under another name."""
+def _is_covered(step: Step, own: list[Node], residuals: Mapping[str, float]) -> bool:
+    """Returns whether the faulty node fits, or has another name under the other placement."""
     return step.node.name in residuals or (_is_stream(step.node) and step.node in own)
 
 
 def _is_stream(node: Node) -> bool:
-    """Returns whether a node is the residual stream, which hooks show under the name of the other placement's."""
+    """Returns whether a node is the residual stream, which hooks capture under the other placement's name."""
     return node.kind in ("residual", "same")
 
 

@@ -1,6 +1,6 @@
 """Explain a wrong loss and wrong optimizer steps by replaying them on a side's own logits and gradients.
 
-A side isn't blamed for its inputs: a fault of the model changes logits and gradients, and none of these findings.
+Findings are independent of a side's inputs: a fault of the model changes logits and gradients, but no finding here.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, receive
 
 
 def unseen_losses(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> dict[str, str]:
-    """Returns the faults that these logits and labels can't show, as they leave the loss unchanged, each with an input
-    that shows it."""
+    """Returns the faults that leave the loss of these logits and labels unchanged, each with an input that shows it."""
     right = loss(rule, logits, labels)
     return {
         variant.name: variant.shown_by
@@ -84,7 +83,7 @@ def unseen_losses(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> dic
 
 
 def _apart(received: float, expected: float) -> float:
-    """Returns the relative difference; infinite if only one of them is finite, or zero."""
+    """Returns the relative difference; infinite if exactly one is finite, or exactly one is zero."""
     if received == expected or (np.isnan(received) and np.isnan(expected)):
         return 0.0
     if not (np.isfinite(received) and np.isfinite(expected)) or expected == 0.0:
@@ -96,30 +95,30 @@ def _apart(received: float, expected: float) -> float:
 
 
 def explain_step(rule: UpdateRule, before: State, gradients: Arrays, after: Arrays) -> list[Finding]:
-    """Explains a single step as `explain_steps` does. Many faults look the same on one step; the findings list them."""
+    """Explains a single step as `explain_steps` does. Many faults look the same in one step; the findings list them."""
     return explain_steps(rule, before, [Step(gradients, after)])
 
 
 def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> list[Finding]:
-    """Finds the parameters that didn't move as the rule says, and explains how they moved, from all steps together.
+    """Finds the parameters that didn't follow the rule, and explains their updates, from all steps together.
 
     Every step starts from the side's own parameters, and its moments follow from the side's own gradients. The check
-    compares updates, each parameter minus itself before: a step changes parameters by a thousandth or less, so the
-    parameters themselves hide its errors. One cause for everything is a finding of the node "step"; a cause for one
+    compares updates, the differences of parameters: a step changes parameters by a thousandth or less, so the
+    parameters themselves hide its errors. One cause for everything is a finding at the node "step"; a cause for one
     parameter has its path. Parameters whose gradient is analytically zero (`tolerances.has_zero_gradient`) are left
     out.
 
     Args:
       before: `initial_state` of the parameters, or the rule's own state after earlier steps.
-      steps: in float64, one after another. Three tell apart most faults that one can't. A schedule in a tuple needs the
-        rate of one more step, or a schedule that is early can't be recognised.
+      steps: consecutive steps in float64. Three distinguish most faults that one can't. A schedule in a tuple needs the
+        rate of one more step, or an early schedule can't be recognised.
 
     Raises:
-      ParityError: no steps; more than the schedule has rates; parameters or gradients that are missing, of another
-        shape, or not float64.
+      ParityError: no steps; more steps than the schedule has rates; parameters or gradients that are missing, of a
+        wrong shape, or not float64.
     """
     replay = _replay(before, steps)
-    right = replay.misses(_of_the_rule(replay, rule))
+    right = replay.misses(_correct_updates(replay, rule))
     wrong = _outside(right)
     if not wrong:
         return []
@@ -129,7 +128,7 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
         probe = replay.part(min(wrong, key=lambda path: (before.parameters[path].size, path)))
         likely = [variant for variant, misses in _tried(probe, rule, pairs(singles)) if not _outside(misses)]
         tried = alone + _outcomes(replay, rule, likely)
-    # one that would make right parameters wrong isn't what the side does
+    # a fault that would make correct parameters wrong isn't the side's
     leader = min(
         (outcome for outcome in tried if outcome.left <= wrong), key=lambda outcome: len(outcome.left), default=None
     )
@@ -142,14 +141,13 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
 
 
 def unseen_updates(rule: UpdateRule, before: State, steps: Sequence[Step]) -> dict[str, str]:
-    """Returns the faults that these gradients can't show, as they leave the updates unchanged, each with an input that
-    shows it.
+    """Returns the faults that leave the updates of these gradients unchanged, each with an input that shows it.
 
     Raises:
       ParityError: as `explain_steps`.
     """
     replay = _replay(before, steps)
-    right = _of_the_rule(replay, rule)
+    right = _correct_updates(replay, rule)
     found = _tried(replay, rule, update_variants(rule), right)
     return {variant.name: variant.shown_by for variant, misses in found if not _outside(misses)}
 
@@ -175,7 +173,7 @@ def _by_parameter(replay: _Replay, rule: UpdateRule, paths: frozenset[str]) -> l
     return findings
 
 
-def _of_the_rule(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
+def _correct_updates(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
     try:
         return replay.updates(rule)
     except LookupError:
@@ -186,7 +184,7 @@ def _of_the_rule(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray
 
 
 def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant]) -> list[Outcome]:
-    """Returns what each variant leaves unexplained."""
+    """Returns the unexplained rest of each variant."""
     tried = _tried(replay, rule, variants)
     return [
         Outcome(variant, max(miss.residual for miss in misses.values()), _outside(misses)) for variant, misses in tried
@@ -196,8 +194,7 @@ def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVari
 def _tried(
     replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant], received: Sequence[Arrays] | None = None
 ) -> Iterator[tuple[TrainingVariant, dict[str, Miss]]]:
-    """Yields each variant that can be computed, with its distance from the received updates, or from those passed in
-    their place."""
+    """Yields each applicable variant with its distance from the received updates, or from `received`."""
     for variant in variants:
         try:
             updates = replay.updates(variant.of(rule))
@@ -241,7 +238,7 @@ class _Replay:
 
     def updates(self, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
         """Returns the rule's updates for the side's gradients, each step from the side's parameters. Raises LookupError
-        where a schedule ends."""
+        at the end of a schedule."""
         state, updates = self.before, []
         for made in self.steps:
             with np.errstate(all="ignore"):
@@ -251,7 +248,7 @@ class _Replay:
         return updates
 
     def misses(self, expected: Sequence[Arrays], received: Sequence[Arrays] | None = None) -> dict[str, Miss]:
-        """Returns how far these updates are from the side's, or from those given in their place."""
+        """Returns the distance of these updates from the side's, or from `received`."""
         every = list(zip(self.starts, received or self.received, expected, strict=True))
         return {
             path: _worst(_miss(start[path], own[path], update[path]) for start, own, update in every)
@@ -260,7 +257,7 @@ class _Replay:
 
 
 def _replay(before: State, steps: Sequence[Step]) -> _Replay:
-    """Raises ParityError where these can't be steps from there."""
+    """Checks the steps for replay. Raises ParityError if they can't start there."""
     if not steps:
         raise ParityError("expected optimizer steps to explain; received none")
     shapes = {path: array.shape for path, array in before.parameters.items()}
@@ -269,15 +266,14 @@ def _replay(before: State, steps: Sequence[Step]) -> _Replay:
             differing = sorted(shapes.keys() ^ arrays.keys())
             if differing:
                 raise ParityError(
-                    f"step {number}: expected {what} of the parameters before; not on both sides: "
+                    f"step {number}: expected {what} of the same parameters as before; only in one: "
                     f"{', '.join(differing[:3])}"
                 )
             for path, array in arrays.items():
                 if array.shape != shapes[path] or array.dtype != np.float64:
                     raise ParityError(
-                        f"step {number}: {what}: {path}: expected float64 of shape {list(shapes[path])}, as a step is "
-                        "smaller than the "
-                        f"rounding of other dtypes; received {array.dtype} of shape {list(array.shape)}"
+                        f"step {number}: {what}: {path}: expected float64 of shape {list(shapes[path])}, as rounding "
+                        f"to other dtypes hides a step; received {array.dtype} of shape {list(array.shape)}"
                     )
     return _Replay(
         before, steps, tuple(path for path in shapes if not tolerances.has_zero_gradient(path.split("[")[0]))
@@ -302,11 +298,11 @@ def _worst(misses: Iterable[Miss]) -> Miss:
 
 
 def _finding(node: str, kind: str, error: float, within: Sequence[Outcome], tried: Sequence[Outcome]) -> Finding:
-    """Returns a finding with the variants that explain it, in the catalogue's order, and the nearest other one."""
+    """Returns a finding with the variants that explain it, in the catalogue's order, and the nearest other variant."""
     matches = tuple(Match(outcome.variant.name, outcome.residual) for outcome in within)
-    others = [Match(outcome.variant.name, outcome.residual) for outcome in tried if outcome not in within]
+    rejected = [Match(outcome.variant.name, outcome.residual) for outcome in tried if outcome not in within]
     nearest = min(
-        (match for match in others if np.isfinite(match.residual)), key=lambda match: match.residual, default=None
+        (match for match in rejected if np.isfinite(match.residual)), key=lambda match: match.residual, default=None
     )
     told_apart_by = "; ".join(dict.fromkeys(outcome.variant.shown_by for outcome in within[1:]))
     return Finding(node, kind, error, matches, nearest, told_apart_by)

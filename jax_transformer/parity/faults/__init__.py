@@ -1,4 +1,4 @@
-"""The catalogue of faults: for each kind of node, the wrong ways to compute it that programs are known for."""
+"""The catalogue of faults: for each kind of node, mistakes known from real programs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BROADCAST: tuple[Kind, ...] = ("mask", "positions")
 
 
 def outcomes(replay: Replay, *, recognised: bool = True) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the name and value of each variant of the node that can be computed, in float64 whatever was captured.
+    """Yields the name and value of each variant that the node can have, in float64 for any captured dtype.
 
     Args:
-      recognised: whether to yield variants that look for their marks in the received value, too.
+      recognised: whether to include variants that are inferred from the received value.
     """
     replay = replace(replay, inputs={name: in_float64(array) for name, array in replay.inputs.items()})
     with np.errstate(all="ignore"):

@@ -42,15 +42,15 @@ def attention() -> Iterator[Variant]:
         yield Variant(f"masked logits are {value:g}", logits, partial(_filled, value=value))
         if value:
             yield Variant(f"{value:g} added to masked logits", logits, partial(_added, value=value, is_other=True))
-    yield Variant("masked value added rather than put in place", logits, lambda replay: _added(replay, _fill(replay)))
+    yield Variant("masked value added instead of set", logits, lambda replay: _added(replay, _fill(replay)))
     for parts in permutations(PARTS):
         if parts[0] != "query" and parts[1] != "key":
             order = ", ".join(parts)
-            yield Variant(f"fused kernel read in the order {order}", logits, partial(_of_parts, parts=parts))
+            yield Variant(f"fused kernel read in the order {order}", logits, partial(_projected_by_parts, parts=parts))
     weights: tuple[Kind, ...] = ("attention_weights",)
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         yield Variant(f"softmax over the {name}", weights, partial(_softmax_over, axis=axis))
-    yield Variant("weights zero where all is masked", weights, _zero_rows)
+    yield Variant("zero weights in fully masked rows", weights, _zero_rows)
 
 
 def _scaled_by(replay: Replay, scale: float) -> np.ndarray:
@@ -99,8 +99,8 @@ def _added(replay: Replay, value: float, is_other: bool = False) -> np.ndarray:
     return replay.without_mask + np.where(replay.inputs["mask"], 0.0, value)
 
 
-def _of_parts(replay: Replay, parts: tuple[str, ...]) -> np.ndarray:
-    """Projects query and key with other parts' kernels, as programs do that split a fused projection in another
+def _projected_by_parts(replay: Replay, parts: tuple[str, ...]) -> np.ndarray:
+    """Projects query and key with the kernels of other parts, like programs that split a fused projection in another
     order."""
     if place(replay.node.name).path[0] != "self_attention":
         raise LookupError("not fused")

@@ -27,8 +27,8 @@ def block() -> Iterator[Variant]:
     yield Variant("norm twice", ("same",), lambda replay: _normed(replay, replay.own))
     yield Variant("a final norm with scale 1 and bias 0", ("same",), _final_norm)
     readers: tuple[Kind, ...] = ("norm", "feed_forward_hidden")
-    yield Variant("reads what the sublayer before it read", readers, partial(_parallel, back=1))
-    yield Variant("reads what the self-attention read", readers, partial(_parallel, back=2))
+    yield Variant("reads the input of the sublayer before it", readers, partial(_parallel, back=1))
+    yield Variant("reads the input of the self-attention", readers, partial(_parallel, back=2))
 
 
 def _norm_then_add(replay: Replay) -> np.ndarray:
@@ -38,7 +38,7 @@ def _norm_then_add(replay: Replay) -> np.ndarray:
 
 def _after_norm(replay: Replay) -> np.ndarray:
     shares = replay.stack.share_norms and replay.stack.residual.parallel
-    return replay.compute({"x": replay.beside("shared_norm" if shares else _norm_of(replay))})
+    return replay.compute({"x": replay.layer_activation("shared_norm" if shares else _norm_of(replay))})
 
 
 def _norm_of(replay: Replay) -> str:
@@ -61,7 +61,7 @@ def _final_norm(replay: Replay) -> np.ndarray:
 
 
 def _parallel(replay: Replay, back: int) -> np.ndarray:
-    """Feeds a sublayer, or the norm before it, with the input of the sublayer that many places earlier."""
+    """Feeds a sublayer, or the norm before it, with the input of the sublayer `back` places earlier."""
     if replay.stack.residual.parallel:
         raise LookupError("as it should be")
     stack, layer, path = place(replay.node.name)
@@ -80,4 +80,4 @@ def _parallel(replay: Replay, back: int) -> np.ndarray:
         return replay.compute(
             {"x": replay.captured[f"{stack}.layers.{layer - 1}.output" if layer else f"{stack}.embedding"]}
         )
-    return replay.compute({"x": replay.beside(name)})
+    return replay.compute({"x": replay.layer_activation(name)})

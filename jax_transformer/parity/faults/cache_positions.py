@@ -1,4 +1,4 @@
-"""The decoder's nodes as they are if every token but the first is decoded one position off."""
+"""Replays the decoder's nodes with every token but the first one position off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def at_other_positions(
     config: TransformerConfig, params: Mapping[str, Any], by: int
 ) -> dict[str, Callable[[Captured], np.ndarray]]:
-    """Returns how each node that depends on the targets' positions is computed, by name, with positions `by` off."""
+    """Returns the nodes that depend on the targets' positions, by name, as functions with positions `by` off."""
     return {
         node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)
         for node in nodes(config.while_decoding())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def catalogue(config: TransformerConfig) -> Iterator[Variant]:
-    """Yields every fault that a model of this config can have, those of single choices first."""
+    """Yields every fault that a model of this config can have, single changes first."""
     yield from norms()
     yield from block()
     yield from residuals()

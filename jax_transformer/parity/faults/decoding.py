@@ -1,4 +1,4 @@
-"""The catalogue of decoding faults: other searches, and wrong tokens, positions and masks fed to the model."""
+"""The catalogue of decoding faults: wrong searches, and wrong tokens, positions and masks fed to the model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DecodingProblem:
     def of_model(
         cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray
     ) -> DecodingProblem:
-        """Raises ValueError as `logits_of_model` does."""
+        """Returns the problem of decoding with a model. Raises ValueError as `logits_of_model` does."""
         logits_of = remembered(logits_of_model(config, params, source_ids))
         return cls(rule, logits_of, len(source_ids), DecodedModel(config, params, source_ids))
 
@@ -59,16 +59,16 @@ class DecodingProblem:
         return decode(dataclasses.replace(self.rule, **changes), self.logits_of, self.count)
 
     def fed(self, change: Callable[[np.ndarray], np.ndarray]) -> Decoded:
-        """Decodes while the model reads other prefixes [N, T] than the decoded ones."""
+        """Decodes while the model reads changed prefixes [N, T] instead of the decoded ones."""
         return decode(self.rule, lambda prefixes, rows: self.logits_of(change(prefixes), rows), self.count)
 
     def under(self, **changes: Any) -> Decoded:
-        """Decodes with other values of the config's short names."""
+        """Decodes with changed options, by short names."""
         config, params, source_ids = self.known_model
         return decode(self.rule, logits_of_model(config.replace(**changes), params, source_ids), self.count)
 
     def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
-        """Decodes with other activations or masks. Raises ValueError if the model doesn't have them."""
+        """Decodes with changed activations or masks. Raises ValueError if the model lacks them."""
         return decode(self.rule, logits_of_model(*self.known_model, replace=replace), self.count)
 
     @property
@@ -83,28 +83,28 @@ class Variant(NamedTuple):
     """Describes one fault."""
 
     name: str
-    """The report's words for it: what the candidate does."""
+    """The fault in the report's words."""
     shows_on: str
     """The inputs on which it changes the result."""
     decode: Callable[[DecodingProblem], Decoded]
-    """Decodes with the fault. Raises LookupError or ValueError where it makes no sense."""
+    """Decodes with the fault. Raises LookupError or ValueError if it doesn't apply."""
     changes_scores_alone: bool = False
-    """Whether the variant before it decodes the same tokens."""
+    """Whether the fault changes only scores: the previous variant decodes the same tokens."""
 
 
 class Outcome(NamedTuple):
-    """Holds the tokens that a fault makes of a problem."""
+    """Holds the result of a problem decoded with a fault."""
 
     variant: Variant
     decoded: Decoded
 
 
 MOST_REMEMBERED = 1 << 24
-"""The most logits that are kept: 128 MiB."""
+"""Maximum number of cached logits (128 MiB)."""
 
 
 def remembered(logits_of: LogitsOf) -> LogitsOf:
-    """Returns the function with a memory: most variants need the logits of the same prefixes."""
+    """Returns the function with a cache: most variants need the logits of the same prefixes."""
     kept: dict[tuple[int, ...], np.ndarray] = {}
 
     def answer(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def catalogue(problem: DecodingProblem) -> Iterator[Variant]:
         yield from _padding(problem.model.config)
 
 
-# --- how hypotheses are compared
+# --- comparison of hypotheses
 
 LENGTHS = "sentences whose best hypotheses have several lengths, and the scores"
 POWERS = (0.0, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -171,42 +171,40 @@ def _scores(rule: DecodeRule) -> Iterator[Variant]:
     yield _ruled("scores without log-softmax", "several beams, and the scores", normalizes=False)
 
 
-# --- how they are searched for
+# --- search
 
 STOPS: dict[Any, str] = {
     True: "stops with as many ended hypotheses as beams",
-    False: "stops when the best under way is no better as it is",
-    "never": "stops when none under way could become better",
+    False: "stops when the best open hypothesis has no better score",
+    "never": "stops when no open hypothesis can reach a better score",
 }
 
 
 def _searches(rule: DecodeRule) -> Iterator[Variant]:
-    yield _ruled("of equals takes the last", "logits that are equal", ties="last")
+    yield _ruled("takes the last of equal logits", "logits that are equal", ties="last")
     if rule.beam_size == 1:
         return
     for early_stopping, name in STOPS.items():
         if early_stopping != rule.early_stopping:
             yield _ruled(
                 name,
-                "hypotheses that end early, next to others under way that become better",
+                "hypotheses that end early, while open ones become better",
                 early_stopping=early_stopping,
             )
     ends = "hypotheses that end next to more probable ones that go on"
-    yield _ruled("looks at as many ways to go on as beams, not at twice as many", ends, candidates=1)
-    yield _ruled("hypotheses end that are not among the best ways to go on", ends, any_rank_ends=True)
-    yield _ruled(
-        "hypotheses that have ended go on", "hypotheses that end before others that are better", keeps_ended=True
-    )
-    yield _ruled("cache not reordered with the beams", "beams that change places", reorders_cache=False)
+    yield _ruled("considers as many candidates as beams, not twice as many", ends, candidates=1)
+    yield _ruled("hypotheses end outside the best candidates", ends, any_rank_ends=True)
+    yield _ruled("ended hypotheses go on", "hypotheses that end before better ones", keeps_ended=True)
+    yield _ruled("cache not reordered with the beams", "beams that change order", reorders_cache=False)
     yield _ruled("sources tiled, not repeated, for the beams", "several sentences", tiles_sources=True)
 
 
-# --- where targets begin and end
+# --- beginnings and ends of targets
 
 
 def _ends(rule: DecodeRule) -> Iterator[Variant]:
     early = "sentences that end early"
-    yield _ruled("end token ends nothing", "a batch in which every sentence ends early", eos_ends=False)
+    yield _ruled("end token ignored", "a batch in which every sentence ends early", eos_ends=False)
     if rule.beam_size == 1:
         yield Variant("sentences that have ended go on until all have", early, _until_all_have_ended)
         yield Variant(
@@ -234,9 +232,7 @@ def _prefixes(rule: DecodeRule) -> Iterator[Variant]:
             yield _ruled(f"starts with {starts.get(index, f'id {index}')}", "any sentences", decoder_start_id=index)
     longer = "targets of several tokens"
     seen = f"{longer} after a start token that is not hidden as padding"
-    yield Variant(
-        "start token missing once there are others", seen, partial(DecodingProblem.fed, change=_without_start)
-    )
+    yield Variant("start token missing after the first step", seen, partial(DecodingProblem.fed, change=_without_start))
     yield Variant("start token fed twice", "any sentences", partial(DecodingProblem.fed, change=_with_start_twice))
     yield Variant("newest token not fed", longer, partial(DecodingProblem.fed, change=_without_newest))
 
@@ -273,7 +269,7 @@ SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "oldest cache entry not visible": lambda query, key: (key != 0) | (query == 0),
     "cache empty at every step": lambda query, key: key == query,
 }
-"""The keys that a query sees, among those it should; the first token always sees itself."""
+"""The keys that a query sees, among the correct ones; the first token always sees itself."""
 
 
 def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
@@ -315,13 +311,13 @@ def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
 
 def _padding(config: TransformerConfig) -> Iterator[Variant]:
     decoding = config.while_decoding()
-    _, of_self, of_cross = decoding.attentions
+    _, self_attention, cross_attention = decoding.attentions
     padded, hidden = "sources with padding", "a start token that is padding, or targets with padding inside"
-    if of_cross.padding != "none":
+    if cross_attention.padding != "none":
         yield _masked(
             "source's padding visible while decoding", padded, cross_padding="none", decoding_cross_padding=None
         )
-    if of_self.padding == "none":
+    if self_attention.padding == "none":
         yield _masked(
             "target's padding hidden while decoding", hidden, decoder_padding="keys", decoding_decoder_padding=None
         )

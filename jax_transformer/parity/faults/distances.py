@@ -1,4 +1,4 @@
-"""Faults of what attention adds by distance: ALiBi's biases, learned ones, and vectors of keys and values."""
+"""Faults of relative positions: ALiBi's biases, learned biases, and vectors of keys and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def distances() -> Iterator[Variant]:
     yield from _alibi()
     yield from _biases()
     yield from _vectors("keys", "attention_logits")
-    yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
+    yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_logits_with, scale=1.0))
     yield from _vectors("values", "context")
 
 
@@ -32,7 +32,7 @@ SLOPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "slopes in the order of their size": lambda head: -np.sort(-np.array(formulas.alibi_slopes(len(head)))),
     "the same slope for all heads": lambda head: np.full(len(head), formulas.alibi_slopes(len(head))[0]),
 }
-"""Other slopes, from the numbers of the heads."""
+"""Wrong slopes, from the number of heads."""
 DISTANCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sign reversed": lambda offsets: -np.abs(offsets),
     "later keys raised": lambda offsets: -offsets,
@@ -41,7 +41,7 @@ DISTANCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "distances from the next key": lambda offsets: np.abs(offsets + 1),
     "by the key's column alone": lambda offsets: -np.broadcast_to(np.arange(len(offsets)), offsets.shape),
 }
-"""Other distances, from how far each key stands after its query."""
+"""Wrong distances, from the offset of each key from its query."""
 
 
 def _alibi() -> Iterator[Variant]:
@@ -71,7 +71,7 @@ def _biases() -> Iterator[Variant]:
     factors: dict[str, Callable[[Replay], float]] = {
         "factor of relative biases missing": lambda replay: 1.0,
         "factor of relative biases applied twice": lambda replay: _own_factor(replay) ** 2,
-        "factor of the other stack's relative biases": _of_other_stack,
+        "factor of the other stack's relative biases": _other_stack_factor,
         "relative biases scaled by √head_dim": lambda replay: replay.stack.heads.head_dim**0.5,
         "relative biases scaled by 1/√head_dim": lambda replay: replay.stack.heads.head_dim**-0.5,
     }
@@ -92,7 +92,7 @@ def _own_factor(replay: Replay) -> float:
     return replay.stack.positions.factor
 
 
-def _of_other_stack(replay: Replay) -> float:
+def _other_stack_factor(replay: Replay) -> float:
     other = replay.other_stack.positions
     return other.factor if isinstance(other, RelativeBias) else 1.0
 
@@ -101,7 +101,7 @@ def _of_other_stack(replay: Replay) -> float:
 
 
 def _vectors(role: str, kind: Kind) -> Iterator[Variant]:
-    of: Callable[..., np.ndarray] = _of_keys if role == "keys" else _of_values
+    of: Callable[..., np.ndarray] = _logits_with if role == "keys" else _context_with
     other = "values" if role == "keys" else "keys"
     name = f"relative vectors of {role}"
     yield Variant(f"{name} missing", (kind,), partial(_missing, argument=f"relative_{role}"))
@@ -128,22 +128,24 @@ def _missing(replay: Replay, argument: str) -> np.ndarray:
 
 
 Rows = Callable[[np.ndarray, int], np.ndarray]
-"""(rows [T, T] of the table, the largest distance) → other rows."""
+"""(rows [T, T] of the table, the largest distance) → changed rows."""
 
 
 def _as_they_are(rows: np.ndarray, most: int) -> np.ndarray:
     return rows
 
 
-def _of_keys(replay: Replay, rows: Rows = _as_they_are, table: str = "keys", scale: float | None = None) -> np.ndarray:
-    """Computes logits with other rows, another table, or products of another scale."""
+def _logits_with(
+    replay: Replay, rows: Rows = _as_they_are, table: str = "keys", scale: float | None = None
+) -> np.ndarray:
+    """Computes logits with other rows, another table, or another scale of the products."""
     vectors, query = _table(replay, "relative_keys", table), replay.inputs["query"]
     products = formulas.relative_products(query, vectors, _rows(replay, rows, query.shape[1]))
     scale = formulas.attention_scale(replay.parts["spec"], query) if scale is None else scale
     return replay.compute({"position_bias": scale * products}, parameters={})
 
 
-def _of_values(replay: Replay, rows: Rows = _as_they_are, table: str = "values") -> np.ndarray:
+def _context_with(replay: Replay, rows: Rows = _as_they_are, table: str = "values") -> np.ndarray:
     """Computes the context with other rows or another table."""
     vectors, weights = _table(replay, "relative_values", table), replay.inputs["weights"]
     added = formulas.relative_context(weights, vectors, _rows(replay, rows, weights.shape[2]))
@@ -156,8 +158,8 @@ def _rows(replay: Replay, rows: Rows, length: int) -> np.ndarray:
 
 
 def _table(replay: Replay, argument: str, name: str) -> np.ndarray:
-    """Returns the table of "keys" or "values" that belongs to the node's own. Raises LookupError in attentions without
-    vectors, and ValueError if there is no such table."""
+    """Returns the table of "keys" or "values" in the node's attention. Raises LookupError in attentions without
+    vectors, and ValueError if the table doesn't exist."""
     own = argument.removeprefix("relative_")
     path = replay.node.parameters[argument]
     return parameter(replay.params, path.replace(f"relative_vectors/{own}", f"relative_vectors/{name}"))

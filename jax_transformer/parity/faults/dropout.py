@@ -1,9 +1,9 @@
 """Dropout left on (Srivastava et al. 2014).
 
-The dropped values are unknown, so the fault is recognised rather than replayed (and drawn if nothing is wrong): every
-value must be either zero, or kept and divided by 1 − p with the same p everywhere, and a share of about p must be zero.
-It can't be recognised inside a feed-forward layer wider than the model, where many choices of hidden units give the
-same output, nor in attention weights with more than MOST_KEYS keys.
+The dropped values are unknown, so the fault is recognised rather than replayed (and drawn at random for a correct
+value): every value must be either zero, or kept and divided by 1 − p with the same p everywhere, and a share of about p
+must be zero. It can't be recognised inside a feed-forward layer wider than the model, in which many choices of hidden
+units give the same output, nor in attention weights with more than MOST_KEYS keys.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ OWN: tuple[Kind, ...] = (
     "same",
 )
 NEAR = 1e-9
-"""The largest distance of a value from what dropout makes of it, relative to the largest value, at which the search
-goes on. The gate decides later."""
+"""Largest distance of a value from a dropout's result, relative to the largest value, at which the search goes on. The
+gate decides later."""
 SAMPLE = 256
 """The number of values that are checked first."""
 TOLD_APART = 1e-6
@@ -42,23 +42,23 @@ TOLD_APART = 1e-6
 def dropout() -> Iterator[Variant]:
     for rate in RATES:
         name = f"dropout of {rate:g} left on"
-        yield Variant(name, OWN, partial(_of_value, rate=rate), True)
+        yield Variant(name, OWN, partial(_dropped_value, rate=rate), True)
         sums: tuple[Kind, ...] = ("residual", "parallel_residual")
-        yield Variant(f"{name} the sublayer's output", sums, partial(_of_sublayer, rate=rate), True)
+        yield Variant(f"{name} the sublayer's output", sums, partial(_dropped_sublayer, rate=rate), True)
         yield Variant(
-            f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate), True
+            f"{name} the sublayer's output", ("residual_norm",), partial(_dropped_before_norm, rate=rate), True
         )
-        yield Variant(f"{name} the attention weights", ("context",), partial(_of_weights, rate=rate), True)
-        yield Variant(f"{name} the hidden units", ("projection",), partial(_of_hidden, rate=rate), True)
+        yield Variant(f"{name} the attention weights", ("context",), partial(_dropped_weights, rate=rate), True)
+        yield Variant(f"{name} the hidden units", ("projection",), partial(_dropped_hidden, rate=rate), True)
 
 
-def _of_value(replay: Replay, rate: float) -> np.ndarray:
+def _dropped_value(replay: Replay, rate: float) -> np.ndarray:
     kept = drawn(replay.own.shape, rate) if replay.is_right else _kept(replay.received, replay.own, rate)
     return kept * replay.own / (1.0 - rate)
 
 
-def _of_sublayer(replay: Replay, rate: float) -> np.ndarray:
-    """Recognises one sublayer's output that is dropped, beside the sum of all other terms."""
+def _dropped_sublayer(replay: Replay, rate: float) -> np.ndarray:
+    """Recognises dropout of one sublayer's output in a sum, from the difference to the remaining terms."""
     scaled = terms(replay)
     for sublayer in [*scaled][1:]:
         y, rest = scaled[sublayer], replay.own - scaled[sublayer]
@@ -70,10 +70,10 @@ def _of_sublayer(replay: Replay, rate: float) -> np.ndarray:
     raise LookupError("not dropped")
 
 
-def _of_hidden(replay: Replay, rate: float) -> np.ndarray:
+def _dropped_hidden(replay: Replay, rate: float) -> np.ndarray:
     kernel, hidden = replay.parameters["kernel"], replay.inputs["x"]
     if place(replay.node.name).path != ("feed_forward", "output") or len(kernel) > kernel.shape[1]:
-        raise LookupError("not to be told")
+        raise LookupError("not recognisable")
     if replay.is_right:
         return replay.compute({"x": drawn(hidden.shape, rate) * hidden / (1.0 - rate)})
     received = (replay.received - replay.parameters.get("bias", 0.0)) @ np.linalg.pinv(kernel)
@@ -86,10 +86,10 @@ def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray | float = 0.0) -> np.ndarray:
-    """Returns which values were kept and scaled. Raises LookupError unless all others are zero.
+    """Returns a mask of the kept and scaled values. Raises LookupError unless all remaining values are zero.
 
     Args:
-      size: the size of the array subtracted from the received one, which is less precise for it.
+      size: the magnitude of the array subtracted from the received one, which costs precision.
     """
     scaled = value / (1.0 - rate)
     for part in (np.s_[:SAMPLE], np.s_[:]):
@@ -103,13 +103,13 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
 
 
 def _check_share(dropped: np.ndarray, counts: np.ndarray, rate: float) -> None:
-    """Raises LookupError unless some values are dropped at about the rate at every index of each axis.
+    """Raises LookupError unless values are dropped at about the rate, at every index of each axis.
 
-    Otherwise a head or a column is missing.
+    A whole missing head or column is another fault.
 
     Args:
-      dropped: which values were dropped, or their share where several are told together.
-      counts: which values show whether they were dropped.
+      dropped: a mask of dropped values, or their share for values that are only known together.
+      counts: a mask of the values for which dropping is visible.
     """
     dropped, spread = counts * dropped, rate * (1.0 - rate)
     if not 0 < dropped.sum() < counts.sum():
@@ -127,7 +127,7 @@ def _check_share(dropped: np.ndarray, counts: np.ndarray, rate: float) -> None:
 # --- before a norm, which hides its shift and scale
 
 
-def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
+def _dropped_before_norm(replay: Replay, rate: float) -> np.ndarray:
     """Recognises norm(x + kept · y / (1 − rate)): two values of a row give its mean and deviation."""
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
@@ -143,12 +143,12 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> np.ndarray:
-    """Returns which values of y [rows, D] were kept.
+    """Returns a mask of the kept values of y [rows, D].
 
     The lowest and the highest value of a row are each kept or dropped; the case that fits the row best counts.
 
     Raises:
-      LookupError: none of the four cases fits some row.
+      LookupError: no case fits some row.
     """
     scaled, row = y / (1.0 - rate), np.arange(len(x))
     low, high = normed.argmin(axis=-1), normed.argmax(axis=-1)
@@ -168,11 +168,11 @@ def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: fl
     return best
 
 
-# --- attention weights, seen only in their sums
+# --- attention weights, known only through the context
 
 
-def _of_weights(replay: Replay, rate: float) -> np.ndarray:
-    """Tries all ways to drop keys of each query, along one direction of the context in which all ways differ."""
+def _dropped_weights(replay: Replay, rate: float) -> np.ndarray:
+    """Tries every choice of dropped keys for each query, along one direction of the context that distinguishes them."""
     weights = replay.inputs["weights"]
     if weights.shape[-1] > MOST_KEYS:
         raise LookupError("too many keys")
@@ -199,7 +199,7 @@ def _along(replay: Replay, direction: np.ndarray) -> np.ndarray:
 
 
 def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Returns which terms [rows, K] were summed. Raises LookupError as soon as no choice gives a row's sum."""
+    """Returns a mask [rows, K] of the summed terms. Raises LookupError if no choice gives a row's sum."""
     choices, kept, start, rows = _choices(terms.shape[-1]), np.empty(terms.shape, bool), 0, 4
     while start < len(terms):
         part = np.s_[start : start + rows]
@@ -216,7 +216,7 @@ def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
 def _shared_by_equals(dropped: np.ndarray, terms: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns, for each key [..., K], the share of those with an equal term that were dropped.
 
-    Sums don't tell which of several keys with equal terms was dropped, such as of one token without positions.
+    A sum doesn't show which of several equal terms was dropped, such as repeated tokens without positions.
     """
     near = NEAR * np.abs(terms).max(axis=-1)[..., None, None]
     equal = (np.abs(terms[..., :, None] - terms[..., None, :]) <= near) & counts[..., :, None] & counts[..., None, :]
@@ -225,5 +225,5 @@ def _shared_by_equals(dropped: np.ndarray, terms: np.ndarray, counts: np.ndarray
 
 @cache
 def _choices(keys: int) -> np.ndarray:
-    """Returns every way to keep some of the keys, [2^K, K] of 0 and 1."""
+    """Returns every choice of kept keys, [2^K, K] of 0 and 1."""
     return (np.arange(2**keys)[:, None] >> np.arange(keys) & 1).astype(np.float64)

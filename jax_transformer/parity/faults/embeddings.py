@@ -15,7 +15,7 @@ from jax_transformer.parity.oracle.graph import Kind, place
 from jax_transformer.parity.oracle.replay import parameter
 
 NEAR = 1e-9
-"""The largest distance of a vector's first value from a token's, relative to the table's largest, at which the other
+"""Largest distance of a vector's first value from a token's, relative to the table's largest, at which the remaining
 values are compared."""
 SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "one to the right: the first twice": lambda ids, pad: np.concatenate([ids[:, :1], ids[:, :-1]], axis=1),
@@ -26,7 +26,7 @@ SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "one to the left: a pad last": lambda ids, pad: np.concatenate([ids[:, 1:], np.full_like(ids[:, :1], pad)], axis=1),
     "one to the left: token 0 last": lambda ids, pad: np.concatenate([ids[:, 1:], np.zeros_like(ids[:, :1])], axis=1),
 }
-"""(ids [B, T], pad id) → the decoder's inputs shifted once too often, or not at all, which leaves out the start."""
+"""(ids [B, T], pad id) → the decoder's inputs, shifted once too often or not at all, which omits the start token."""
 
 
 def embeddings() -> Iterator[Variant]:
@@ -36,18 +36,18 @@ def embeddings() -> Iterator[Variant]:
     yield Variant("pad row zero", tokens, _pads_zeroed)
     yield Variant("tables of the two sides swapped", tokens, _other_side)
     for name, shifted in SHIFTS.items():
-        yield Variant(f"decoder's ids {name}", tokens, partial(_of_shifted, shifted=shifted))
+        yield Variant(f"decoder's ids {name}", tokens, partial(_with_shifted_ids, shifted=shifted))
     yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start, True)
     sums: tuple[Kind, ...] = ("embedding",)
     yield Variant("√d_model applied after positions", sums, _scaled_after)
     yield Variant("sum with positions scaled by √d_model", sums, lambda replay: replay.own * _root(replay))
     yield Variant("factor of embeddings applied after positions", sums, lambda replay: replay.own * _own_factor(replay))
-    for name, of_tokens, of_positions in (
+    for name, on_tokens, on_positions in (
         ("positions not scaled", False, False),
-        ("tokens scaled in place of positions", True, False),
+        ("tokens scaled instead of positions", True, False),
         ("tokens scaled as positions are", True, True),
     ):
-        scaled = partial(_rescaled, of_tokens=of_tokens, of_positions=of_positions)
+        scaled = partial(_rescaled, on_tokens=on_tokens, on_positions=on_positions)
         yield Variant(name, sums, scaled)
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
@@ -69,7 +69,7 @@ def _added_root(replay: Replay) -> float:
     return _root(replay)
 
 
-def _of_width(replay: Replay) -> float:
+def _model_width(replay: Replay) -> float:
     if replay.stack.embedding_scale not in ("sqrt_d_model", 1.0):
         raise LookupError("a factor of its own")
     return float(replay.stack.d_model)
@@ -88,7 +88,7 @@ def _inverse(replay: Replay) -> float:
     return 1.0 / _own_factor(replay)
 
 
-def _of_other_stack(replay: Replay) -> float:
+def _other_stack_factor(replay: Replay) -> float:
     own, other = replay.stack, replay.other_stack
     if own.embedding_scale == other.embedding_scale:
         raise LookupError("the same")
@@ -98,15 +98,15 @@ def _of_other_stack(replay: Replay) -> float:
 FACTORS: dict[str, Callable[[Replay], float]] = {
     "√d_model missing": _missing_root,
     "√d_model applied": _added_root,
-    "scaled by d_model": _of_width,
+    "scaled by d_model": _model_width,
     "factor of embeddings missing": lambda replay: _own_factor(replay) ** 0,
-    "√d_model in place of the factor of embeddings": lambda replay: _own_factor(replay) ** 0 * _root(replay),
-    "√d_model beside the factor of embeddings": lambda replay: _own_factor(replay) * _root(replay),
+    "√d_model instead of the factor of embeddings": lambda replay: _own_factor(replay) ** 0 * _root(replay),
+    "√d_model besides the factor of embeddings": lambda replay: _own_factor(replay) * _root(replay),
     "factor of embeddings applied twice": lambda replay: _own_factor(replay) ** 2,
     "divided by the factor of embeddings": _inverse,
-    "factor of the other stack's embeddings": _of_other_stack,
+    "factor of the other stack's embeddings": _other_stack_factor,
 }
-"""What token embeddings may be scaled by instead of their own factor, by the fault's name."""
+"""Fault's name → the wrong scale of token embeddings."""
 
 
 def _scaled_by(replay: Replay, factor: Callable[[Replay], float]) -> np.ndarray:
@@ -125,7 +125,7 @@ def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:
     return replay.compute({argument: factor * replay.inputs[argument]})
 
 
-def _rescaled(replay: Replay, of_tokens: bool, of_positions: bool) -> np.ndarray:
+def _rescaled(replay: Replay, on_tokens: bool, on_positions: bool) -> np.ndarray:
     """Applies the scale of the positions to other terms of the sum."""
     factor = formulas.position_factor(replay.stack.positions)
     if factor == 1.0 and "position_scale" not in replay.parameters:
@@ -133,7 +133,7 @@ def _rescaled(replay: Replay, of_tokens: bool, of_positions: bool) -> np.ndarray
     scale = factor * replay.parameters.get("position_scale", 1.0)
     tokens, positions = (
         replay.inputs[name] * scale if scaled else replay.inputs[name]
-        for name, scaled in (("tokens", of_tokens), ("positions", of_positions))
+        for name, scaled in (("tokens", on_tokens), ("positions", on_positions))
     )
     parameters = {role: array for role, array in replay.parameters.items() if role != "position_scale"}
     plain = {**replay.parts, "table_spec": replace(replay.parts["table_spec"], factor=1.0)}
@@ -154,7 +154,7 @@ def _other_side(replay: Replay) -> np.ndarray:
     return replay.compute(parameters={"embedding": parameter(replay.params, swapped[path])})
 
 
-def _of_shifted(replay: Replay, shifted: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+def _with_shifted_ids(replay: Replay, shifted: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     return replay.compute({"ids": shifted(_decoder_ids(replay), replay.config.target.pad_id)})
 
 
@@ -165,7 +165,7 @@ def _decoder_ids(replay: Replay) -> np.ndarray:
 
 
 def _without_start(replay: Replay) -> np.ndarray:
-    """Reads the labels as inputs. Their last token isn't among the inputs: it is found by its received vector."""
+    """Reads the labels as inputs. The last label isn't among the inputs, so it is inferred from its received vector."""
     ids, pad_id = _decoder_ids(replay), replay.config.target.pad_id
     columns = np.arange(ids.shape[1])
     last = np.where(ids != pad_id, columns, 0).max(axis=1, keepdims=True)

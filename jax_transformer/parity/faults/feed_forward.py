@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "softplus": "softplus",
     "none": "no activation",
 }
-"""Activations without a slope, and the names of the faults to have one of them in place of another."""
+"""Activations without a slope, with the names of the faults that use them in place of another."""
 SLOPES = (0.01, 0.1, 0.2, 0.25, 0.3)
 """Slopes of leaky ReLUs that programs have: PyTorch's and JAX's default, GANs', PReLU's first, and Keras's."""
 
@@ -35,8 +35,8 @@ def feed_forward() -> Iterator[Variant]:
     for activation, name in ACTIVATIONS.items():
         yield Variant(name, kinds, partial(_activated, activation=activation))
     for slope in SLOPES:
-        of_slope = partial(_activated, activation="leaky_relu", slope=slope)
-        yield Variant(f"leaky ReLU of slope {slope:g}", kinds, of_slope)
+        with_slope = partial(_activated, activation="leaky_relu", slope=slope)
+        yield Variant(f"leaky ReLU of slope {slope:g}", kinds, with_slope)
     yield Variant("PReLU of slope 0.25", kinds, partial(without, role="slope"))
     swapped = {"kernel": "gate_kernel", "gate_kernel": "kernel", "bias": "gate_bias", "gate_bias": "bias"}
     yield Variant("gate and hidden layer swapped", kinds, partial(exchanged, roles=swapped))

@@ -24,7 +24,7 @@ def head() -> Iterator[Variant]:
     yield configured("head not scaled by 1/√d_model", kinds, scales_input=False)
     yield Variant("head scaled by √d_model", kinds, _scaled_by_root)
     yield configured("factor of the logits missing", kinds, factor=1.0)
-    yield Variant("factor of the logits applied twice", kinds, _of_square)
+    yield Variant("factor of the logits applied twice", kinds, _transposed)
     yield Variant("factor of the logits applied before their bias", kinds, _before_the_bias)
     yield configured("cap of the logits missing", kinds, cap=None)
     for cap in CAPS:
@@ -48,7 +48,7 @@ def _scaled_by_root(replay: Replay) -> np.ndarray:
     return replay.compute({"x": x}, parts=replay.with_options(scales_input=False))
 
 
-def _of_square(replay: Replay) -> np.ndarray:
+def _transposed(replay: Replay) -> np.ndarray:
     return replay.under(factor=replay.config.head.factor**2)
 
 

@@ -1,4 +1,4 @@
-"""Faults of heads: of which query heads share a key and a value, of their factors, and of their norms."""
+"""Faults of heads: wrong sharing of keys and values, wrong factors, and wrong norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of whole layers: one that has the weights of another, as where layers are shared by mistake."""
+"""Faults of whole layers: the weights of another layer, as in layers shared by mistake."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KINDS: tuple[Kind, ...] = (
 
 def layers(config: TransformerConfig) -> Iterator[Variant]:
     for layer in range(max(config.encoder.num_layers, config.decoder.num_layers)):
-        yield Variant(f"weights of layer {layer}", KINDS, partial(_of_layer, layer=layer))
+        yield Variant(f"weights of layer {layer}", KINDS, partial(_with_layer, layer=layer))
 
 
-def _of_layer(replay: Replay, layer: int) -> np.ndarray:
-    """Computes the node with the parameters of another layer. Raises LookupError for the layer itself, and for nodes
-    without such parameters; ValueError if there is no such layer."""
+def _with_layer(replay: Replay, layer: int) -> np.ndarray:
+    """Computes the node with another layer's parameters. Raises LookupError for the layer itself, and for nodes without
+    such parameters; ValueError if the layer doesn't exist."""
     own = place(replay.node.name).layer
     if own is not None and replay.stack.share_layers:
         raise LookupError("all layers have the same weights")

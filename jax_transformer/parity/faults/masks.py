@@ -25,17 +25,17 @@ COVERS = {
 
 def masks() -> Iterator[Variant]:
     """Yields faults of a mask, which all its attentions apply, and the same faults in one attention alone."""
-    for variant in _of_masks():
+    for variant in _mask_faults():
         yield variant
         compute = partial(_in_one_attention, variant=variant)
         yield Variant(f"{variant.name}, in this attention alone", ("attention_logits",), compute)
 
 
-def _of_masks() -> Iterator[Variant]:
+def _mask_faults() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("mask",)
     yield Variant("mask inverted", kinds, lambda replay: ~replay.compute())
     yield Variant("not causal", kinds, _not_causal)
-    yield Variant("causal mask off by one: sees a token too many", kinds, partial(_shifted, by=1))
+    yield Variant("causal mask off by one: sees one token too many", kinds, partial(_shifted, by=1))
     yield Variant("causal mask off by one: doesn't see itself", kinds, partial(_shifted, by=-1))
     yield Variant("causal where it shouldn't be", kinds, _causal_too)
     for by, where in ((-1, "left"), (1, "right")):
@@ -44,7 +44,7 @@ def _of_masks() -> Iterator[Variant]:
         yield Variant(name, kinds, partial(_covering, cover=cover))
         yield Variant(f"{name}, and not causal", kinds, partial(_not_causal, cover=cover))
         for side in ("target", "source"):
-            yield Variant(f"{name}, by the {side}'s pad id", kinds, partial(_of_pad_id, cover=cover, side=side))
+            yield Variant(f"{name}, by the {side}'s pad id", kinds, partial(_with_pad_id, cover=cover, side=side))
     for by, name in ((1, "wider"), (-1, "narrower")):
         yield Variant(f"window off by one: {name}", kinds, partial(_other_window, change=partial(_wider, by=by)))
     yield Variant("window divided between both sides", kinds, partial(_other_window, change=_divided))
@@ -55,9 +55,9 @@ def _of_masks() -> Iterator[Variant]:
 
 
 def _in_one_attention(replay: Replay, variant: Variant) -> np.ndarray:
-    """Applies the faulty mask to these logits; where they are masked, they keep their received value.
+    """Applies the faulty mask to these logits; masked logits keep their received value.
 
-    So a mask that is right here would fit any fill value: it is no fault on these inputs.
+    A mask that is correct on these inputs would therefore fit any fill value, so it isn't tried.
     """
     name = replay.node.inputs["mask"]  # KeyError without one
     (node,) = (one for one in known_nodes(replay.config) if one.name == name)
@@ -76,7 +76,7 @@ def _in_one_attention(replay: Replay, variant: Variant) -> np.ndarray:
 
 
 def fill_names(replay: Replay) -> tuple[str, ...]:
-    """Returns what masked logits are or have added to them, whatever the number; nothing if they have several."""
+    """Returns the fill value of masked logits, or the value added to them, as a cause; nothing if it varies."""
     mask = np.broadcast_to(replay.inputs["mask"], replay.received.shape)
     received, products = replay.received[~mask], np.broadcast_to(replay.without_mask, mask.shape)[~mask]
     value = received[0]
@@ -92,7 +92,7 @@ def _covering(replay: Replay, cover: str) -> np.ndarray:
     return replay.under(padding=cover)
 
 
-def _of_pad_id(replay: Replay, cover: str, side: str) -> np.ndarray:
+def _with_pad_id(replay: Replay, cover: str, side: str) -> np.ndarray:
     pad_id = getattr(replay.config, side).pad_id
     own = formulas.decoder_padding_id(replay.parts["spec"], replay.config.target)
     if not _is_of_decoder(replay) or pad_id == own:
@@ -135,7 +135,7 @@ def _causal_too(replay: Replay) -> np.ndarray:
 
 
 def _padding_moved(replay: Replay, by: int) -> np.ndarray:
-    """Computes the mask with all tokens moved one place to the left or right; the one at the edge is repeated."""
+    """Computes the mask with all tokens moved one place left or right, repeating the token at the edge."""
     return replay.compute({name: _moved(ids, by) for name, ids in replay.inputs.items()})
 
 
@@ -195,7 +195,7 @@ def _window_too(replay: Replay) -> np.ndarray:
 
 
 def _kind(replay: Replay) -> str:
-    """Returns which mask it is: encoder_self, decoder_self or cross; in layers with a window, encoder_window or
+    """Returns the kind of mask: encoder_self, decoder_self or cross; in layers with a window, encoder_window or
     decoder_window."""
     return place(replay.node.name).path[-1]
 

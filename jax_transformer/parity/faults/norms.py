@@ -36,10 +36,10 @@ CHOICES: dict[str, dict[str, Any]] = {
     "variance over D": {"unbiased": False},
     **{f"ε = {eps:g}": {"eps": eps} for eps in EPSILONS},
     "RMS without centring": {"kind": "rms_norm"},
-    "scale as it is stored": {"scale_offset": 0.0},
-    "scale is 1 + the stored one": {"scale_offset": 1.0},
+    "stored scale without + 1": {"scale_offset": 0.0},
+    "stored scale + 1": {"scale_offset": 1.0},
 }
-"""The options of other norms, by name."""
+"""Name → options of a wrong norm."""
 KINDS: tuple[Kind, ...] = (*NORMS, "embedding")
 
 
@@ -63,13 +63,13 @@ def norms() -> Iterator[Variant]:
     yield Variant("norm twice", alone, lambda replay: replay.compute({"x": replay.compute()}))
     yield Variant("contexts normed head by head", ("context_norm",), _head_by_head)
     for module in LAYER_NORMS:
-        yield Variant(f"parameters of {module}", NORMS, partial(_of_another, module=module))
+        yield Variant(f"parameters of {module}", NORMS, partial(_with_norm_of, module=module))
     yield Variant("norm before the output projection, not after it", ("norm",), _before_projection)
     yield Variant("norm before the activation, not after it", ("norm",), _before_activation)
 
 
 def _under(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
-    """Computes the node with another norm. Raises LookupError if it has none, or has one of these options."""
+    """Computes the node with another norm. Raises LookupError if it has no norm, or already these options."""
     _require_norm(replay)
     if "scale_offset" in options and "scale" not in replay.parameters:
         raise LookupError("no scale")
@@ -83,7 +83,7 @@ def _require_norm(replay: Replay) -> None:
 
 
 def with_narrow_variance(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields other norms whose variance is computed in float32 besides, by name, with the value that they give."""
+    """Yields wrong norms whose variance is also computed in float32, by name, with their values."""
     if replay.node.kind in KINDS:
         for name, options in CHOICES.items():
             with contextlib.suppress(LookupError):
@@ -91,11 +91,11 @@ def with_narrow_variance(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
                 yield f"norm: {name}, and variance in float32", _narrow_variance(replay, options)
 
 
-# --- norms in another place, or one for two
+# --- misplaced or shared norms
 
 
-def _of_another(replay: Replay, module: str) -> np.ndarray:
-    """Uses the parameters of another norm of the layer, as programs do that have one norm for two places."""
+def _with_norm_of(replay: Replay, module: str) -> np.ndarray:
+    """Uses the parameters of another norm of the layer, like programs that share one norm between two places."""
     own = place(replay.node.name).path
     if own == (module,) or len(own) > 1 or not norm_parameters(replay):
         raise LookupError("no other norm")
@@ -103,7 +103,7 @@ def _of_another(replay: Replay, module: str) -> np.ndarray:
 
 
 def _head_by_head(replay: Replay) -> np.ndarray:
-    """Norms the context of each head by itself, with its part of the scale and bias."""
+    """Norms the context of each head separately, with its part of the scale and bias."""
     x = replay.inputs["x"]
     if x.shape[2] == 1:
         raise LookupError("one head")
@@ -117,7 +117,7 @@ def _before_projection(replay: Replay) -> np.ndarray:
     attention = name.removesuffix("_output_norm")
     if attention == name or not attention.endswith("attention"):
         raise LookupError("not of an attention's output")
-    context = replay.beside(f"{attention}.context")
+    context = replay.layer_activation(f"{attention}.context")
     normed = replay.compute({"x": context.reshape(*context.shape[:2], -1)})  # ValueError unless N · H is D
     use_bias = getattr(replay.stack, attention).output_bias
     bias = replay.own_parameter(f"{attention}/output", "bias") if use_bias else None
@@ -126,7 +126,7 @@ def _before_projection(replay: Replay) -> np.ndarray:
 
 
 def _before_activation(replay: Replay) -> np.ndarray:
-    """Norms the hidden units before they are activated; of a gated layer, the product's other factor."""
+    """Norms the hidden units before their activation; in a gated layer, the product's other factor."""
     if place(replay.node.name).path != ("feed_forward", "hidden_norm"):
         raise LookupError("not of hidden units")
     part = replay.stack.feed_forward
@@ -137,14 +137,14 @@ def _before_activation(replay: Replay) -> np.ndarray:
 
 
 def _hidden_before_activation(replay: Replay, use_bias: bool) -> np.ndarray:
-    """Computes the hidden units again, from what the feed-forward read."""
+    """Recomputes the hidden units before activation, from the feed-forward's input."""
     kernel = replay.own_parameter("feed_forward/hidden", "kernel")
     bias = replay.own_parameter("feed_forward/hidden", "bias") if use_bias else None
     x = replay.at(replay.sibling("feed_forward.hidden"), ["x"]).inputs["x"]
     return formulas.projection(x, kernel, bias, axes="BTD,DF->BTF")
 
 
-# --- variances with other rounding: programs differ, so they are recognised by the received deviations
+# --- variances with different rounding: no formula fixes it, so they are recognised from the received deviations
 
 
 class _Normed(NamedTuple):
@@ -153,7 +153,7 @@ class _Normed(NamedTuple):
     x: np.ndarray
     """The input, [..., D]."""
     added: np.ndarray | float
-    """The sum of what is added after the norm: bias and positions."""
+    """Terms added after the norm: bias and positions."""
     received: np.ndarray
     """The received value minus `added`."""
     scale: np.ndarray | float
@@ -185,8 +185,8 @@ def _factors(normed: _Normed, norm_kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 ROUNDINGS = 8.0
-"""The largest error, in roundings of E[x²], of a variance computed from it, and, in roundings of √E[x²], of a mean; and
-the least error of such a variance in its own roundings, as other ways to compute it have a few."""
+"""Largest error of a variance computed from E[x²], in roundings of E[x²]; largest error of a mean, in roundings of
+√E[x²]; and least error of such a variance in its own roundings, since correct formulas have a few, too."""
 
 
 def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
@@ -258,7 +258,7 @@ def _narrow_variance(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
     """Recognises T5's norm: float64 x divided by a float32 deviation, or multiplied by the inverse of one.
 
     Args:
-      options: those of the norm that have other values as well.
+      options: further wrong options of the norm.
     """
     spec = next(part for part in replay.with_options(**options).values() if isinstance(part, Norm))
     normed = _normed(replay)._replace(scale=norm_scale(replay, spec))

@@ -23,14 +23,13 @@ FREQUENCIES = {"standard": "exponents 2i / D", "inclusive": "exponents i / (D/2 
 INDICES = {"column": "column", "batch_row": "batch row", "non_pad_count": "count of real tokens"}
 
 SHORT_TABLES = (128, 256, 500, 512, None, -1)
-"""Numbers of rows; None: half of those needed; −1: one less than needed."""
+"""Numbers of rows; None: half of the needed ones; −1: one too few."""
 ANGLE_ROUNDINGS = 12.0
-"""The largest error of an angle in unit roundoffs: log 10000 = 9.2 for the exponent, and those of the power and the
-product."""
+"""Largest error of an angle in unit roundoffs: log 10000 = 9.2 for the exponent, plus power and product."""
 VALUE_ROUNDINGS = 2.0
 """The same for its sine or cosine."""
 MOST_ANGLE = 3
-"""The last position whose angles are all below π: frequencies are 1 at most."""
+"""Last position whose angles are all below π: frequencies are at most 1."""
 
 
 def positions() -> Iterator[Variant]:
@@ -39,9 +38,9 @@ def positions() -> Iterator[Variant]:
         options = {name: value for name, value in (("layout", layout), ("frequency", frequency)) if value}
         names = [names[value] for names, value in ((LAYOUTS, layout), (FREQUENCIES, frequency)) if value]
         if options:
-            yield Variant(f"positions: {', and '.join(names)}", kinds, partial(_of_table, options=options))
+            yield Variant(f"positions: {', and '.join(names)}", kinds, partial(_with_table, options=options))
     for dtype in UNITS:
-        yield Variant(f"positions: rounded to {dtype}", kinds, partial(_of_table, options={}, dtype=dtype))
+        yield Variant(f"positions: rounded to {dtype}", kinds, partial(_with_table, options={}, dtype=dtype))
         yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype), True)
     yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies, True)
     yield Variant("positions: row of pads not zero", kinds, _pads_not_zero)
@@ -49,14 +48,14 @@ def positions() -> Iterator[Variant]:
     for rows in SHORT_TABLES:
         length = {None: "half the rows", -1: "one row less"}.get(rows, f"{rows} rows")
         yield Variant(
-            f"positions: table of {length} whose last is read again",
+            f"positions: table of {length} with the last repeated",
             kinds,
-            partial(_of_short_table, rows=rows, wraps=False),
+            partial(_with_short_table, rows=rows, wraps=False),
         )
         yield Variant(
-            f"positions: table of {length} read from the first again",
+            f"positions: table of {length} read cyclically",
             kinds,
-            partial(_of_short_table, rows=rows, wraps=True),
+            partial(_with_short_table, rows=rows, wraps=True),
         )
     for index, name in INDICES.items():
         yield configured(f"positions: indexed by {name}", kinds, index=index)
@@ -66,7 +65,7 @@ def positions() -> Iterator[Variant]:
 
 
 def moved(replay: Replay, by: int) -> np.ndarray:
-    """Computes the node with positions that many places further."""
+    """Computes the node with its positions shifted."""
     return replay.under(offset=replay.option("offset") + by)
 
 
@@ -75,9 +74,9 @@ SUMMED = 16.0 * tolerances.FLOAT64_ROUNDOFF
 
 
 def read_from_sum(node: Node, received: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the positions in a received embedding: what is left of it without the tokens.
+    """Recovers the positions in a received embedding by subtracting the tokens.
 
-    Positions of low precision are told from the rounding of the sum, and returned exactly.
+    Positions of low precision are recognised despite the rounding of the sum, and returned exactly.
     """
     own = known[node.inputs["positions"]]
     if node.parameters or received.shape != known[node.inputs["tokens"]].shape:  # a norm hides them
@@ -92,7 +91,7 @@ def read_from_sum(node: Node, received: np.ndarray, known: Mapping[str, np.ndarr
     return left
 
 
-def _of_table(replay: Replay, options: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
+def _with_table(replay: Replay, options: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
     """Looks the positions up in another table. Raises LookupError if one of the options is its own."""
     spec = _sinusoids(replay)
     if any(getattr(spec, name) == value for name, value in options.items()):
@@ -104,7 +103,7 @@ def _of_table(replay: Replay, options: Mapping[str, Any], dtype: str = "float64"
 def _pads_not_zero(replay: Replay) -> np.ndarray:
     if _sinusoids(replay).index != "non_pad_count":
         raise LookupError("no row of pads")
-    return _of_table(replay, {"index": "column"})
+    return _with_table(replay, {"index": "column"})
 
 
 def _sinusoids(replay: Replay) -> Sinusoidal:
@@ -118,13 +117,13 @@ def _zero_at_pads(replay: Replay) -> np.ndarray:
     return np.where((replay.inputs["ids"] == replay.option("pad_id"))[..., None], 0.0, replay.own)
 
 
-def _of_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray:
+def _with_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray:
     """Uses a table with fewer rows than there are positions."""
     numbers = _numbers(replay)
     needed = int(numbers.max()) + 1
     length = needed // 2 if rows is None else rows if rows > 0 else needed + rows
     if not 0 < length < needed or (rows in (None, -1) and length in SHORT_TABLES):
-        raise LookupError("long enough, or one of the others")
+        raise LookupError("long enough, or another case")
     return formulas.rows(replay.parameters["table"], numbers % length if wraps else np.minimum(numbers, length - 1))
 
 
@@ -137,8 +136,8 @@ def _numbers(replay: Replay) -> np.ndarray:
 
 
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
-    """Returns the received value if it consists of numbers of the dtype and its angles are off by rounding at most;
-    otherwise one way to compute it."""
+    """Returns the received value if it consists of numbers of the dtype and its angles are off by at most rounding;
+    otherwise one possible result."""
     exponents, _ = _columns(replay)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
     if np.array_equal(once, replay.own) and replay.is_right:
@@ -148,7 +147,7 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
     if is_near and is_of(replay.received, dtype) and not np.array_equal(replay.received, once):
         return replay.received
     frequencies = _narrow_powers(exponents, dtype)
-    return rounded(_of_angles(replay, rounded(rounded(numbers.astype(np.float64), dtype) * frequencies, dtype)), dtype)
+    return rounded(_at_angles(replay, rounded(rounded(numbers.astype(np.float64), dtype) * frequencies, dtype)), dtype)
 
 
 def _narrow_frequencies(replay: Replay) -> np.ndarray:
@@ -163,8 +162,8 @@ def _narrow_frequencies(replay: Replay) -> np.ndarray:
         found[is_cosine] = found[~is_cosine] = np.arctan2(row[~is_cosine], row[is_cosine]) / number
         narrow = rounded(found, "float32")
         if (np.abs(narrow / exact - 1.0) <= ANGLE_ROUNDINGS * UNITS["float32"]).all():
-            return _of_angles(replay, numbers[..., None] * narrow)
-    return _of_angles(replay, numbers[..., None] * _narrow_powers(exponents, "float32"))
+            return _at_angles(replay, numbers[..., None] * narrow)
+    return _at_angles(replay, numbers[..., None] * _narrow_powers(exponents, "float32"))
 
 
 def _narrow_powers(exponents: np.ndarray, dtype: str) -> np.ndarray:
@@ -191,7 +190,7 @@ def _columns(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
     return exponents, is_cosine
 
 
-def _of_angles(replay: Replay, angles: np.ndarray) -> np.ndarray:
+def _at_angles(replay: Replay, angles: np.ndarray) -> np.ndarray:
     spec, (_, is_cosine) = _sinusoids(replay), _columns(replay)
     values = np.where(is_cosine, np.cos(angles), np.sin(angles))
     is_of_pads = spec.index == "non_pad_count" and _numbers(replay)[..., None] == spec.offset

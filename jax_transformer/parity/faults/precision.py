@@ -1,8 +1,8 @@
 """Faults of precision: a node rounded to, or computed in, a narrower dtype than the model's.
 
 Two programs that compute in float32 round differently, so neither can be replayed to the last bit. Such a node is
-recognised instead: all its values are numbers of the dtype, the truth's aren't, and what is left beside the truth is
-the rounding of that dtype and nothing else.
+recognised instead: all its values are numbers of the dtype, the correct ones aren't, and the difference is rounding to
+that dtype alone.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _rounded(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
-    """Returns the received value if it is recognised; if the truth was received, one way to compute it.
+    """Returns the received value if it is recognised; for a correct value, one possible result.
 
     Raises:
-      LookupError: neither is the case; or the computed value would only be rounded, or too far off to be recognised.
+      LookupError: otherwise; or if the computed value would only be rounded, or too far off to be recognised.
     """
     exact = _exact(replay, dtype)
     once = rounded(exact, dtype)
@@ -59,7 +59,7 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
     inputs, parameters = _narrow(replay.inputs, dtype), _narrow(replay.parameters, dtype)
     value = rounded(replay.compute(inputs, parameters, _parts(replay, dtype)), dtype)
     if np.array_equal(value, once, equal_nan=True) or not replay.error(value) <= tolerances.COMPUTED_IN[dtype]:
-        raise LookupError("nothing but rounded, or not to be recognised")
+        raise LookupError("only rounded, or not recognisable")
     return value
 
 
@@ -79,7 +79,7 @@ def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: s
 
 
 def _masked(replay: Replay) -> np.ndarray:
-    """Returns which logits are masked; their values are no matter of precision."""
+    """Returns a mask of the masked logits, whose values don't depend on precision."""
     mask = replay.inputs.get("mask") if replay.node.kind == "attention_logits" else None
     return np.zeros((), bool) if mask is None else ~mask
 

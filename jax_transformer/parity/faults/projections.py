@@ -18,12 +18,12 @@ def projections() -> Iterator[Variant]:
     yield Variant("bias missing", linear, partial(without, role="bias"))
     yield Variant("kernel transposed", linear, _transposed)
     for name in ("query", "key", "value"):
-        yield Variant(f"kernel of the {name}", ("projection",), partial(_of_sibling, name=name))
+        yield Variant(f"kernel of the {name}", ("projection",), partial(_with_sibling_kernel, name=name))
     yield Variant("fused kernel of 3 × N × H sliced as N × 3 × H", ("projection",), partial(_sliced, is_by_head=True))
     yield Variant("fused kernel of N × 3 × H sliced as 3 × N × H", ("projection",), partial(_sliced, is_by_head=False))
     for name, split in SPLITS.items():
         yield Variant(name, ("projection",), partial(_split, split=split))
-        yield Variant(name, ("attention_logits", "context"), partial(_of_split, split=split))
+        yield Variant(name, ("attention_logits", "context"), partial(_from_split, split=split))
     for split_name, (name, order) in zip(SPLITS, MERGES.items(), strict=True):
         yield Variant(name, ("projection", "merge_heads"), partial(_merged, order=order))
         yield Variant(name, ("context",), partial(_context_merged, order=order, split=None))
@@ -31,7 +31,7 @@ def projections() -> Iterator[Variant]:
         yield Variant(f"{split_name}, and {name}", ("context",), both)
     yield Variant("reads its input normed", ("projection", "feed_forward_hidden"), _read_normed)
     yield Variant("reads its input before the norm", ("projection", "feed_forward_hidden"), _read_unnormed)
-    yield Variant("keys and values of the decoder", ("projection",), _of_the_decoder)
+    yield Variant("keys and values of the decoder", ("projection",), _reading_decoder)
     yield Variant("encoder's output before its final norm", ("projection",), _before_final_norm)
 
 
@@ -42,7 +42,7 @@ def _transposed(replay: Replay) -> np.ndarray:
     return replay.compute(parameters={**replay.parameters, "kernel": matrix.T.reshape(kernel.shape)})
 
 
-def _of_sibling(replay: Replay, name: str) -> np.ndarray:
+def _with_sibling_kernel(replay: Replay, name: str) -> np.ndarray:
     own = place(replay.node.name).path[-1]
     if own not in ("query", "key", "value") or own == name:
         raise LookupError(name)
@@ -63,8 +63,7 @@ def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
     """Slices a kernel that fuses query, key and value (in cross-attention, key and value) along the wrong axis.
 
     Args:
-      is_by_head: slice as if the parts were interleaved head by head, though they lie one after the other; False: the
-        reverse.
+      is_by_head: slice as if the parts were interleaved head by head, though they are consecutive; False: the reverse.
     """
     at = place(replay.node.name).path
     parts = ("key", "value") if at[0] == "cross_attention" else ("query", "key", "value")
@@ -97,15 +96,15 @@ def _untransposed(y: np.ndarray) -> np.ndarray:
 
 SPLITS = {"heads split in the other order": _otherwise, "heads split without transposing": _untransposed}
 MERGES = {"heads merged in the other order": (0, 1, 3, 2), "heads merged without transposing back": (0, 2, 1, 3)}
-"""The merges that belong to these splits, in programs that do neither right; axes of [B, T, N, H] as they are read."""
+"""Merges that undo these splits, in programs that get both wrong; axes of [B, T, N, H] as they are read."""
 
 
 def _split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return split(replay.compute())
 
 
-def _of_split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Splits queries and keys, or values, that are right as long as their heads aren't split."""
+def _from_split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Recomputes a node from wrongly split queries and keys, or values, which show as correct before the split."""
     roles = ("query", "key") if replay.node.kind == "attention_logits" else ("value",)
     return replay.compute({role: split(np.ascontiguousarray(replay.inputs[role])) for role in roles})
 
@@ -113,8 +112,8 @@ def _of_split(replay: Replay, split: Callable[[np.ndarray], np.ndarray]) -> np.n
 def _context_merged(
     replay: Replay, order: tuple[int, ...], split: Callable[[np.ndarray], np.ndarray] | None
 ) -> np.ndarray:
-    """Flattens the context in another order, as a linear layer reads it, of values that were split otherwise, too."""
-    context = replay.own if split is None else _of_split(replay, split)
+    """Flattens the context in the wrong order for the linear layer, perhaps from wrongly split values."""
+    context = replay.own if split is None else _from_split(replay, split)
     return context.transpose(order).reshape(context.shape)
 
 
@@ -150,11 +149,11 @@ def _read_unnormed(replay: Replay) -> np.ndarray:
     return replay.compute({"x": replay.captured[before]})
 
 
-def _of_the_decoder(replay: Replay) -> np.ndarray:
+def _reading_decoder(replay: Replay) -> np.ndarray:
     at = place(replay.node.name)
     if at.path[0] != "cross_attention" or at.path[-1] not in ("key", "value"):
         raise LookupError("no cross-attention")
-    return replay.compute({"x": replay.beside("self_attention_residual")})
+    return replay.compute({"x": replay.layer_activation("self_attention_residual")})
 
 
 def _before_final_norm(replay: Replay) -> np.ndarray:

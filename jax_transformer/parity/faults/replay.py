@@ -64,7 +64,7 @@ class Replay:
         """Returns the captured value in float64, reduced to length 1 along axes where the node is constant.
 
         Raises:
-          LookupError: it wasn't captured, or has another shape.
+          LookupError: it wasn't captured, or has the wrong shape.
         """
         kept = np.asarray(self.captured[self.node.name])
         if kept.ndim != self.own.ndim:
@@ -81,7 +81,7 @@ class Replay:
 
     @cached_property
     def is_right(self) -> bool:
-        """Whether the received value has no fault; variants that recognise a fault then inject one."""
+        """Returns whether the received value has no fault; variants that recognise a fault then inject one."""
         return self.error(self.own) <= tolerances.FLOAT64_RELATIVE_RMS
 
     @cached_property
@@ -94,14 +94,14 @@ class Replay:
         return getattr(self.parts[self._argument(name)], name)
 
     def with_options(self, **options: Any) -> Parts:
-        """Returns the node's parts with other values of options. Raises LookupError if no part has one of them."""
+        """Returns the node's parts with changed options. Raises LookupError if no part has one of them."""
         changed: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
             changed.setdefault(self._argument(name), {})[name] = value
         return {**self.parts, **{argument: _with(self.parts[argument], own) for argument, own in changed.items()}}
 
     def under(self, **options: Any) -> np.ndarray:
-        """Computes the node with other values of its parts' options. Raises LookupError if one is its own."""
+        """Computes the node with changed options. Raises LookupError if one is unchanged."""
         if any(self.option(name) == value for name, value in options.items()):
             raise LookupError("as it is")
         return self.compute(parts=self.with_options(**options))
@@ -135,21 +135,22 @@ class Replay:
         return self.stack.norm
 
     def own_parameter(self, module: str, role: str) -> np.ndarray:
-        """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if there
-        is none, LookupError outside layers."""
+        """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if it
+        doesn't exist, LookupError outside layers."""
         at = place(self.node.name)
         if at.layer is None:
             raise LookupError("in no layer")
         index = parameter_index(self.stack, at.layer)
         return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{index}]")
 
-    def beside(self, name: str) -> np.ndarray:
-        """Returns another activation of the layer, such as `feed_forward_norm`. Raises LookupError if there is none."""
+    def layer_activation(self, name: str) -> np.ndarray:
+        """Returns another activation of the layer, such as `feed_forward_norm`. Raises LookupError if it doesn't
+        exist."""
         at = place(self.node.name)
         return in_float64(self.captured[f"{at.stack}.layers.{at.layer}.{name}"])
 
     def sibling(self, name: str) -> Node:
-        """Returns another node of the layer, such as `feed_forward.hidden`. Raises LookupError if there is none."""
+        """Returns another node of the layer, such as `feed_forward.hidden`. Raises LookupError if it doesn't exist."""
         at = place(self.node.name)
         full = f"{at.stack}.layers.{at.layer}.{name}"
         for node in nodes(self.config):
@@ -164,7 +165,7 @@ class Replay:
         return replace(self, node=node, inputs=inputs, parameters=parameters)
 
     def norm_of(self, module: str) -> dict[str, np.ndarray]:
-        """Returns scale and bias of a norm of the layer. Raises ValueError if there is none."""
+        """Returns scale and bias of a norm of the layer. Raises ValueError if it doesn't exist."""
         return {role: self.own_parameter(module, role) for role in norm_roles(self.stack)}
 
 
@@ -174,7 +175,7 @@ def in_float64(array: np.ndarray) -> np.ndarray:
 
 
 def _with(part: Any, options: Mapping[str, Any]) -> Any:
-    """Returns a part with other values of options; another kind of norm keeps those that both kinds have."""
+    """Returns a part with changed options; a norm of another kind keeps the options that both kinds have."""
     kind = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}.get(options.get("kind", ""))
     if kind is None:
         return replace(part, **options)
@@ -186,7 +187,7 @@ class Variant(NamedTuple):
     """Describes one fault."""
 
     name: str
-    """The cause in a report: what the faulty side does."""
+    """The cause in a report: the fault of the side."""
     kinds: tuple[Kind, ...]
     compute: Callable[[Replay], np.ndarray]
     """Returns the node's value with the fault. Raises LookupError or ValueError if the fault can't occur there."""
@@ -194,14 +195,14 @@ class Variant(NamedTuple):
     """Whether it looks for its marks in the received value, rather than computing the value from the inputs alone."""
 
 
-def factors(replay: Replay, of_stack: tuple[float, float] | None = None) -> dict[str, float]:
+def factors(replay: Replay, stack_factors: tuple[float, float] | None = None) -> dict[str, float]:
     """Returns the constant factor of each term of a residual sum, by argument; the residual stream is "x".
 
     Args:
-      of_stack: the factors of the stream and of sublayers' outputs, in place of the stack's own.
+      stack_factors: the factors of the stream and of sublayers' outputs, instead of the stack's own.
     """
     residual = replay.stack.residual
-    stream, output = of_stack or (residual.stream_factor, residual.output_factor)
+    stream, output = stack_factors or (residual.stream_factor, residual.output_factor)
     return {argument: stream if argument == "x" else output for argument in replay.inputs}
 
 
@@ -229,13 +230,13 @@ def norm_parameters(replay: Replay) -> dict[str, np.ndarray]:
 
 
 def norm_scale(replay: Replay, norm: Norm | None = None) -> np.ndarray | float:
-    """Returns the scale of the node's norm, or of another in its place; 1 if it has none."""
+    """Returns the scale of the node's norm, or of another in its place; 1 without one."""
     scale = formulas.norm_scale(norm or replay.norm, replay.parameters.get("scale"))
     return 1.0 if scale is None else scale
 
 
 def configured(name: str, kinds: tuple[Kind, ...], **options: Any) -> Variant:
-    """Returns the variant that computes the node with other values of its parts' options."""
+    """Returns the variant that computes the node with changed options."""
     return Variant(name, kinds, partial(Replay.under, **options))
 
 

@@ -1,4 +1,4 @@
-"""Faults of residual sums: a scale left out or on the wrong term, and sublayers side by side or one after the other."""
+"""Faults of residual sums: a scale left out or on the wrong term, and sublayers in parallel or in sequence."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ SUBLAYERS = {
     "feed_forward": "feed-forward",
 }
 Weights = Mapping[str, np.ndarray | float]
-"""What each term of a sum is multiplied by, by argument: a number, or an array [D] or [1]. The residual stream is
-"x"."""
+"""Argument → the factor of its term: a number, or an array [D] or [1]. The residual stream is "x"."""
 
 
 def residuals() -> Iterator[Variant]:
@@ -32,20 +31,20 @@ def residuals() -> Iterator[Variant]:
     yield Variant("sublayer's output not scaled", SUMS, partial(_refactored, change=_without_output_factor))
     yield Variant("factors of the residual sum swapped", SUMS, partial(_refactored, change=_swapped))
     yield Variant("the whole residual sum scaled", SUMS, partial(_refactored, change=_all_scaled))
-    yield Variant("residual factors of the other stack", SUMS, _of_the_other_stack)
-    yield Variant("trained scale of the residual stream missing", SUMS, partial(_untrained, of_stream=True))
+    yield Variant("residual factors of the other stack", SUMS, _with_other_stack)
+    yield Variant("trained scale of the residual stream missing", SUMS, partial(_untrained, on_stream=True))
     yield Variant("trained scale on the sublayer's output, not on the stream", SUMS, partial(_moved, to="y"))
-    yield Variant("trained scale of the sublayer's output missing", SUMS, partial(_untrained, of_stream=False))
+    yield Variant("trained scale of the sublayer's output missing", SUMS, partial(_untrained, on_stream=False))
     yield Variant("trained scale on the stream, not on the sublayer's output", SUMS, partial(_moved, to="x"))
     yield Variant("trained scale on the sum, not on the sublayer's output", SUMS, _on_the_sum)
     for sublayer, name in SUBLAYERS.items():
         yield Variant(f"output of the {name} dropped", ("parallel_residual",), partial(_dropped, sublayer=sublayer))
     readers: tuple[Kind, ...] = ("norm", "projection", "feed_forward_hidden")
-    yield Variant("sublayers one after the other", readers, _one_after_the_other)
+    yield Variant("sublayers in sequence", readers, _one_after_the_other)
 
 
 def weighted_sum(replay: Replay, weights: Weights) -> np.ndarray:
-    """Returns the node's value with other weights of its terms."""
+    """Returns the node's sum with these weights of its terms."""
     total = sum((array * weights[argument] for argument, array in replay.inputs.items()), np.zeros(()))
     is_normed = replay.node.kind == "residual_norm"
     return formulas.norm(replay.norm, total, **norm_parameters(replay)) if is_normed else total
@@ -62,7 +61,7 @@ Change = Callable[["Residual"], tuple[float, float]]
 
 
 def _refactored(replay: Replay, change: Change) -> np.ndarray:
-    """Computes a sum with other factors. Raises LookupError if they are its own."""
+    """Computes a sum with other factors. Raises LookupError if they are unchanged."""
     own, other = replay.stack.residual, change(replay.stack.residual)
     if other == (own.stream_factor, own.output_factor):
         raise LookupError("as it is")
@@ -87,7 +86,7 @@ def _all_scaled(residual: Residual) -> tuple[float, float]:
     return factor, factor
 
 
-def _of_the_other_stack(replay: Replay) -> np.ndarray:
+def _with_other_stack(replay: Replay) -> np.ndarray:
     other = replay.other_stack.residual
     return _refactored(replay, lambda _: (other.stream_factor, other.output_factor))
 
@@ -95,9 +94,9 @@ def _of_the_other_stack(replay: Replay) -> np.ndarray:
 # --- trained scales
 
 
-def _untrained(replay: Replay, of_stream: bool) -> np.ndarray:
+def _untrained(replay: Replay, on_stream: bool) -> np.ndarray:
     trained = trained_scales(replay)
-    kept = {argument: 1.0 if (argument == "x") == of_stream else scale for argument, scale in trained.items()}
+    kept = {argument: 1.0 if (argument == "x") == on_stream else scale for argument, scale in trained.items()}
     if kept.keys() == {name for name, scale in trained.items() if kept[name] is scale or isinstance(scale, float)}:
         raise LookupError("no trained scale there")
     return weighted_sum(replay, _product(factors(replay), kept))
@@ -133,7 +132,7 @@ def _dropped(replay: Replay, sublayer: str) -> np.ndarray:
 
 
 def _one_after_the_other(replay: Replay) -> np.ndarray:
-    """Feeds a sublayer with the residual stream after those before it."""
+    """Feeds a sublayer with the residual stream after the preceding sublayers."""
     at = place(replay.node.name)
     sublayer = at.path[0].removesuffix("_norm")
     reads = at.path[1:] in ((), ("query",), ("hidden",))

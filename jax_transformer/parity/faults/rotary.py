@@ -1,4 +1,4 @@
-"""Faults of rotary positions: of the pairs, the angles, and what is rotated."""
+"""Faults of rotary positions: wrong pairs, wrong angles, and wrong operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS: tuple[Kind, ...] = ("rotation",)
 LAYOUTS = {"halves": "pairs of the two halves", "interleaved": "pairs of neighbours"}
 BASES = (500.0, 10000.0, 160000.0, 500000.0, 1000000.0)
-"""Those of published models. Others are measured."""
+"""Bases of published models. Any other is measured."""
 MEASURED_WITHIN = 1e-6
 """The largest relative distance from a measured base of the rounder numbers that are tried for it."""
 MOST_DIGITS = 15
@@ -37,10 +37,10 @@ GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 HALVINGS = 70
 """The steps of a golden-section search that narrow an interval down to the last bits of float64."""
 ANGLE_ROUNDINGS = 4.0
-"""The largest error of an angle in unit roundoffs of the angle: those of its frequency, its product with the position,
-and, in parts of the angle, of its cosine or sine."""
+"""Largest error of an angle in its unit roundoffs: of its frequency, of the product with the position, and of its
+cosine or sine relative to the angle."""
 VALUE_ROUNDINGS = 2.0
-"""The same of a cosine or sine, in roundoffs of 1."""
+"""The same for a cosine or sine, in roundoffs of 1."""
 
 
 def rotary(config: TransformerConfig) -> Iterator[Variant]:
@@ -57,19 +57,19 @@ def rotary(config: TransformerConfig) -> Iterator[Variant]:
     for index, name in {"column": "column", "non_pad_count": "count of real tokens"}.items():
         yield configured(f"rotary: indexed by {name}", KINDS, index=index)
     yield Variant("rotary: not rotated", KINDS, lambda replay: replay.inputs["x"])
-    yield Variant("rotary: turned backwards", KINDS, partial(_of_angles, change=np.negative))
-    yield Variant("rotary: exponents i / R", KINDS, partial(_of_frequencies, factor=0.5))
-    yield Variant("rotary: exponents 4i / R", KINDS, partial(_of_frequencies, factor=2.0))
-    yield Variant("rotary: exponents over the whole head", KINDS, partial(_of_frequencies, factor=None))
-    yield Variant("rotary: whole head rotated", KINDS, partial(_of_width, share=1.0))
+    yield Variant("rotary: turned backwards", KINDS, partial(_with_angles, change=np.negative))
+    yield Variant("rotary: exponents i / R", KINDS, partial(_with_frequencies, factor=0.5))
+    yield Variant("rotary: exponents 4i / R", KINDS, partial(_with_frequencies, factor=2.0))
+    yield Variant("rotary: exponents over the whole head", KINDS, partial(_with_frequencies, factor=None))
+    yield Variant("rotary: whole head rotated", KINDS, partial(_with_width, share=1.0))
     for share, name in ((0.5, "half"), (0.25, "a quarter")):
-        yield Variant(f"rotary: {name} of the head rotated", KINDS, partial(_of_width, share=share))
-    yield Variant("rotary: cosines and sines in float32", KINDS, _of_narrow_angles)
+        yield Variant(f"rotary: {name} of the head rotated", KINDS, partial(_with_width, share=share))
+    yield Variant("rotary: cosines and sines in float32", KINDS, _with_narrow_angles)
     yield Variant("rotary: cross-attention rotated, too", ("attention_logits",), _cross_rotated)
 
 
 def with_base(spec: Rotary, layout: str, base: float) -> Variant:
-    """Returns the variant that rotates by another base, or other pairs, than positions of this kind do."""
+    """Returns the variant that rotates by another base, or other pairs."""
     names = [LAYOUTS[layout]] if layout != spec.layout else []
     if base != spec.base:
         names.append(f"base {base:,.{MOST_DIGITS}g} instead of {spec.base:,.{MOST_DIGITS}g}")
@@ -88,7 +88,7 @@ def _turned(replay: Replay, own: Rotary, layout: str, base: float) -> np.ndarray
 
 def measured_base(replay: Replay, layout: str) -> float | None:
     """Returns the base by which received pairs of a layout are rotated, from the angle of the second pair between
-    neighbouring positions. None if the head has one pair, or no position follows another."""
+    neighbouring positions. None if the head has one pair, or there is one position."""
     spec = replay.with_options(layout=layout)["spec"]
     numbers, width = _numbers(replay), spec.dim or _head(replay)
     follows = np.diff(numbers, axis=1) == 1
@@ -119,7 +119,7 @@ def searched_bases(residual: Callable[[float], float]) -> Iterator[float]:
 
 
 def round_numbers(measured: float) -> list[float]:
-    """Returns the numbers that a measured one may stand for, those of fewest digits first."""
+    """Returns the round numbers that a measured one may be, fewest digits first."""
     numbers = dict.fromkeys(float(f"{measured:.{digits}g}") for digits in range(1, MOST_DIGITS + 1))
     return [number for number in numbers if abs(number - measured) <= MEASURED_WITHIN * measured]
 
@@ -135,12 +135,12 @@ def _numbers(replay: Replay) -> np.ndarray:
     return formulas.position_numbers(replay.parts["spec"], replay.parts["tokens"], replay.inputs["ids"])
 
 
-def _of_angles(replay: Replay, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _with_angles(replay: Replay, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     angles = change(_angles(replay))
     return formulas.rotated(replay.parts["spec"], replay.inputs["x"], np.cos(angles), np.sin(angles))
 
 
-def _of_frequencies(replay: Replay, factor: float | None) -> np.ndarray:
+def _with_frequencies(replay: Replay, factor: float | None) -> np.ndarray:
     """Rotates with exponents of the base that are `factor` times as large; None: divided by the head's width."""
     angles = _angles(replay)
     factor = 2 * angles.shape[-1] / _head(replay) if factor is None else factor
@@ -153,19 +153,19 @@ def _head(replay: Replay) -> int:
     return int(replay.inputs["x"].shape[-1])
 
 
-def _of_width(replay: Replay, share: float) -> np.ndarray:
+def _with_width(replay: Replay, share: float) -> np.ndarray:
     width = int(share * _head(replay))
     if width % 2 or width < 2 or width == (replay.option("dim") or _head(replay)):
-        raise LookupError("no such width, or as it is")
+        raise LookupError("no such width, or unchanged")
     return replay.under(dim=width)
 
 
 # --- cosines and sines in float32: programs differ in the last bit, so they are recognised
 
 
-def _of_narrow_angles(replay: Replay) -> np.ndarray:
-    """Returns the rotation by the received cosines and sines if these are numbers of float32 that are off by rounding
-    at most; otherwise, by one way to compute them."""
+def _with_narrow_angles(replay: Replay) -> np.ndarray:
+    """Returns the rotation by the received cosines and sines if these are float32 numbers that are off by at most
+    rounding; otherwise by one possible result."""
     angles = _angles(replay)
     found = _received_turn(replay, angles)
     if found is not None:

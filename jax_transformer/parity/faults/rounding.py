@@ -1,9 +1,9 @@
-"""Tell the rounding of a lower precision from another fault that hides in it.
+"""Distinguish rounding to a lower precision from a fault that hides in it.
 
 Two programs that compute in float32 round differently, so neither can be replayed to the last bit. But rounding has a
-size and a shape: it is as large as what the node's own formula makes of inputs that are off by the dtype's unit, it is
-zero where they can't change the value (such as ReLU's of clearly negative numbers), and it leans to no side, neither
-away from zero nor along the value. What leans, or is larger, is a fault.
+size and a shape: it is as large as the change of the node's formula when its inputs move by the dtype's unit, it is
+zero where the inputs can't change the value (such as ReLU of clearly negative numbers), and it is unbiased, both around
+zero and along the value. A biased or larger error is a fault.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from jax_transformer.parity.oracle.graph import Kind
 RUNS = 12
 """The computations with inputs off by rounding, from which the size of an error is estimated."""
 LEANING_DEVIATIONS = 7.0
-"""The most standard deviations by which the mean of a row's errors may lean: chance exceeds it once in 10⁹ times for
-some sixty rows."""
+"""Largest bias of the mean of a row's errors, in standard deviations: chance exceeds it once in 10⁹ times for about
+sixty rows."""
 LEAST_LEANING = 0.25
 """The least mean that counts as leaning, in units of the dtype or in deviations of single values."""
 LEAST_ROWS, MOST_ROWS = 8, 256
-"""The least and the most rows by which leaning is judged."""
+"""Minimum and maximum number of rows for the test of bias."""
 ALIKE = 64.0
-"""The largest distance of two rows that count as one, in units of the dtype: they round alike."""
+"""Largest distance of two rows that count as one, in units of the dtype: they round the same way."""
 WITH_CONSTANTS: tuple[Kind, ...] = ("token_embedding", "attention_logits", "logits")
-"""Nodes that multiply by a constant, whose own rounding scales all values alike."""
+"""Nodes that multiply by a constant, whose own rounding scales all values equally."""
 UNITS = {"float16": 2.0**-11} | tolerances.UNIT_ROUNDOFF
 LEAST_NUMBER = {"float16": 2.0**-14, "float32": 2.0**-126, "bfloat16": 2.0**-126}
 """The least normal number: smaller ones have fewer digits, or are zero."""
@@ -43,11 +43,11 @@ Compute = Callable[[Replay], np.ndarray]
 
 
 def is_rounding(replay: Replay, compute: Compute, dtype: str, where: np.ndarray | None = None) -> bool:
-    """Returns whether the received value is what a formula gives in lower precision: off by rounding and nothing else.
+    """Returns whether the received value differs from a formula's by rounding to a lower precision alone.
 
     Args:
       compute: the node's formula, or one with a fault.
-      where: the values that count. None: all.
+      where: mask of the values that count. None: all.
     """
     rng = np.random.default_rng(0)
     with np.errstate(all="ignore"):
@@ -78,12 +78,12 @@ def _is_scatter(replay: Replay, runs: np.ndarray, centre: np.ndarray, counts: np
 
 
 def _leans(scaled: np.ndarray, values: np.ndarray, counts: np.ndarray, replay: Replay, dtype: str) -> bool:
-    """Returns whether the errors of all rows lean to the same side: up, or along the value.
+    """Returns whether the errors of all rows are biased to the same side: up, or along the value.
 
     Args:
       scaled: the errors in multiples of their spread.
       values: the values in the same multiples.
-      counts: which of them count.
+      counts: mask of the values that count.
     """
     rows = [array.reshape(-1, array.shape[-1]) for array in (scaled, values, counts)]
     unit = UNITS[dtype]
@@ -100,7 +100,7 @@ def _leans(scaled: np.ndarray, values: np.ndarray, counts: np.ndarray, replay: R
 
 
 def _different(values: np.ndarray, counts: np.ndarray, distance: float) -> list[int]:
-    """Returns the numbers of rows of which no two are alike, that have values that count."""
+    """Returns the indices of pairwise different rows that have values that count."""
     kept: list[int] = []
     for number in np.flatnonzero(counts.any(axis=-1)):
         row = values[number]
@@ -155,7 +155,7 @@ def _off_by_rounding(replay: Replay, dtype: str, rng: np.random.Generator) -> Re
 
 
 def _scattered(array: np.ndarray, dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """Moves each number by up to a unit of the dtype, at random; not masked logits, whose rounding is alike."""
+    """Moves each number randomly by up to a unit of the dtype, except masked logits, which all round the same way."""
     if array.dtype.kind != "f":
         return array
     units = np.where(array > tolerances.MASKED_BELOW, UNITS[dtype], 0.0)
@@ -163,5 +163,5 @@ def _scattered(array: np.ndarray, dtype: str, rng: np.random.Generator) -> np.nd
 
 
 def _clipped(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns the array without numbers beyond those of the dtype."""
+    """Clips an array to the range of the dtype."""
     return array.clip(LOWEST[dtype], -LOWEST[dtype]) if array.dtype.kind == "f" else array

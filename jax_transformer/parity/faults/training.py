@@ -1,7 +1,7 @@
-"""The catalogue of training faults: wrong losses and wrong optimizer steps known from real programs, each as a rule.
+"""The catalogue of training faults: wrong losses and optimizer steps known from real programs, each as a rule.
 
-Changes that no input can show are no faults and aren't listed: a log-softmax of a log-softmax is itself, and SGD
-without momentum decays the same either way.
+Changes that no input can show aren't faults: a log-softmax of a log-softmax is itself, and SGD without momentum decays
+in the same way under both kinds of decay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TrainingVariant(NamedTuple):
     """Describes one fault."""
 
     name: str
-    """The report's words for it: what the candidate does."""
+    """The fault in the report's words."""
     changes: Mapping[str, Any]
     """The fields of the rule that it changes."""
     shown_by: str
@@ -102,13 +102,13 @@ def _loss_variants(rule: LossRule) -> Iterator[TrainingVariant]:
             name = f"labels of {number} not counted" + (
                 "" if rule.counts_pads else f", and those of {rule.pad_id}, the pad, counted"
             )
-            told = f"labels with {number} and with {rule.pad_id}"
-            yield TrainingVariant(name, {"pad_id": number, "counts_pads": False}, told)
+            shown_by = f"labels with {number} and with {rule.pad_id}"
+            yield TrainingVariant(name, {"pad_id": number, "counts_pads": False}, shown_by)
     yield TrainingVariant("sign reversed", {"negated": not rule.negated}, "any loss")
 
 
 def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
-    """Yields other amounts of smoothing: the usual one if there is none, else none or another."""
+    """Yields wrong amounts of smoothing."""
     if not rule.label_smoothing:
         for smoothing, name in SMOOTHED.items():
             changes = {"label_smoothing": USUAL_SMOOTHING, "smoothing": smoothing}
@@ -122,9 +122,9 @@ def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
         if smoothing != rule.smoothing:
             changes = {"smoothing": smoothing, "subtracts_entropy": is_divergence}
             yield TrainingVariant(f"smoothing: {name}", changes, "logits that differ")
-            told = "cross-entropy" if is_divergence else "divergence"
+            measure = "cross-entropy" if is_divergence else "divergence"
             other = {"smoothing": smoothing, "subtracts_entropy": not is_divergence}
-            yield TrainingVariant(f"smoothing: {name}, by {told}", other, "logits that differ")
+            yield TrainingVariant(f"smoothing: {name}, by {measure}", other, "logits that differ")
     name = (
         "entropy of the smoothed labels not subtracted"
         if is_divergence
@@ -169,9 +169,9 @@ def _clips(rule: UpdateRule) -> Iterator[TrainingVariant]:
         )
         return
     yield TrainingVariant("clipping missing", {"clip_norm": 0.0}, exceeds)
-    told = f"{exceeds}, by another factor in each step"
-    yield TrainingVariant("clipped by norm + 1e-6", {"clip_epsilon": 1e-6}, told)
-    yield TrainingVariant("clipped by the norm, without + 1e-6", {"clip_epsilon": 0.0}, told)
+    shown_by = f"{exceeds}, by another factor in each step"
+    yield TrainingVariant("clipped by norm + 1e-6", {"clip_epsilon": 1e-6}, shown_by)
+    yield TrainingVariant("clipped by the norm, without + 1e-6", {"clip_epsilon": 0.0}, shown_by)
     yield TrainingVariant(
         "clipped parameter by parameter", {"clip_kind": "each"}, "parameters whose own gradients' norms exceed the clip"
     )
@@ -217,9 +217,9 @@ def _decays(rule: UpdateRule) -> Iterator[TrainingVariant]:
         return
     yield TrainingVariant("decay missing", {"weight_decay": 0.0}, LARGE)
     if _kinds_differ(rule):
-        told = SECOND if rule.optimizer == "sgd" else LARGE
-        yield TrainingVariant("decoupled decay for L2", {"weight_decay_kind": "decoupled"}, told)
-        yield TrainingVariant("L2 decay for decoupled", {"weight_decay_kind": "l2"}, told)
+        shown_by = SECOND if rule.optimizer == "sgd" else LARGE
+        yield TrainingVariant("decoupled decay for L2", {"weight_decay_kind": "decoupled"}, shown_by)
+        yield TrainingVariant("L2 decay for decoupled", {"weight_decay_kind": "l2"}, shown_by)
     unscaled = {"weight_decay_kind": "decoupled", "decay_takes_rate": False}
     yield TrainingVariant("decoupled decay, without the learning rate", unscaled, LARGE)
     if rule.clip_norm:
@@ -246,8 +246,8 @@ def _schedules() -> Iterator[TrainingVariant]:
 
 def _pads(rule: UpdateRule) -> Iterator[TrainingVariant]:
     if rule.pad_rows:
-        told = "gradients of pads other than zero"
-        yield TrainingVariant("pad row updated", {"pad_rows_move": "as_others"}, told)
+        shown_by = "gradients of pads other than zero"
+        yield TrainingVariant("pad row updated", {"pad_rows_move": "as_others"}, shown_by)
         if rule.weight_decay:
-            yield TrainingVariant("pad row updated by its decay only", {"pad_rows_move": "by_decay"}, told)
-        yield TrainingVariant("pad row not updated", {"pad_rows_move": "never"}, f"{told}, or decay")
+            yield TrainingVariant("pad row updated by its decay only", {"pad_rows_move": "by_decay"}, shown_by)
+        yield TrainingVariant("pad row not updated", {"pad_rows_move": "never"}, f"{shown_by}, or decay")

@@ -18,8 +18,8 @@ Key = TypeVar("Key")
 
 HEADER = """\
 # A DRAFT, made from shapes and from the words in names. It is a guess and proves nothing: read every line.
-# Lines that are commented out are unsure. Of each, take the name that is right (others that fit stand beside it) and
-# remove the "#". {i} stands for a layer's number. Axes: the reference's -> ours.
+# Lines that are commented out are unsure: keep the correct name (the alternatives follow it) and remove the "#".
+# {i} is a layer's number. Axes: the reference's -> ours.
 """
 
 
@@ -34,8 +34,8 @@ def draft(reference: Names, ours: Names) -> str:
     """Returns a draft in YAML for `NameMap.read`.
 
     Args:
-      reference: activations as `capture` names them; parameters by their names in the state_dict.
-      ours: activations by the names of our trace; parameters by path, those of a layer with its number, as in
+      reference: activations by the names of `capture`; parameters by their names in the state_dict.
+      ours: activations by the names of our trace; parameters by path, numbered by layer, as in
         `encoder/layers/…/kernel[0]`.
     """
     activations = _propose(reference.activations, ours.activations, _fit_activation)
@@ -56,12 +56,12 @@ class _Item:
 
 
 class _Fit(NamedTuple):
-    """Says that a name of the reference may be one of ours."""
+    """Describes a possible match between a name of the reference and one of ours."""
 
     likeness: int
     axes: str = ""
     can_be_sure: bool = True
-    """Whether the lack of another candidate makes it sure."""
+    """Whether the match is certain if there is no other candidate."""
 
 
 @dataclass
@@ -136,7 +136,7 @@ def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None
 
 
 def _surest(proposals: list[_Proposal]) -> tuple[_Proposal, _Item] | None:
-    """Returns a pair in which each fits the other better than anything else."""
+    """Returns a pair in which each is the other's best match."""
     open_ones = [one for one in proposals if one.taken is None]
     left = {id(one): _left(one, proposals) for one in open_ones}
     for one in open_ones:
@@ -150,7 +150,7 @@ def _surest(proposals: list[_Proposal]) -> tuple[_Proposal, _Item] | None:
 
 
 def _left(one: _Proposal, proposals: list[_Proposal]) -> dict[_Item, int]:
-    """Returns the fits that are in no other proposal → likeness."""
+    """Returns the matches that are in no other proposal → likeness."""
     taken = {other.taken for other in proposals}
     return {item: fit.likeness for item, fit in one.fits.items() if item not in taken}
 
@@ -162,7 +162,7 @@ def _best(scores: Mapping[Key, int]) -> Key | None:
 
 
 def _with_fused(proposals: list[_Proposal], propose: Callable[[_Item], _Proposal]) -> list[_Proposal]:
-    """Merges query, key and value where the three together fit a tensor better than one alone."""
+    """Merges query, key and value if the three together fit a tensor better than one of them."""
     result: list[_Proposal] = []
     dropped: set[str] = set()
     for one in proposals:
@@ -176,12 +176,12 @@ def _with_fused(proposals: list[_Proposal], propose: Callable[[_Item], _Proposal
     return [one for one in result if one.ours.name not in dropped]
 
 
-# --- what fits
+# --- matches
 
 
 def _fit_parameter(theirs: _Item, ours: _Item) -> _Fit | None:
     axes = _axes(ours.name, ours.shape, theirs.shape)
-    their_words, our_words = _of_parameter(theirs.name), _of_parameter(ours.name)
+    their_words, our_words = _parameter_concepts(theirs.name), _parameter_concepts(ours.name)
     score = likeness(their_words, our_words)
     if axes is None or score is None or ("norm" in their_words.get("role", ()) and "role" not in our_words):
         return None
@@ -189,7 +189,7 @@ def _fit_parameter(theirs: _Item, ours: _Item) -> _Fit | None:
     return _Fit(score - 3 * is_unusual, axes)
 
 
-def _of_parameter(name: str) -> Concepts:
+def _parameter_concepts(name: str) -> Concepts:
     return concepts(re.sub(r"\[[^\]]*\]$", "", name), is_parameter=True)
 
 
@@ -221,30 +221,31 @@ def _axes(name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> str | No
 def _fit_activation(theirs: _Item, ours: _Item) -> _Fit | None:
     path, _, what = theirs.name.partition("@")
     last = ours.name.rpartition(".")[2]
-    is_of_softmax = last in ("logits", "weights") and "." in ours.name
+    feeds_softmax = last in ("logits", "weights") and "." in ours.name
     reads = {"context": "output", "hidden": "output", "embedding": ""}
     suits = (
         what.startswith(last)
-        if is_of_softmax
+        if feeds_softmax
         else (what == "" and last != "context") or (what == "input" and last in reads)
     )
     if ours.name.startswith("mask.") or not suits or not differ_in_grouping(theirs.shape, ours.shape):
         return None
     name = ours.name.removesuffix(last) + reads[last] if what == "input" else ours.name
-    their_words, our_words = _of_activation(path, _place_theirs(path)), _of_activation(name, _place_ours(name))
+    their_words, our_words = (
+        _activation_concepts(path, _place_theirs(path)),
+        _activation_concepts(name, _place_ours(name)),
+    )
     score = likeness(their_words, our_words)
     say_as_much = all((group in their_words) == (group in our_words) for group in ("role", "part"))
-    may_be_of_another_step = (
+    may_be_another_step = (
         last in ("token_embedding", "embedding") or ours.name == "logits"
     )  # before a scale, positions or a bias
-    is_dropout = "drop" in path.lower()  # what it returns was named before, where it was computed
-    return (
-        None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_of_another_step)
-    )
+    is_dropout = "drop" in path.lower()  # its result has already a name from the module that computed it
+    return None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_another_step)
 
 
-def _of_activation(name: str, place: str | None) -> Concepts:
-    """Returns the concepts of a name, with its place as its role and without parts if it has a place."""
+def _activation_concepts(name: str, place: str | None) -> Concepts:
+    """Returns the concepts of a name, with its place as role instead of its parts, if it has a place."""
     found = dict(concepts(name))
     if place:
         found.pop("part", None)

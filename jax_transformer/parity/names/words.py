@@ -37,7 +37,7 @@ _WORDS = {
     },
 }
 _MISSING = {"role": -1, "part": -1}
-"""The score if only one of two names mentions a group; 0 for other groups."""
+"""Score of a group that only one of two names mentions; 0 for unlisted groups."""
 
 
 def concepts(name: str, *, is_parameter: bool = False) -> Concepts:
@@ -59,7 +59,7 @@ def concepts(name: str, *, is_parameter: bool = False) -> Concepts:
 
 
 def likeness(first: Concepts, second: Concepts) -> int | None:
-    """Returns how well two names match; None if they contradict each other."""
+    """Scores the match of two names; None if they contradict each other."""
     score = 0
     for group in ("stack", *_WORDS):
         a, b = first.get(group), second.get(group)

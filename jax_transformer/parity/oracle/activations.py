@@ -62,7 +62,7 @@ def elu(x: np.ndarray) -> np.ndarray:
 
 
 def selu(x: np.ndarray) -> np.ndarray:
-    """Returns the self-normalising ELU, whose constants keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    """Returns the self-normalizing ELU, whose constants keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
     return scale * np.where(x > 0.0, x, alpha * np.expm1(np.minimum(x, 0.0)))
 
@@ -97,4 +97,4 @@ FORMULAS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": sigmoid,
     "softplus": softplus,
 }
-"""Those without a slope."""
+"""Activations without a slope."""

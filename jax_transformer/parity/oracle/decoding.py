@@ -1,11 +1,10 @@
 """Decoding in NumPy and float64, without a cache: greedy (one beam) or by beam search.
 
 It follows `generate` of transformers 5 (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A
-search decides everything from the logits of whole prefixes. The function that computes these is an argument, so any
-model can be decoded.
+search depends only on the logits of whole prefixes. The function that computes them is an argument, so any model can be
+decoded.
 
-**Ties.** Among candidates with the same score, the one of the first beam comes first, and within a beam the lowest id;
-among hypotheses, the one that ended first.
+**Ties.** Candidates with the same score are ordered by beam, then by id; hypotheses by when they ended.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ LogitsOf = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRule:
-    """Defines a search. The defaults of the fields after `pad_id` are right; their other values are mistakes that
-    programs make."""
+    """Defines a search. The defaults of the fields after `pad_id` are correct; their other values are known
+    mistakes."""
 
     beam_size: int = 1
     """The number of hypotheses searched in parallel; with one, the most probable token always comes next."""
@@ -53,7 +52,7 @@ class DecodeRule:
     ties: Literal["first", "last"] = "first"
     eos_ends: bool = True
     keeps_ended: bool = False
-    """Whether an ended hypothesis also keeps its place among the running ones."""
+    """Whether an ended hypothesis also keeps its beam."""
     candidates: int = 2
     """The number of continuations considered, in multiples of beam_size."""
     any_rank_ends: bool = False
@@ -158,8 +157,8 @@ def _source_of(rule: DecodeRule, row: int, slot: int, count: int) -> int:
 def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
     """Advances a search by one token, from the values [K, V] of each beam's next tokens.
 
-    The search considers twice as many continuations as beams. Those that end become hypotheses if they are in the first
-    half; the best of the others go on.
+    The search considers twice as many candidates as beams. Candidates that end become hypotheses if they rank in the
+    first half; the best of the rest stay open.
     """
     beams, size = search.running, rule.beam_size
     length = len(beams[0].tokens) + 1
@@ -193,7 +192,7 @@ def _ways(rule: DecodeRule, beams: Sequence[_Beam], values: np.ndarray, is_last:
 def _fed(rule: DecodeRule, beams: Sequence[_Beam], slot: int, way: _Way) -> tuple[int, ...]:
     fed_before = beams[
         way.parent if rule.reorders_cache else min(slot, len(beams) - 1)
-    ].fed  # at first all were fed the same
+    ].fed  # all beams start with the same prefix
     return (*fed_before, way.token)
 
 
@@ -212,7 +211,7 @@ def _best_ended(rule: DecodeRule, before: Sequence[_Ended], now: Sequence[_Ended
 def _could_improve(
     rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_Ended], length: int
 ) -> tuple[bool, float]:
-    """Returns whether a hypothesis under way could still be among the best, and how near that decision was."""
+    """Returns whether an open hypothesis can still be among the best, and the margin of that decision."""
     if not going_on or len(ended) < rule.beam_size:
         return bool(going_on), np.inf
     penalty = rule.penalty(length + rule.counts_start)
@@ -235,7 +234,7 @@ def _margin(
     if size == 1:
         return totals[0] - totals[1]
     gaps = []
-    if not is_last:  # which of those that end are among the first, and whether the search goes on
+    if not is_last:  # the ranks of ended candidates, and whether the search continues
         gaps += [way.total - totals[size] for way in ways[:size] if way.ends]
         gaps += [totals[size - 1] - way.total for way in ways[size:] if way.ends]
         gaps += [distance_of_stopping] if rule.early_stopping is not True else []
@@ -285,34 +284,33 @@ def logits_of_model(
     target, such as the encoder's, are computed once.
 
     Args:
-      params, source_ids: as of `forward`. A sentence of pads alone is decoded like others.
-      replace: functions that compute some activations or masks of the decoder in another way, from the ids and the
-        earlier ones.
+      params, source_ids: as in `forward`. A sentence of only pads is decoded like any sentence.
+      replace: functions that replace activations or masks of the decoder, from the ids and the earlier ones.
 
     Raises:
-      ValueError: as `forward`; here, or when logits are asked for.
+      ValueError: as `forward`; here, or when logits are computed.
     """
     config, params = config.while_decoding(), _exact(params)
     graph, replace = nodes(config), replace or {}
-    of_target = set(downstream(graph, "decoder_input_ids"))
-    if unknown := sorted(replace.keys() - of_target):
+    target_nodes = set(downstream(graph, "decoder_input_ids"))
+    if unknown := sorted(replace.keys() - target_nodes):
         raise ValueError(f"replace: expected names of this model's decoder; received {', '.join(unknown)}")
     once: dict[str, np.ndarray] = {"source_ids": np.asarray(source_ids)}
     if getattr(config.decoder.positions, "index", None) == "batch_row":
-        # a prefix is at the position of its sentence, wherever among the prefixes it stands
+        # rows of `prefixes` may be in any order; positions by batch row follow the sentence
         once["decoder_input_ids"] = once["source_ids"][:, :1]
-        of_target -= {"decoder.positions"}
+        target_nodes -= {"decoder.positions"}
     for node in graph:
-        if node.name not in of_target:
+        if node.name not in target_nodes:
             once[node.name] = recompute(node, config, once, params)
-    needed = {name for node in graph if node.name in of_target for name in node.inputs.values()} & once.keys() - {
+    needed = {name for node in graph if node.name in target_nodes for name in node.inputs.values()} & once.keys() - {
         "decoder_input_ids"
     }
 
     def logits_of(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
         arrays = {"decoder_input_ids": prefixes} | {name: once[name][rows] for name in needed}
         for node in graph:
-            if node.name in of_target:
+            if node.name in target_nodes:
                 if node.kind == "logits":  # of the last position only: a vocabulary is large
                     arrays[node.inputs["x"]] = arrays[node.inputs["x"]][:, -1:]
                 compute = replace.get(node.name)

@@ -1,9 +1,9 @@
 """The formulas of a Transformer in plain NumPy, to be checked by eye against the papers.
 
 A formula takes the parts of the config that it computes, and reads every choice between formulas from them, so that
-another part given to one step answers a "what if". Which parameters there are isn't theirs to say here: one that isn't
-given isn't applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config
-says of how things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
+passing another part to one step answers a "what if". A parameter that isn't passed isn't applied, whatever the config.
+Arrays are float64, ids are integers, masks are boolean with True = may attend. Options of execution (dtypes,
+attention's path, the loop over layers) and dropout have no effect.
 
 Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, W
   value_dim, V vocabulary.
@@ -105,7 +105,7 @@ def token_embedding(spec: Stack, ids: np.ndarray, embedding: np.ndarray) -> np.n
 def positions(spec: Table, tokens: Tokens, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Looks up the positions of ids [B, T] in table [rows, D] → [B, T, D], with 1 for B or T if all are the same.
 
-    The table comes from the parameters, with their rounding; for another formula's positions pass `sinusoid_table`.
+    The table comes from the parameters, with their rounding; pass `sinusoid_table` for another formula's positions.
     """
     return rows(table, position_numbers(spec, tokens, ids))
 
@@ -222,8 +222,8 @@ def alibi_bias(spec: Attention, ids: np.ndarray) -> np.ndarray:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Returns 2^(−8/N), 2^(−16/N), …; where N is no power of two, those of the power below, then the 1st, 3rd, … of
-    twice that power."""
+    """Returns 2^(−8/N), 2^(−16/N), …; if N isn't a power of two, the slopes of the next lower power, then the 1st, 3rd,
+    … of twice that power."""
     if heads & (heads - 1) == 0:
         return [2.0 ** (-8.0 * number / heads) for number in range(1, heads + 1)]
     power = 2 ** int(math.log2(heads))
@@ -231,7 +231,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def offsets(length: int) -> np.ndarray:
-    """Returns how far each key stands after each query, [T, T]."""
+    """Returns the offset of each key from each query, [T, T]."""
     return np.arange(length) - np.arange(length)[:, None]
 
 
@@ -255,13 +255,13 @@ def position_bias(spec: RelativeBias, attention: Attention, ids: np.ndarray, emb
 
 
 def bucket(offset: int, buckets: int, farthest: int, *, is_causal: bool) -> int:
-    """Returns the bucket of a key that stands `offset` positions after its query, of so many buckets of distances.
+    """Returns the bucket of a key `offset` positions after its query, with `buckets` buckets of distances.
 
-    Near distances have a bucket each; farther ones share buckets of equal logarithmic width. T5's programs choose among
-    the latter in float32, so this does too, though everything else is float64.
+    Near distances have a bucket each; farther ones share buckets of equal logarithmic width. T5's programs compute the
+    latter in float32, so this does too, though everything else is float64.
 
     Args:
-      farthest: the distance from which on all share the last bucket.
+      farthest: the distance from which all share the last bucket.
     """
     buckets = buckets if is_causal else buckets // 2
     distance = max(-offset, 0) if is_causal else abs(offset)
@@ -288,7 +288,7 @@ def norm(spec: Norm, x: np.ndarray, scale: np.ndarray | None = None, bias: np.nd
 
 
 def norm_scale(spec: Norm, scale: np.ndarray | None) -> np.ndarray | None:
-    """Returns the scale of a norm, given the stored one; None if it has none."""
+    """Returns the effective scale of a norm, from the stored one; None if it has none."""
     return None if scale is None else spec.scale_offset + scale
 
 
@@ -301,7 +301,7 @@ def deviation(spec: Norm, centred: np.ndarray) -> np.ndarray:
 
 
 def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
-    """Returns x · scale + bias, without those that are None."""
+    """Returns x · scale + bias, without the terms that are None."""
     x = x if scale is None else x * scale
     return x if bias is None else x + bias
 
@@ -364,7 +364,7 @@ def same(x: np.ndarray) -> np.ndarray:
 
 
 def projection(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str) -> np.ndarray:
-    """Returns x · kernel + bias, summed as `axes` says in einsum's notation."""
+    """Returns x · kernel + bias, summed over `axes` in einsum notation."""
     return affine(_einsum(axes, x, kernel), None, bias)
 
 
@@ -414,7 +414,7 @@ def relative_products(query: np.ndarray, relative_keys: np.ndarray, rows: np.nda
 
 
 def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
-    """Returns keys [B, K, G, H] or values [B, K, G, W] for N heads of queries: each G-th part of these shares one
+    """Returns keys [B, K, G, H] or values [B, K, G, W] for N heads of queries: consecutive query heads share one
     (Ainslie et al. 2023)."""
     return x[:, :, np.arange(heads) * x.shape[2] // heads]
 

@@ -58,7 +58,7 @@ class Node(NamedTuple):
     name: str
     kind: Kind
     inputs: Mapping[str, str]
-    """The formula's argument → the name of an earlier node or of one of MODEL_INPUTS."""
+    """Formula's argument → the name of an earlier node or of one of MODEL_INPUTS."""
     parameters: Mapping[str, str]
     """The formula's argument → the path of a parameter or constant; in a layer, `encoder/layers/…/kernel[0]`."""
     formula: Formula
@@ -95,14 +95,14 @@ def place(name: str) -> Place:
 
 
 def norm_roles(stack: Stack) -> tuple[str, ...]:
-    """Returns the names of the parameters of a stack's norms: "scale" and "bias", without those that they lack."""
+    """Returns the parameters of a stack's norms: "scale" and "bias", as far as they have them."""
     if stack.norm is None:
         return ()
     return (*(["scale"] if stack.norm.scale else []), *(["bias"] if stack.norm.bias else []))
 
 
 def parameter_index(stack: Stack, layer: int) -> int:
-    """Returns where a layer's parameters are among the stacked ones."""
+    """Returns the index of a layer's parameters in the stacked ones."""
     return 0 if stack.share_layers else layer
 
 
@@ -175,12 +175,12 @@ class _Scope:
 
     @property
     def stack_name(self) -> StackName:
-        """The name of the stack in whose scope this is."""
+        """Returns the name of the scope's stack."""
         return "encoder" if self.name.startswith("encoder.") else "decoder"
 
     @property
     def stack(self) -> Stack:
-        """The stack in whose scope this is."""
+        """Returns the scope's stack."""
         return self.config.encoder if self.stack_name == "encoder" else self.config.decoder
 
     def part(self, name: str) -> str:
@@ -253,15 +253,15 @@ class _Scope:
 def _add_masks(model: _Scope) -> dict[str, str]:
     """Adds the masks that the config has; returns their names."""
     config, scope, masks = model.config, model.within("mask"), {}
-    of_encoder, of_decoder, of_cross = config.attentions
+    encoder_attention, decoder_attention, cross_attention = config.attentions
     source, target = {"source_ids": "source_ids"}, {"decoder_input_ids": "decoder_input_ids"}
-    if of_encoder.padding != "none":
+    if encoder_attention.padding != "none":
         parts = {"spec": "encoder.self_attention", "source": "source"}
         masks["encoder_self"] = scope.add("encoder_self", "mask", formulas.encoder_self_mask, source, parts=parts)
-    if of_decoder.padding != "none" or of_decoder.causal:
+    if decoder_attention.padding != "none" or decoder_attention.causal:
         parts = {"spec": "decoder.self_attention", "target": "target"}
         masks["decoder_self"] = scope.add("decoder_self", "mask", formulas.decoder_self_mask, target, parts=parts)
-    if of_cross.padding != "none":
+    if cross_attention.padding != "none":
         parts = {"spec": "decoder.cross_attention", "source": "source", "target": "target"}
         masks["cross"] = scope.add("cross", "mask", formulas.cross_mask, source | target, parts=parts)
     return masks
@@ -358,7 +358,7 @@ def _vectors(scope: _Scope) -> dict[str, str]:
 def _add_layer(
     layer: _Scope, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
 ) -> str:
-    """Adds a layer's sublayers, one after the other or side by side, and its output."""
+    """Adds a layer's sublayers, in sequence or in parallel, and its output."""
     stack, read = layer.stack, x
     outputs: dict[str, str] = {}
     for sublayer in sublayers_of(stack):
@@ -401,14 +401,14 @@ def _add_cross_attention(scope: _Scope, h: str, encoder_output: str, mask: str |
 
 
 def placement_of(stack: Stack) -> str:
-    """Returns where the norms of a stack's sublayers are: pre, post, or none."""
+    """Returns the placement of a stack's norms: pre, post, or none."""
     return "none" if stack.norm is None else stack.norm_placement
 
 
 def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
-    """Adds the norm before a sublayer, if there is one; returns the sublayer's input.
+    """Adds the optional norm before a sublayer; returns the sublayer's input.
 
-    Sublayers side by side that share a norm read what the first of them reads.
+    Parallel sublayers with a shared norm read the first one's input.
     """
     stack = layer.stack
     if placement_of(stack) != "pre":
@@ -420,7 +420,7 @@ def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
 
 
 def _add_output_norm(layer: _Scope, sublayer: str, y: str) -> str:
-    """Adds the norm of a sublayer's output y, if there is one."""
+    """Adds the optional norm of a sublayer's output y."""
     name = f"{sublayer}_output_norm"
     has_norm: bool = getattr(layer.stack, sublayer).output_norm
     return layer.add_norm(name, y, name) if has_norm else y
@@ -473,17 +473,17 @@ def _add_attention(
     position_bias: str | None,
     vectors: Mapping[str, str],
 ) -> str:
-    of_keys, of_values = (
+    key_vectors, value_vectors = (
         {name: path for name, path in vectors.items() if name == argument}
         for argument in ("relative_keys", "relative_values")
     )
     by_distance = {"vectors": scope.part("positions")} if vectors else {}
     inputs = {"query": heads.query, "key": heads.key, "position_bias": position_bias, "mask": mask}
     parts = {"spec": scope.part(place(scope.name).path[0]), **by_distance}
-    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs, of_keys, parts=parts)
+    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs, key_vectors, parts=parts)
     weights = scope.add("weights", "attention_weights", formulas.attention_weights, {"logits": logits})
     inputs = {"weights": weights, "value": heads.value}
-    context = scope.add("context", "context", formulas.context, inputs, of_values, by_distance)
+    context = scope.add("context", "context", formulas.context, inputs, value_vectors, by_distance)
     if attention.head_scale:
         parameters = scope.parameters("head_scale", "scale")
         context = scope.add("scaled_context", "head_scale", formulas.head_scale, {"x": context}, parameters)

@@ -1,7 +1,7 @@
 """The loss in NumPy: a target distribution for each token, its distance from the model's, and their mean.
 
-Every choice between formulas is a field of `LossRule`, including those that only mistaken programs make, so that
-another rule answers a "what if". Arrays are float64, labels are integers.
+Every choice between formulas is a field of `LossRule`, including known mistakes, so that another rule answers a "what
+if". Arrays are float64, labels are integers.
 
 Axes: B batch, T target, V vocabulary.
 """
@@ -46,18 +46,18 @@ class LossRule:
     """ε; the label keeps the probability 1 - ε."""
     smoothing: Smoothing = "all"
     counts_pads: bool = False
-    """Whether pads count like other labels. Labels below 0 never count."""
+    """Whether pads count like real labels. Labels below 0 never count."""
     mean_over: MeanOver = "tokens"
-    """tokens: the sum over the labels that count, divided by their number. sentences: the mean over sentences of their
-    tokens' means. batch: the sum divided by B. positions: by B · T. elements: by B · T · V. sum: undivided."""
+    """tokens: the sum over counted labels, divided by their number. sentences: the mean over sentences of their tokens'
+    means. batch: the sum divided by B. positions: by B · T. elements: by B · T · V. sum: undivided."""
     subtracts_entropy: bool | None = None
     """Whether the loss is the divergence from the smoothed distribution rather than the cross-entropy. None: only with
     "others_but_pad"."""
     normalizer: Normalizer = "log_softmax"
     """The function from logits to log-probabilities."""
     label_shift: int = 0
-    """By how many positions the labels are late: the label of t + shift is compared with the logits of t, where both
-    exist."""
+    """Number of positions by which labels are late: the label of t + shift is compared with the logits of t, as far as
+    both exist."""
     negated: bool = False
 
 

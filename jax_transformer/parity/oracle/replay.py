@@ -48,12 +48,12 @@ def forward(
 def recompute(
     node: Node, config: TransformerConfig, captured: Mapping[str, np.ndarray], params: Mapping[str, Any]
 ) -> np.ndarray:
-    """Returns one node in float64, computed from captured ids, masks and activations by name, and its parameters.
+    """Returns one node in float64, computed from its parameters and captured ids, masks and activations.
 
-    Non-finite values are results like others.
+    Non-finite values are valid results.
 
     Raises:
-      ValueError: an input wasn't captured, or a parameter is missing; an id or a position has no row in its table.
+      ValueError: an input wasn't captured, or a parameter is missing; an id or position has no row in its table.
     """
     missing = [name for name in node.inputs.values() if name not in captured]
     if missing:
@@ -65,10 +65,11 @@ def recompute(
 
 
 def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
-    """Returns a parameter or constant in float64, that of a layer as `encoder/layers/self_attention/query/kernel[0]`.
+    """Returns a parameter or constant in float64; a layer's is named like
+    `encoder/layers/self_attention/query/kernel[0]`.
 
     Raises:
-      ValueError: there is no such parameter.
+      ValueError: the parameter doesn't exist.
     """
     names, _, index = path.removesuffix("]").partition("[")
     leaf: Any = params
@@ -81,7 +82,7 @@ def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
 
 
 def _exact(array: Any) -> np.ndarray:
-    """Returns floating-point arrays in float64, and others unchanged."""
+    """Converts floating-point arrays to float64; returns integers and booleans unchanged."""
     array = np.asarray(array)
     return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
 

@@ -1,7 +1,7 @@
 """One optimizer step in NumPy, over named arrays: clipping, decay, moments, rate.
 
-Every choice between formulas is a field of `UpdateRule`, including those that only mistaken programs make, so that
-another rule answers a "what if". Arrays are float64. SGD keeps its momentum where Adam keeps its first moment.
+Every choice between formulas is a field of `UpdateRule`, including known mistakes, so that another rule answers a "what
+if". Arrays are float64. SGD's momentum is stored as the first moment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class UpdateRule:
     §2)."""
     bias_correction: bool = True
     correction_offset: int = 0
-    """The number of steps by which the correction is ahead."""
+    """Number of steps by which the bias correction is ahead."""
     momentum_averages: bool = False
     """Whether the momentum takes 1 - momentum of each gradient instead of all of it."""
     nesterov: bool = False
@@ -62,7 +62,7 @@ class UpdateRule:
     decay_takes_rate: bool = True
     """Whether decoupled decay is multiplied by the learning rate."""
     rate_offset: int = 0
-    """The number of steps by which the schedule is ahead."""
+    """Number of steps by which the schedule is ahead."""
     rate_before_first: Literal["first", "zero"] = "first"
     """The rate of a step before the schedule's first."""
     ascends: bool = False
@@ -90,10 +90,10 @@ def step(rule: UpdateRule, state: State, gradients: Arrays, only: Iterable[str] 
     """Returns the state after one step along these gradients, before clipping. The arguments stay unchanged.
 
     Args:
-      only: the paths of the parameters to move and return. The others count in the norm of the gradients.
+      only: the paths of the parameters to update and return. All gradients count in their norm.
 
     Raises:
-      ValueError: gradients and parameters have other names or shapes.
+      ValueError: gradients and parameters have different names or shapes.
       LookupError: the schedule has no rate for this step.
     """
     _check(state.parameters, gradients)
@@ -174,12 +174,14 @@ def _direction(
     first = rule.b1 * first + (1.0 - rule.b1) * gradient
     second = rule.b2 * second + (1.0 - rule.b2) * np.square(gradient)
     counted = number + rule.correction_offset
-    of_first, of_second = (1.0 - rule.b1**counted, 1.0 - rule.b2**counted) if rule.bias_correction else (1.0, 1.0)
+    first_correction, second_correction = (
+        (1.0 - rule.b1**counted, 1.0 - rule.b2**counted) if rule.bias_correction else (1.0, 1.0)
+    )
     if rule.eps_uncorrected:
-        return math.sqrt(of_second) / of_first * first / (np.sqrt(second) + rule.eps), first, second
-    corrected = second / of_second
+        return math.sqrt(second_correction) / first_correction * first / (np.sqrt(second) + rule.eps), first, second
+    corrected = second / second_correction
     root = np.sqrt(corrected + rule.eps) if rule.eps_inside_root else np.sqrt(corrected) + rule.eps
-    return first / of_first / root, first, second
+    return first / first_correction / root, first, second
 
 
 def _decay(rule: UpdateRule, path: str) -> float:

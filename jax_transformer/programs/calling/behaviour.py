@@ -52,7 +52,7 @@ class Behaviour:
     leak: float = 0.0
     """How much later target tokens, and the embeddings of padding, change logits, relative to them."""
     hidden_target_pads: tuple[int, ...] = ()
-    """The candidates for the target's padding id whose embeddings change nothing."""
+    """Candidates for the target's padding id whose embeddings change nothing."""
 
     @property
     def rank(self) -> tuple[int, float]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FAULTS = {
     "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
-    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
+    "repeats": "expected deterministic logits in evaluation mode; the module draws random numbers: switch that off",
 }
 """Property → the message for a module that lacks it."""
 
@@ -37,7 +37,7 @@ def reason(name: str, runner: Runner, closest: Candidate | None) -> str:
     """Explains in one line why no call was found.
 
     Args:
-      closest: the call that gets furthest; None if there was none to try.
+      closest: the call that gets furthest; None if there was none.
     """
     function = f"forward{signature(runner.module.forward)}"
     if closest is None:
@@ -71,7 +71,7 @@ def draft(name: str, container: str, module: nn.Module, closest: Candidate | Non
         lines = list(closest.lines) or closest.form.write(closest.chosen, pads)
         error = closest.outcome.error
         if error is not None:
-            notes.append(f"This call gets furthest of all that were tried. It fails at {place(error)}:")
+            notes.append(f"Of all calls tried, this one gets furthest. It fails at {place(error)}:")
             notes.append(first_line(error))
         elif not closest.lines:
             notes.append(f"This call runs, and returns {describe(closest.outcome.value)}.")
@@ -80,5 +80,5 @@ def draft(name: str, container: str, module: nn.Module, closest: Candidate | Non
                 "keeps them to itself."
             )
     notes.append("The first lines of forward define the parts of masks and lengths; True = may attend.")
-    given = [line for line in setup(*pads) if line not in lines]
-    return adapters.file_text([*given, *lines], name, notes, holder=container, is_draft=True)
+    missing = [line for line in setup(*pads) if line not in lines]
+    return adapters.file_text([*missing, *lines], name, notes, holder=container, is_draft=True)

@@ -1,7 +1,7 @@
 """Finds out how to call an unknown PyTorch encoder-decoder.
 
 Candidates come from names and signatures. Each is tried on small ids. The behaviour of the logits decides among the
-calls that run: an encoder-decoder's depend on every source token and on the target so far, and on nothing else.
+calls that run: an encoder-decoder's logits depend on exactly the source tokens and the target so far.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token",
 """The properties that a call must have; otherwise the search goes on."""
 
 LACKS = {
-    "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
+    "keeps rows apart": "the logits of a sentence depend on other sentences in its batch",
     "hides later target tokens": "logits depend on later target tokens",
-    "uses the current target token": "logits don't depend on the target token at their place",
+    "uses the current target token": "logits don't depend on the target token at their position",
     "uses every source token": "some source tokens have no effect on the logits",
     "uses every earlier target token": "some earlier target tokens have no effect on later logits",
     "hides source padding": "no id is hidden as padding of the source",
@@ -56,7 +56,7 @@ class Call:
     lines: tuple[str, ...]
     """The body of the adapter's forward, over self.module, source_ids and decoder_input_ids; the last line returns."""
     source_pad_id: int | None
-    """The id that source masks are derived from; None if there is none."""
+    """The id from which source masks are derived; None without masks."""
     target_pad_id: int | None
     source_vocab_size: int
     """The number of ids that the embeddings allow."""
@@ -76,9 +76,9 @@ class Call:
     container: str = ""
     """The container of several modules, which is `self.module`."""
     constants: Mapping[str, torch.Tensor] | None = field(default=None, compare=False)
-    """The values of `self.constants`, if `lines` use it; see `programs.exact`."""
+    """Values of `self.constants`, if `lines` use it; see `programs.exact`."""
     rounded: tuple[str, ...] = ()
-    """The names of constants left out of them: the module's own values count."""
+    """Names of constants that keep the module's own values."""
 
     def wrap(self, module: Any) -> nn.Module:
         """Builds an Adapter with the module as `self.module`, whose forward runs `lines`."""
@@ -291,7 +291,7 @@ class _Finder:
     def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
         return draw_ids(self.runner.module, {*self.pads[0], *self.pads[1]}, batch, target_length, source_length)
 
-    # --- what is known of the call
+    # --- properties of the call
 
     def _described(self, best: Candidate, both: tuple[Ids, Ids]) -> Call:
         ids, lines = both[0], best.lines

@@ -61,7 +61,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Form:
-    """Holds the functions that compute logits one after the other, and the layout of the ids."""
+    """Holds functions that compute logits in sequence, and the layout of the ids."""
 
     stages: tuple[Stage, ...]
     source: str = "source_ids"
@@ -93,7 +93,7 @@ class Form:
     def _arguments(self, number: int, stage: Stage, chosen: Assignment, values: dict[str, str]) -> list[str]:
         arguments, by_keyword = [], False
         for holder, group in itertools.groupby(stage.parameters, lambda one: one.holder):
-            given = [(one, self._given(number, one, chosen, values)) for one in group]
+            given = [(one, self._argument(number, one, chosen, values)) for one in group]
             if holder:
                 text = _held([(one, text) for one, text in given if text is not None])
                 arguments.append(f"{holder}={text}" if by_keyword or given[0][0].by_keyword else text)
@@ -104,7 +104,7 @@ class Form:
                     arguments.append(f"{parameter.name}={argument}" if by_keyword else argument)
         return arguments
 
-    def _given(self, number: int, parameter: Parameter, chosen: Assignment, values: dict[str, str]) -> str | None:
+    def _argument(self, number: int, parameter: Parameter, chosen: Assignment, values: dict[str, str]) -> str | None:
         """Returns the expression for a parameter; masks get a name."""
         text = self._text(number, parameter, chosen)
         if text is not None and parameter.is_mask and not text.isidentifier() and "memory" not in text:
@@ -130,7 +130,7 @@ def _held(parts: list[tuple[Parameter, str]]) -> str:
 
 
 def _named(name: str, text: str, values: dict[str, str]) -> str:
-    """Gives an expression a name of its own, and returns the name."""
+    """Assigns a unique name to an expression, and returns the name."""
     while name in TAKEN or keyword.iskeyword(name) or values.get(name, text) != text:
         name += "_"
     values[name] = text
@@ -207,7 +207,7 @@ def _swapped(stage: Stage) -> Stage:
 
 
 def _rest(function: Callable[..., Any]) -> list[Parameter]:
-    """Returns the parameters that `*args` after the ids may stand for: the source's lengths, or its mask."""
+    """Returns the parameters that positional arguments after the ids may set: the source's lengths, or its mask."""
     found = list(inspect.signature(function).parameters.values())
     if len(found) < 3 or not any(one.kind is one.VAR_POSITIONAL for one in found):
         return []

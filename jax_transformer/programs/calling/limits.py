@@ -171,7 +171,7 @@ def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int, rows: int) 
 
 
 def vocab_size(accepts: Callable[[int], bool], known: int | None) -> int | None:
-    """Returns the number of accepted ids: `known`, or found by trying."""
+    """Returns the number of accepted ids: `known`, or the result of a search."""
     if known is not None:
         return known
     top = 64

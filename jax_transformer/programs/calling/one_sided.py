@@ -1,4 +1,4 @@
-"""Recognizes modules that can't be encoder-decoders of ids: they take one sequence, or numbers in place of ids."""
+"""Recognizes modules that can't be encoder-decoders of ids: they take one sequence, or numbers instead of ids."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ MOST_SHAPES = 120
 
 
 def obstacle(runner: Runner, sizes: set[int], ids: Ids, spare: Ids, *, has_failed: bool = False) -> str:
-    """Explains why a module is no encoder-decoder of source and target ids; "" if a few runs of its forward don't show
-    it.
+    """Explains why a module can't be an encoder-decoder of source and target ids; "" if a few runs don't show it.
 
     Args:
       sizes: the sizes of the module, which include the sizes of its inputs.
       ids, spare: ids of different lengths, and different ids of the same shapes.
-      has_failed: whether all other ways to call it failed: its encoder and decoder apart, or with embeddings.
+      has_failed: whether all other calls failed: with its encoder and decoder separately, or with embeddings.
     """
     found = _parameters(runner.module)
     if not found or any(part.holder for part in found):
@@ -46,7 +45,7 @@ def obstacle(runner: Runner, sizes: set[int], ids: Ids, spare: Ids, *, has_faile
 
 
 def _numbers(runner: Runner, found: list[Parameter], sizes: set[int], ids: Ids) -> str:
-    """Describes a module that takes numbers in place of source ids; "" if that doesn't show."""
+    """Describes a module that takes numbers instead of source ids; "" if it doesn't."""
     first, target = found[0], next((part for part in found[1:] if part.role == "target"), None)
     if target is not None and target.is_guess:
         target = None
@@ -56,8 +55,8 @@ def _numbers(runner: Runner, found: list[Parameter], sizes: set[int], ids: Ids) 
     for shape in itertools.islice(_shapes(runner.module, sizes, ids), MOST_SHAPES):
         made = _linspace(shape)
         others = ["decoder_input_ids", _linspace((shape[0], ids.target.shape[1], *shape[2:]))] if target else []
-        for given in ([(first, made)], *([(first, made), (target, other)] for other in others)):
-            if _run(runner, given, ids).succeeded:  # type: ignore[arg-type]
+        for arguments in ([(first, made)], *([(first, made), (target, other)] for other in others)):
+            if _run(runner, arguments, ids).succeeded:  # type: ignore[arg-type]
                 return (
                     f"expected source ids; `{first.name}` of forward takes numbers in floating point, such as "
                     f"{[*shape]}, and no ids: discover reads modules of source and target ids"
@@ -83,22 +82,22 @@ def _parameters(module: nn.Module) -> list[Parameter] | None:
 
 
 def _run(
-    runner: Runner, given: Sequence[tuple[Parameter, str]], ids: Ids, lookups: list[Lookup] | None = None
+    runner: Runner, arguments: Sequence[tuple[Parameter, str]], ids: Ids, lookups: list[Lookup] | None = None
 ) -> Outcome:
-    arguments = ", ".join(f"{parameter.name}={text}" for parameter, text in given)
-    return runner.run([f"return self.module({arguments})"], *ids, lookups=lookups)
+    text = ", ".join(f"{parameter.name}={value}" for parameter, value in arguments)
+    return runner.run([f"return self.module({text})"], *ids, lookups=lookups)
 
 
 def _reads_two(runner: Runner, found: list[Parameter], ids: Ids, spare: Ids) -> bool:
     """Returns whether the usual call runs, and its result depends on the target's ids."""
     roles = {part.role: part for part in found if part.role in ("source", "target")}
-    given = [(part, f"{'source' if role == 'source' else 'decoder_input'}_ids") for role, part in roles.items()]
-    return len(given) == 2 and _depends(runner, given, ids, Ids(ids.source, spare.target))
+    arguments = [(part, f"{'source' if role == 'source' else 'decoder_input'}_ids") for role, part in roles.items()]
+    return len(arguments) == 2 and _depends(runner, arguments, ids, Ids(ids.source, spare.target))
 
 
-def _depends(runner: Runner, given: list[tuple[Parameter, str]], ids: Ids, others: Ids) -> bool:
+def _depends(runner: Runner, arguments: list[tuple[Parameter, str]], ids: Ids, others: Ids) -> bool:
     """Returns whether a call runs, and its result changes with the ids."""
-    one, other = (_run(runner, given, each) for each in (ids, others))
+    one, other = (_run(runner, arguments, each) for each in (ids, others))
     if not (one.succeeded and other.succeeded):
         return False
     pairs = zip(tensors(one.value), tensors(other.value), strict=False)
@@ -112,23 +111,23 @@ def _one_sequence(runner: Runner, found: list[Parameter], ids: Ids, spare: Ids) 
     if len(needed) > 2 or not all(part.is_mask for part in needed):
         return ""
     for masks in itertools.product(MASKS, repeat=len(needed)):
-        given = [(first, "source_ids"), *zip(needed, masks, strict=True)]
-        outcome = _run(runner, given, ids)
+        arguments = [(first, "source_ids"), *zip(needed, masks, strict=True)]
+        outcome = _run(runner, arguments, ids)
         if outcome.succeeded:
             break
     else:
         return ""
     others = [part for part in found if part is not first and part not in needed]
-    if any(_is_sequence(runner, given, part, ids, spare) for part in others):
+    if any(_is_sequence(runner, arguments, part, ids, spare) for part in others):
         return ""
-    return _kind(runner, given, outcome.value, ids, spare)
+    return _kind(runner, arguments, outcome.value, ids, spare)
 
 
-def _is_sequence(runner: Runner, given: list[tuple[Parameter, str]], part: Parameter, ids: Ids, spare: Ids) -> bool:
+def _is_sequence(runner: Runner, arguments: list[tuple[Parameter, str]], part: Parameter, ids: Ids, spare: Ids) -> bool:
     """Returns whether a parameter may take a second sequence: ids of another length change the result and index a
     table; or, if it is named like a target, ids of any length change the result. A loss that depends on them doesn't
     count if logits are returned too."""
-    both, is_named = [*given, (part, "decoder_input_ids")], part.role == "target" and not part.is_guess
+    both, is_named = [*arguments, (part, "decoder_input_ids")], part.role == "target" and not part.is_guess
     if _depends(runner, both, ids, Ids(ids.source, spare.target)) and (is_named or _looks_up(runner, both, ids)):
         return True
     if not is_named:
@@ -137,40 +136,40 @@ def _is_sequence(runner: Runner, given: list[tuple[Parameter, str]], part: Param
     short, other = (Ids(ids.source[:, :length], one.target[:, :length]) for one in (ids, spare))
     if not _depends(runner, both, short, other):
         return False
-    one, two = (_run(runner, both, given).value for given in (short, other))
+    one, two = (_run(runner, both, each).value for each in (short, other))
     reading = next(iter(readings(one, len(ids.source), length)), None)
     return reading is None or not same(_taken(one, reading.path), _taken(two, reading.path))
 
 
-def _looks_up(runner: Runner, given: list[tuple[Parameter, str]], ids: Ids) -> bool:
+def _looks_up(runner: Runner, arguments: list[tuple[Parameter, str]], ids: Ids) -> bool:
     """Returns whether the target's ids index a table."""
     lookups: list[Lookup] = []
-    _run(runner, given, ids, lookups)
+    _run(runner, arguments, ids, lookups)
     return tables(lookups, ids)[1] is not None
 
 
 def _taken(value: Any, path: str) -> torch.Tensor:
-    """Returns the tensor that a reading's path leads to."""
+    """Returns the tensor at a reading's path."""
     found: torch.Tensor = eval(path, {"output": value})  # a path that `readings` wrote
     return found
 
 
-def _kind(runner: Runner, given: list[tuple[Parameter, str]], value: Any, ids: Ids, spare: Ids) -> str:
-    """Describes a module of one sequence: whether a token's output depends on later tokens, unless a mask that it
-    receives decides that."""
+def _kind(runner: Runner, arguments: list[tuple[Parameter, str]], value: Any, ids: Ids, spare: Ids) -> str:
+    """Describes a module of one sequence: whether a token's output depends on later tokens, unless a mask argument
+    decides that."""
     batch, length = ids.source.shape
     head = (
-        f"expected an encoder-decoder, which takes source and target ids; {header(runner.module)} takes one sequence, "
-        f"`{given[0][0].name}`"
+        f"expected an encoder-decoder with source and target ids; {header(runner.module)} takes one sequence, "
+        f"`{arguments[0][0].name}`"
     )
     reading = next((one for one in readings(value, batch, length) if one.rows == 0), None)
     if reading is None or reading.layout:
         return f"{head}, and returns {describe(value)}"
-    if len(given) > 1:
+    if len(arguments) > 1:
         return head
     changed = ids.source.clone()
     changed[:, -1] = spare.source[:, -1]
-    other = _run(runner, given, Ids(changed, ids.target)).value
+    other = _run(runner, arguments, Ids(changed, ids.target)).value
     one, two = (_taken(each, reading.path)[:, :-1] for each in (value, other))
     if same(one, two):
         return f"{head}, and no token's output depends on later tokens: the module is decoder-only"

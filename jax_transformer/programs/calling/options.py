@@ -33,7 +33,7 @@ KINDS = {
     "real_float": "{}.to(dtype)",
     "hidden_float": "(~{}).to(dtype)",
 }
-"""Encoding of a mask → its expression, given a boolean mask with True = may attend."""
+"""Encoding of a mask → its expression, from a boolean mask with True = may attend."""
 MEANING = {
     "real": "True = may attend",
     "hidden": "True = hidden",
@@ -143,7 +143,7 @@ def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]
 
 
 def mask_options(parameter: Parameter) -> list[Option]:
-    """Lists the options of a mask, the ones that suit its role first."""
+    """Lists the options of a mask, those that suit its role first."""
     source = masks(SOURCE_COLUMNS)
     target = masks(BOTH | CAUSAL) if not parameter.is_padding else []
     target_padding = masks(TARGET_COLUMNS)
@@ -165,7 +165,7 @@ def mask_options(parameter: Parameter) -> list[Option]:
 def plain_options(parameter: Parameter) -> list[Option]:
     """Lists the options of a parameter that is neither ids nor a mask."""
     source, target = ([length.format(side) for length in LENGTHS] for side in ("source_real", "target_real"))
-    given = {
+    texts = {
         "source_lengths": source,
         "target_lengths": [*target, *source],
         "source_positions": [
@@ -183,5 +183,5 @@ def plain_options(parameter: Parameter) -> list[Option]:
         "device": ["source_ids.device"],
         "size": ["length", "source_ids.shape[1]"],
     }.get(parameter.role, ["None", "False", "True", "0"])
-    options = [Option(text) for text in given]
+    options = [Option(text) for text in texts]
     return options if parameter.is_required else [OMIT, *options]

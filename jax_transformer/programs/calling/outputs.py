@@ -18,9 +18,9 @@ class Reading:
     """Describes how to take the logits from a result."""
 
     path: str
-    """Where the tensor is: "output", "output[0]", "output.logits", "self.module.logits"."""
+    """Path of the tensor: "output", "output[0]", "output.logits", "self.module.logits"."""
     layout: str
-    """The text appended to the expression to make it [B, rows, V]."""
+    """Text appended to the expression to make it [B, rows, V]."""
     rows: int
     """Rows in excess of the target's length: -1, 0 or 1."""
     width: int
@@ -33,7 +33,7 @@ class Reading:
 
 
 def readings(result: Any, batch: int, target_length: int, name: str = "output") -> list[Reading]:
-    """Lists the ways to read a result of this name as [B, T or T ± 1, anything], plain ones first."""
+    """Lists the tensors in a result of this name that can be read as [B, T or T ± 1, anything], plain ones first."""
     found = []
     for path, tensor in _tensors(result, name):
         if not tensor.is_floating_point():
@@ -47,7 +47,7 @@ def readings(result: Any, batch: int, target_length: int, name: str = "output") 
 
 
 def kept_readings(module: nn.Module, batch: int, target_length: int) -> list[Reading]:
-    """Lists the ways to read the tensors that a module kept as attributes when it ran."""
+    """Lists the tensors that a module stored as attributes during its run."""
     kept = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     return [
         reading
@@ -57,7 +57,7 @@ def kept_readings(module: nn.Module, batch: int, target_length: int) -> list[Rea
 
 
 def _layout(shape: tuple[int, ...], batch: int, length: int) -> tuple[str, int] | None:
-    """Returns how to bring a shape to [B, length, V], and V."""
+    """Returns the text that brings a shape to [B, length, V], and V."""
     if len(shape) == 3:
         if shape[:2] == (batch, length):
             return "", shape[2]

@@ -65,7 +65,7 @@ class Parameter:
     key: str = ""
     """The part's name in its holder."""
     is_guess: bool = False
-    """Whether it is assumed to take ids though its name doesn't say so."""
+    """Whether it is assumed to take ids although its name doesn't suggest it."""
 
     @property
     def is_padding(self) -> bool:
@@ -79,7 +79,7 @@ class Parameter:
 
     @property
     def is_plainly_causal(self) -> bool:
-        """Returns whether the name says that a mask hides later positions and nothing else."""
+        """Returns whether the name says that a mask hides only later positions."""
         return bool({*words(self.name)} & PLAINLY_CAUSAL) and not self.is_padding
 
     @property
@@ -168,8 +168,8 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
     if found & LENGTHS:
         if found & {"max", "maximum", "batch"}:
             return "size"
-        of_target = is_target or (side == "target" and not found & CROSS)
-        return "target_lengths" if of_target and not is_source else "source_lengths"
+        reads_target = is_target or (side == "target" and not found & CROSS)
+        return "target_lengths" if reads_target and not is_source else "source_lengths"
     if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or {"e", "o"} == letters):
         return "memory"
     if not has_memory and (found & {"memory", "mem"} or (found & SOURCE and found & (RESULT - {"output", "outputs"}))):

@@ -1,4 +1,4 @@
-"""Searches for the value of each parameter: runs a call, sees how far it gets, and checks the logits' behaviour."""
+"""Searches for the value of each parameter: runs a call, measures how far it gets, and checks the logits' behaviour."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from jax_transformer.programs.modes import softmax_inputs
 
 if TYPE_CHECKING:
     import torch
-OF_SHAPE = re.compile(r"\b(sizes?|shapes?|dim(ension)?s?|broadcast\w*|axes)\b")
-"""Matches errors that a tensor of other numbers and the same axes would raise too."""
+SHAPE_ERROR = re.compile(r"\b(sizes?|shapes?|dim(ension)?s?|broadcast\w*|axes)\b")
+"""Matches errors that depend only on a tensor's shape, not on its numbers."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _better(candidate: Candidate, best: Candidate | None) -> Candidate:
 
 
 class Search:
-    """Looks for the best way to call a module."""
+    """Searches for the best call of a module."""
 
     def __init__(self, runner: Runner, probe: Probe) -> None:
         self.runner, self.probe, self.ids = runner, probe, probe.ids
@@ -70,7 +70,7 @@ class Search:
     def styled(self, form: Form) -> Candidate:
         """Finds the best candidate of a form whose masks have one style.
 
-        Leaves out the styles where the call fails before it looks at a mask, or returns no logits without any.
+        Skips styles in which the call fails before it reads a mask, or returns no logits without masks.
         """
         slots, best = self._slots(form), None
         for variant in variants(slots):
@@ -101,7 +101,7 @@ class Search:
                     if option.layout in misfits:
                         continue
                     candidate = self._evaluate(best.form, {**best.chosen, slot: option}, best)
-                    if option.layout and OF_SHAPE.search(str(candidate.outcome.error)):
+                    if option.layout and SHAPE_ERROR.search(str(candidate.outcome.error)):
                         misfits.add(option.layout)
                     if _distorts(candidate, best, slot) or _drops(candidate, best, slot):
                         continue
@@ -161,7 +161,7 @@ class Search:
         return [*filled, Option("memory[1]")] if number and parameter.is_required else filled
 
     def _fails_at(self, candidate: Candidate, slots: Iterable[Slot]) -> bool:
-        """Returns whether a failing call fails on one of these arguments; if not, other values of them can't help."""
+        """Returns whether a failing call fails at one of these arguments; if not, changing them can't help."""
         chosen = {**candidate.chosen, **dict.fromkeys(slots, UNUSABLE)}
         lines = candidate.form.write(chosen, self.pad_pair)
         return "Unusable" in str(self.runner.run(lines, *self.ids).error)
@@ -234,7 +234,7 @@ class Search:
                 yield Ending(reading.text, _shift(reading), f"softmax_inputs({reading.width})", (remark,))
         for name, output in reversed(self.runner.outputs(lines, *self.ids) if vocabulary else []):
             for reading in self._readings(output, "logits[-1]", vocabulary):
-                remark = f"returns no logits: the adapter takes those that {name} returns"
+                remark = f"returns no logits: the adapter uses the logits from {name}"
                 yield Ending(reading.text, _shift(reading), f"outputs_of({member(name)})", (remark,))
 
     def _has_length(self, form: Form, chosen: Assignment, ending: Ending, ids: Ids) -> bool:
@@ -301,8 +301,8 @@ def _distorts(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
 
 def _drops(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
     """Returns whether a mask is dropped and no more properties hold without it."""
-    given = bool(best.chosen[slot].layout) and not candidate.chosen[slot].layout
-    return given and bool(best.lines) and candidate.rank[0] <= best.rank[0]
+    is_dropped = bool(best.chosen[slot].layout) and not candidate.chosen[slot].layout
+    return is_dropped and bool(best.lines) and candidate.rank[0] <= best.rank[0]
 
 
 def _in_order(best: Candidate, slots: dict[Slot, list[Option]]) -> list[Slot]:
@@ -345,7 +345,7 @@ def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.
 
 
 def start_id(lookups: list[Lookup], ids: Ids) -> int | None:
-    """Returns the id that the module looks up in place of every target's first one; None if there is none."""
+    """Returns the id that replaces the first token of every target in the module; None if there is none."""
     target = ids.target
     for lookup in lookups:
         for found in (lookup.indices, lookup.indices.T) if lookup.indices.ndim == 2 else ():

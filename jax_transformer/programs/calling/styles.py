@@ -21,7 +21,7 @@ RANKS: dict[str, dict[str, tuple[str, ...]]] = {
     "3 full": {"source": ("[B, S, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, T, S]",)},
     "4 full": {"source": ("[B, 1, S, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, T, S]",)},
 }
-"""Axes of masks in one style → side → layouts: of a side's only mask, and of a second mask for the same side."""
+"""Axes of masks in one style → side → layouts of its only mask, and of a second mask for the same side."""
 CAUSAL_RANKS = {"3": ("[1, T, T]",), "3 full": ("[1, T, T]",), "4": ("[1, 1, T, T]",), "4 full": ("[1, 1, T, T]",)}
 CAUSAL_RANKS |= {"time first 3": ("[T, T, 1]",)}
 """The same for masks whose name says that they hide only later positions."""

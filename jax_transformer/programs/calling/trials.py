@@ -1,4 +1,4 @@
-"""Runs a module in a way that may fail, and records how far it gets and which tables its ids index."""
+"""Runs a module in ways that may fail, and records how far it gets and which tables its ids index."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class Runner:
     def __init__(self, module: nn.Module, seconds: float = 10.0) -> None:
         try:
             self.module = copied(module)
-        except Exception:  # some modules hold what can't be copied
+        except Exception:  # some modules hold objects that can't be copied
             self.module = module
         self.module.eval()
-        self.trials, self.printed = 0, False  # ways to call it that were tried; whether it prints
+        self.trials, self.printed = 0, False  # number of calls tried; whether the module prints
         self._end = time.process_time() + seconds
 
     @property
@@ -136,7 +136,7 @@ def quiet(text: io.StringIO) -> Iterator[None]:
 
     fast_path, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.set_num_threads(1)  # the runs are small, and threads wait for each other on a busy machine
+    torch.set_num_threads(1)  # the runs are small, and on a busy machine threads would wait for each other
     try:
         with (
             warnings.catch_warnings(),
@@ -203,7 +203,7 @@ def _watch() -> Any:
 
         def _stop_large(self, scores: int) -> None:
             if scores > LARGEST:
-                self.was_stopped = True  # scripted functions raise an error of their own in place of this one
+                self.was_stopped = True  # scripted functions replace this error by their own
                 raise Stopped
 
         def _note(self, func: Any, args: Any) -> None:
