@@ -32,7 +32,8 @@ from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.storage.model_directory import load_model, save_model
-from jax_transformer.training.evaluation import Split, batches, mean_loss
+from jax_transformer.training.batch_schedule import batches
+from jax_transformer.training.evaluation import Split, mean_loss
 from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.step import make_evaluation_step
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params

@@ -14,16 +14,16 @@ from jax.sharding import Mesh
 from jax_transformer.config.described import dump_described
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import Batch, Shape
+from jax_transformer.data.batching import Batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.mesh import described, make_mesh
 from jax_transformer.parallel.placement import row_sharding, row_shards
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.training.batch_schedule import batch_figures, known, make_batch_schedule
 from jax_transformer.training.memory import memory_problem
-from jax_transformer.training.scheduled_batch import batch_figures, known
 from jax_transformer.training.state import TrainState, abstract_state
 from jax_transformer.training.step import make_train_step
-from jax_transformer.training.stream_schedule import make_batch_schedule
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:

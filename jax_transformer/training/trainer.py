@@ -31,6 +31,7 @@ from jax_transformer.parallel.placement import RowShare, place_params, row_shard
 from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
+from jax_transformer.training.batch_schedule import Position, ScheduledBatch, batch_figures, known, make_batch_schedule
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.divergence import (
     MOST_ROLLBACKS,
@@ -50,11 +51,9 @@ from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
-from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
 from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
-from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import continuation_lines, load_initial_params, load_training_state

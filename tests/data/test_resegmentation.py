@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.run import CorpusConfig, DataConfig, RunConfig, TrainConfig
-from jax_transformer.data.batching import Shape
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.training.batch_schedule import BatchSchedule
