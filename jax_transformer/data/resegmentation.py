@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.config.data import DataConfig
-from jax_transformer.data.framing import target_frames
+from jax_transformer.data.encoding import target_frames
 from jax_transformer.data.planning import Shape
 from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, assemble, assemble_packed
+from jax_transformer.data.encoding import SplitReport, drops
 from jax_transformer.data.exchange import Exchange
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.planning import BatchLayout, PackedPlan, Plan, Planned, Shape, padding_share, pairs_per_row
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
-from jax_transformer.data.report import SplitReport, drops
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
-from jax_transformer.data.framing import TargetFrame, target_frame, target_frames
+from jax_transformer.data.encoding import TargetFrame, target_frame, target_frames
 from jax_transformer.data.preparation import prepare
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
