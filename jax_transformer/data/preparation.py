@@ -165,7 +165,8 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     """
     cache = Path(config.cache_dir).expanduser()
     hashes = hash_files(config)
-    entry = cache / _entry_name(config, fingerprint(config, hashes))
+    text = fingerprint(config, hashes)
+    entry = cache / _entry_name(config, text)
     remove_abandoned(cache.glob(f"{BUILDING}*"))
     found = changes(entry) if entry.exists() else []
     if found:
