@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
+from jax.sharding import Mesh
 
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.preparation import prepare
+from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
@@ -28,7 +29,7 @@ from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
-from jax_transformer.training.state import abstract_state, state_shapes
+from jax_transformer.training.state import state_shapes
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
 
@@ -94,7 +95,11 @@ def train(
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
             if from_step is not None:
                 processes.agree("where to go on", partial(go_back, run_dir.checkpoints, from_step))
-            run = _prepare(config, processes, resumed=run_dir)
+            mesh, corpus = _prepare(config, processes)
+            run_dir.check_corpus(corpus.directory.name)
+            for change in run_dir.config_changes(config):
+                print(f"note: {run_dir.path / CONFIG} was changed: {change}", flush=True)
+            run = fit_run(config, corpus, mesh)
         except BaseException:
             run_dir.close()
             raise
@@ -103,7 +108,8 @@ def train(
         path, adapters_path = processes.agree("the initial models", partial(_pinned_models, config))
         initial = load_initial_model(path, adapters_path)
         config = follow_initial_model(config, initial)
-        run = _prepare(config, processes)
+        mesh, corpus = _prepare(config, processes)
+        run = fit_run(config, corpus, mesh)
         _check_start(run, initial)
         run_dir = create_run(partial(_create_run, config, name), processes)
     processes.advice = how_to_resume(run_dir.path)
@@ -131,7 +137,9 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
     check_same_start(config, "describe", processes)
     processes.agree("whether the run directory is unused", partial(_check_unused, config))
     initial = load_initial_model(config.init_from, config.init_adapters_from)
-    run = _prepare(follow_initial_model(config, initial), processes, describes=True)
+    config = follow_initial_model(config, initial)
+    mesh, corpus = _prepare(config, processes, describes=True)
+    run = fit_run(config, corpus, mesh, into_memory=False)
     _check_start(run, initial)
     yield from describe(run)
 
@@ -152,17 +160,8 @@ def _create_run(config: RunConfig, name: str) -> RunDirectory:
     return RunDirectory.create_numbered(name, config)
 
 
-def _prepare(
-    config: RunConfig, processes: Processes, *, resumed: RunDirectory | None = None, describes: bool = False
-) -> FittedRun:
-    """Prepares the data, and fits the run to it. What can be checked without data is checked before.
-
-    Args:
-      config: the run.
-      processes: those of the run.
-      resumed: the directory of a run that goes on, with the data that it began with.
-      describes: the run is only described: it needn't fit into the memory of this machine.
-    """
+def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> tuple[Mesh, PreparedCorpus]:
+    """Returns the devices and the data of a run, once all is checked that can be before the data is read."""
     mesh = make_mesh(config.parallel)
     if not describes:
         check_memory(config, config.model, mesh)
@@ -171,21 +170,18 @@ def _prepare(
     corpus = prepare_once(lambda: prepare(config.data, log=lambda line: print(line, flush=True)), processes)
     for line in corpus.report.lines():
         print(line, flush=True)
-    if resumed is not None:
-        resumed.check_corpus(corpus.directory.name)
-        for change in resumed.config_changes(config):
-            print(f"note: {resumed.path / CONFIG} was changed: {change}", flush=True)
-    return fit_run(config, corpus, mesh, into_memory=not describes)
+    return mesh, corpus
 
 
 def _check_start(run: FittedRun, initial: InitialModel | None) -> None:
     """Raises ValueError unless the freeze patterns, and what the run starts from, fit the model."""
     model, train = run.model, run.config.train
-    state = abstract_state(model, train)
+    drawn = abstract_params(model)
+    state = state_shapes(model, train, drawn)
     if initial is None:
         return
     initial.check(model, run.corpus)
     if initial.adapters:
-        state_shapes(model, train, jax.eval_shape(initial.adapted, abstract_params(model)))
+        state_shapes(model, train, jax.eval_shape(initial.adapted, drawn))
     if run.config.init_optimizer:
         check_continues(state, initial.training_state, train)
