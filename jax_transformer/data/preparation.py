@@ -13,7 +13,7 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from pathlib import Path
@@ -42,7 +42,7 @@ from jax_transformer.data.encoding import (
     TargetFrame,
     check_unknown,
     encode_split,
-    target_frame,
+    target_frames,
 )
 from jax_transformer.data.sides import swapped_splits
 from jax_transformer.data.text_files import hash_file
@@ -122,10 +122,15 @@ class PreparedCorpus:
     """Pairs by split; without "train" if that is streamed."""
     report: Report
     directory: Path
-    frame: TargetFrame
-    """What stands around targets; `before` is that of the first corpus."""
+    frames: Sequence[TargetFrame]
+    """What stands around the targets of each corpus."""
     beginning: Beginning | None = None
     """The first shard of a stream."""
+
+    @property
+    def frame(self) -> TargetFrame:
+        """What stands around targets; `before` is that of the first corpus."""
+        return self.frames[0]
 
 
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
@@ -228,7 +233,7 @@ def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
         },
         report=report,
         directory=entry,
-        frame=target_frame(config, target),
+        frames=target_frames(config, target),
         beginning=Beginning.load(entry) if config.streaming else None,
     )
 

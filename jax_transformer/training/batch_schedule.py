@@ -112,7 +112,7 @@ class BatchSchedule:
         data = config.data
         self.weights = tuple(corpus.weight for corpus in data.corpora)
         self.resegmentation = (
-            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, data)
+            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, data)
             if data.subword_sampling
             else None
         )

@@ -23,12 +23,12 @@ from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.fitting import FittedRun, check_memory, fit_run
 from jax_transformer.training.interruption import how_to_resume
-from jax_transformer.training.joint_run import check_same_start, create_run, open_run, prepare_once
+from jax_transformer.training.joint_run import check_same_start, prepare_once
 from jax_transformer.training.journal import Journal, check_kinds, check_packages
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
+from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused, create_run, open_run
 from jax_transformer.training.state import state_shapes
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model

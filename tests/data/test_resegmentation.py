@@ -41,7 +41,9 @@ def corpus(config: DataConfig) -> PreparedCorpus:
 
 
 def resegmentation(config: DataConfig, corpus: PreparedCorpus) -> Resegmentation:
-    return Resegmentation(corpus.splits["train"], corpus.source_tokenizer, corpus.target_tokenizer, config)
+    return Resegmentation(
+        corpus.splits["train"], corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, config
+    )
 
 
 def drawn(
