@@ -464,7 +464,7 @@ def choose_packed_shape(
 
     Example:
       >>> import numpy as np
-      >>> from jax_transformer.data.packing import choose_packed_shape
+      >>> from jax_transformer.data.planning import choose_packed_shape
       >>> choose_packed_shape(np.array([4] * 8), np.array([2] * 8), batch_tokens=64, length=16)
       Shape(rows=4, source_length=16, target_length=12)
     """
