@@ -156,7 +156,7 @@ def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float
     from jax_transformer.data.preparation import prepare
     from jax_transformer.runtime.allocator import keep_freed_memory
     from jax_transformer.training.batch_schedule import BatchSchedule
-    from jax_transformer.training.export import fit_config
+    from jax_transformer.training.fitting import fit_config
     from jax_transformer.training.state import init_state
     from jax_transformer.training.step import make_train_step
 

@@ -53,7 +53,7 @@ class Contestant:
         from jax_transformer.data import prepare
         from jax_transformer.training import init_state, make_train_step
         from jax_transformer.training.batch_schedule import BatchSchedule
-        from jax_transformer.training.export import fit_config
+        from jax_transformer.training.fitting import fit_config
         from jax_transformer.training.throughput import Compiled
 
         preset = get_preset("tiny")

@@ -58,9 +58,10 @@ from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import load_model
 from jax_transformer.training.batch_schedule import BatchSchedule
-from jax_transformer.training.export import fit_config, make_model
+from jax_transformer.training.export import make_model
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.state import all_params, init_state
-from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
+from jax_transformer.training.warm_start import follow_initial_model, load_initial_model, load_initial_params
 
 VOCABULARY, TRANSLATED = 2_000, 500
 SIZES = {
@@ -126,7 +127,7 @@ def run_config(folder: Path, files: dict[str, tuple[Path, Path]]) -> RunConfig:
     data = dataclasses.replace(
         preset.data, train=train, valid=valid, max_length=64, batch_tokens=1024, cache_dir=str(folder / "cache")
     )
-    return follow_initial_model(dataclasses.replace(preset, data=data, init_from=str(folder / "model")))
+    return follow_initial_model(dataclasses.replace(preset, data=data), load_initial_model(str(folder / "model")))
 
 
 def first_trained(theirs: Any, batches: list[Batch]) -> float:

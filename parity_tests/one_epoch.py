@@ -42,12 +42,13 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import has_zero_gradient
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import annotated_zh_debug
-from jax_transformer.data.batching import Batch, Shape, assemble
+from jax_transformer.data.batching import Batch, assemble
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
-from jax_transformer.training.export import fit_config
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.state import all_params, init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 from torch_reference.annotated_zh import AnnotatedZhTransformer

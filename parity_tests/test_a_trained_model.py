@@ -15,8 +15,9 @@ from torch.nn import functional as torch_functional
 from jax_transformer.comparison.gates.compare import compare, float32_rule
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
-from jax_transformer.data.batching import Batch, Shape, assemble
+from jax_transformer.data.batching import Batch, assemble
 from jax_transformer.data.phrasebook.pairs import sample_pairs
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional

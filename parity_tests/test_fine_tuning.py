@@ -32,10 +32,12 @@ from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.storage.model_directory import load_model, save_model
-from jax_transformer.training.evaluation import Split, batches, mean_loss
-from jax_transformer.training.export import fit_config, make_model
+from jax_transformer.training.batch_schedule import batches
+from jax_transformer.training.evaluation import Split, mean_loss
+from jax_transformer.training.export import make_model
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.step import make_evaluation_step
-from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
+from jax_transformer.training.warm_start import follow_initial_model, load_initial_model, load_initial_params
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -64,7 +66,9 @@ def run_config(case: TextCase, folder: Path, **data: Any) -> RunConfig:
     tags = {"source_tag": case.family.source_tag, "target_tag": case.family.target_tag}
     preset = get_preset("finetune")
     data_config = DataConfig(cache_dir=str(folder / "cache"), max_length=120, **options, **tags, **data)
-    return follow_initial_model(dataclasses.replace(preset, data=data_config, init_from=str(folder / "model")))
+    return follow_initial_model(
+        dataclasses.replace(preset, data=data_config), load_initial_model(str(folder / "model"))
+    )
 
 
 def their_batch(case: TextCase, pairs: list[tuple[str, str]]) -> dict[str, torch.Tensor]:

@@ -151,7 +151,7 @@ def _callbacks(call: TrainCall, processes: Processes) -> list[Callback]:
     """Returns the callbacks that the user's function makes, in process 0. Raises ValueError if it can't be used."""
     if call.callbacks is None or not processes.is_first:
         return []
-    from jax_transformer.training.callback_calls import check_kinds
+    from jax_transformer.training.journal import check_kinds
 
     made = load_factory(call.callbacks, "--callbacks")
     callbacks = list(made) if isinstance(made, (list, tuple)) else [made]

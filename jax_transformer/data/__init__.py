@@ -11,38 +11,20 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer.data.batch_shapes import choose_shapes
-    from jax_transformer.data.batching import (
-        Batch,
-        Shape,
-        assemble,
-        make_batch,
-        padding_share,
-        plan_epoch,
-        plan_in_order,
-    )
+    from jax_transformer.data.batching import Batch, assemble, make_batch, pack_batch
     from jax_transformer.data.corpus import read_pairs
     from jax_transformer.data.loader import prefetch
-    from jax_transformer.data.packing import pack_batch
+    from jax_transformer.data.planning import Shape, choose_shapes, padding_share, plan_epoch, plan_in_order
     from jax_transformer.data.preparation import PreparedCorpus, prepare
     from jax_transformer.data.text_files import CorpusError
     from jax_transformer.data.token_pairs import TokenPairs
     from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 
 _HOMES = {
-    "jax_transformer.data.batching": (
-        "Batch",
-        "Shape",
-        "assemble",
-        "make_batch",
-        "padding_share",
-        "plan_epoch",
-        "plan_in_order",
-    ),
-    "jax_transformer.data.batch_shapes": ("choose_shapes",),
+    "jax_transformer.data.batching": ("Batch", "assemble", "make_batch", "pack_batch"),
     "jax_transformer.data.corpus": ("read_pairs",),
     "jax_transformer.data.loader": ("prefetch",),
-    "jax_transformer.data.packing": ("pack_batch",),
+    "jax_transformer.data.planning": ("Shape", "choose_shapes", "padding_share", "plan_epoch", "plan_in_order"),
     "jax_transformer.data.preparation": ("PreparedCorpus", "prepare"),
     "jax_transformer.data.text_files": ("CorpusError",),
     "jax_transformer.data.token_pairs": ("TokenPairs",),

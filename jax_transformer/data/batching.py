@@ -1,41 +1,22 @@
-"""Batches of a few fixed shapes: XLA compiles one program per shape, so very few shapes serve a whole corpus.
+"""Batches: the arrays of a training step, made of the token ids of pairs.
 
-A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Length
-arguments count tokens, without that 1; the lengths in a Shape count positions, with it.
-
-Every function is pure: a plan depends on the lengths, the shapes, the seed and the epoch alone.
+A batch has a pair in each row. A packed one has several, one after another, so that little of it is padding: segments
+number the pairs of a row from 1 on both sides; padding has 0. The model lets a token see its own pair alone, and counts
+positions from the pair's first token, so that a pair has the loss that it has in a row of its own.
 """
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from jax_transformer.data.planning import Ints, PackedPlan, Shape, pack_rows
+from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.runtime.arguments import check_id_lists
-
-if TYPE_CHECKING:
-    from jax_transformer.data.preparation import Sentences, TokenPairs
-
-Ints = npt.NDArray[np.integer]
-Floats = npt.NDArray[np.floating]
-
-
-class Shape(NamedTuple):
-    """Describes the arrays of one compiled training step.
-
-    Example:
-      >>> from jax_transformer.data import Shape
-      >>> Shape(rows=2, source_length=4, target_length=5)
-      Shape(rows=2, source_length=4, target_length=5)
-    """
-
-    rows: int
-    source_length: int
-    target_length: int
 
 
 class Batch(NamedTuple):
@@ -127,95 +108,63 @@ def _integers(side: str, ids: Sequence[int]) -> Ints:
     return array.astype(np.int64)
 
 
-Planned = tuple[Shape, npt.NDArray[np.int64]]
-"""A shape and the indices of the pairs in its rows from the top: at least one, and at most `rows`."""
-
-Lengths = tuple[Ints, Ints]
-"""Numbers of source and target tokens per pair."""
-
-
-def plan_epoch(
-    lengths: TokenPairs | Lengths,
-    shapes: Sequence[Shape],
+def pack_batch(
+    source: Sequence[Sequence[int]],
+    target: Sequence[Sequence[int]],
     *,
-    seed: int,
-    epoch: int,
-    shard: int = 0,
-    weights: Sequence[float] = (),
-) -> list[Planned]:
-    """Returns the batches of one epoch in random order, each pair in the cheapest shape that holds it.
+    bos_id: int = 2,
+    eos_id: int = 3,
+    source_pad_id: int = 0,
+    target_pad_id: int = 0,
+    shape: Shape | None = None,
+) -> Batch:
+    """Returns a batch with several pairs in a row, for `make_train_step`.
 
-    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, or as `weights` say. All epochs have the
-    same number of batches of each shape: of the n pairs of one corpus in one shape, round(weight · n) occur, each
-    floor(weight) times and a random choice once more.
-
-    Args:
-      lengths: the pairs, or their numbers of source and target tokens.
-      shapes: see `choose_shapes`.
-      seed: of the order, with `epoch` and `shard`.
-      epoch: number of the epoch, counted from 0.
-      shard: number of this part of the epoch, counted from 0.
-      weights: occurrences per pair of each corpus, by its number; (): one. A weight below 1 still includes at least
-        one pair of each shape.
-
-    Raises:
-      ValueError: a pair fits no shape.
-
-    Example:
-      >>> import numpy as np
-      >>> from jax_transformer.data import Shape, plan_epoch
-      >>> plan = plan_epoch((np.array([3, 4, 2]), np.array([3, 5, 1])), [Shape(2, 4, 6)], seed=0, epoch=0)
-      >>> len(plan), sorted(index for _, indices in plan for index in indices.tolist())
-      (2, [0, 1, 2])
-    """
-    generator = np.random.default_rng((seed, epoch, shard))
-    source, target, indices = source_and_target_positions(lengths)
-    assigned = _assigned(source, target, shapes, indices)
-    chosen = np.arange(len(indices))
-    if any(weight != 1.0 for weight in weights):
-        chosen = np.repeat(chosen, _copies(assigned, corpora_of(lengths, indices), weights, generator))
-    order = chosen[generator.permutation(len(chosen))]
-    plan = _fill(indices[order], assigned[order], shapes)
-    return [plan[k] for k in generator.permutation(len(plan))]
-
-
-def plan_in_order(lengths: TokenPairs | Lengths, shapes: Sequence[Shape]) -> list[Planned]:
-    """Returns the batches for evaluation: every usable pair once, in order within its shape, batches sorted by their
-    first pair.
+    The step computes for it what it computes for `make_batch` of the same pairs, in fewer positions. (Dropout draws
+    other values.) The rows hold the pairs in an order of their own.
 
     Args:
-      lengths: the pairs, or their numbers of source and target tokens.
-      shapes: see `choose_shapes`.
+      source: the ids of each source sentence, including the `<eos>` that the tokenizer puts after it.
+      target: the ids of each target sentence, without `<bos>` and `<eos>`.
+      bos_id: put before each target in `decoder_input_ids`.
+      eos_id: put after each target in `labels`.
+      source_pad_id: fills up `source_ids`; the model's config has the same.
+      target_pad_id: fills up `decoder_input_ids` and `labels`; the model's config has the same.
+      shape: (rows, source length, target length) of the arrays. Longer rows hold more pairs with less padding; a model
+        with position tables takes rows of up to max_length. None: as long as the longest sentences, and as many as the
+        pairs need.
 
     Raises:
-      ValueError: a pair fits no shape (see cover_shapes).
+      ValueError: other numbers of sources and targets, or none; a pair longer than a row; more rows than `shape` has.
 
     Example:
-      >>> import numpy as np
-      >>> from jax_transformer.data import Shape, plan_in_order
-      >>> plan = plan_in_order((np.array([3, 4, 2]), np.array([3, 5, 1])), [Shape(2, 4, 6)])
-      >>> [indices.tolist() for _, indices in plan]
-      [[0, 1], [2]]
+      >>> from jax_transformer.data import Shape, pack_batch
+      >>> batch = pack_batch([[4, 5, 3], [6, 3], [7, 3]], [[7, 8], [9], [5]], shape=Shape(1, 8, 8))
+      >>> batch.source_ids.tolist(), batch.source_segments.tolist()
+      ([[4, 5, 3, 6, 3, 7, 3, 0]], [[1, 1, 1, 2, 2, 3, 3, 0]])
+      >>> batch.decoder_input_ids.tolist(), batch.target_segments.tolist()
+      ([[2, 7, 8, 2, 9, 2, 5, 0]], [[1, 1, 1, 2, 2, 3, 3, 0]])
+      >>> batch.labels.tolist()
+      [[7, 8, 3, 9, 3, 5, 3, 0]]
     """
-    source, target, indices = source_and_target_positions(lengths)
-    plan = _fill(indices, _assigned(source, target, shapes, indices), shapes)
-    return sorted(plan, key=lambda planned: int(planned[1][0]))
-
-
-def padding_share(lengths: TokenPairs | Lengths, plan: Sequence[Planned]) -> float:
-    """Returns the share of padding in a plan's positions, on both sides, including the empty rows of partial batches.
-
-    Example:
-      >>> import numpy as np
-      >>> from jax_transformer.data import Shape, padding_share, plan_in_order
-      >>> lengths = np.array([4, 4]), np.array([3, 3])
-      >>> padding_share(lengths, plan_in_order(lengths, [Shape(4, 4, 4)]))  # half of the rows are empty
-      0.5
-    """
-    source, target = _pair_lengths(lengths)
-    total = sum(shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan)
-    real = sum(int(source[indices].sum()) + int(target[indices].sum()) + len(indices) for _, indices in plan)
-    return 1.0 - real / total if total else 0.0
+    if not len(source) or len(source) != len(target):
+        raise ValueError(
+            f"batch: expected as many targets as sources, one or more; received {len(source)} sources and "
+            f"{len(target)} targets"
+        )
+    pairs = TokenPairs(Sentences.pack(source), Sentences.pack(target), max_length=1 << 30)
+    lengths = pairs.source_lengths, pairs.target_lengths + 1
+    row = Shape(0, max(1, int(lengths[0].max())), int(lengths[1].max())) if shape is None else Shape(*shape)
+    rows = pack_rows(*lengths, row)
+    used = int(rows.max()) + 1
+    shape = row._replace(rows=used) if shape is None else row
+    if used > shape.rows:
+        raise ValueError(f"batch: expected a shape of at least {used} rows for these pairs; received {tuple(shape)}")
+    order = np.argsort(rows, kind="stable")
+    plan = PackedPlan(shape, order, rows[order])
+    return assemble_packed(
+        pairs, plan, source_pad_id=source_pad_id, target_pad_id=target_pad_id, bos_id=bos_id, eos_id=eos_id
+    )
 
 
 def assemble(
@@ -274,64 +223,54 @@ def _copy_rows(sentences: Sentences, indices: Ints, rows: npt.NDArray[np.int32])
     return lengths
 
 
-def _pair_lengths(lengths: TokenPairs | Lengths) -> Lengths:
-    if isinstance(lengths, tuple):
-        return np.asarray(lengths[0]), np.asarray(lengths[1])
-    return lengths.source_lengths, lengths.target_lengths
+def assemble_packed(
+    pairs: TokenPairs, plan: PackedPlan, *, source_pad_id: int, target_pad_id: int, bos_id: int, eos_id: int
+) -> Batch:
+    """Returns the arrays of one packed batch; `assemble` has the other arguments.
+
+    Raises:
+      ValueError: pairs that don't fit into their row (nothing is truncated).
+    """
+    shape, indices, rows = plan
+    first = np.searchsorted(rows, rows)  # the first pair of each pair's row
+    segments = np.arange(len(rows)) - first + 1
+    source = _Side(pairs.source_sentences, indices, 0)
+    target = _Side(pairs.target_sentences, indices, 1)
+    source_at = source.columns(first, shape.source_length)
+    target_at = target.columns(first, shape.target_length)
+
+    source_ids = np.full((shape.rows, shape.source_length), source_pad_id, np.int32)
+    source_segments = np.zeros_like(source_ids)
+    place = rows[source.pair], source_at[source.pair] + source.number
+    source_ids[place], source_segments[place] = source.ids, segments[source.pair]
+
+    labels = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
+    decoder_input_ids, target_segments = labels.copy(), np.zeros_like(labels)
+    row, column = rows[target.pair], target_at[target.pair] + target.number
+    labels[row, column] = decoder_input_ids[row, column + 1] = target.ids
+    target_segments[row, column] = segments[target.pair]
+    decoder_input_ids[rows, target_at] = bos_id
+    last = target_at + target.lengths - 1
+    labels[rows, last], target_segments[rows, last] = eos_id, segments
+    return Batch(source_ids, decoder_input_ids, labels, source_segments, target_segments)
 
 
-def source_and_target_positions(lengths: TokenPairs | Lengths) -> tuple[Ints, Ints, npt.NDArray[np.int64]]:
-    """Returns the source and target positions of the usable pairs, and their indices."""
-    source, target = _pair_lengths(lengths)
-    indices = np.arange(len(source)) if isinstance(lengths, tuple) else lengths.usable_indices
-    return source[indices], target[indices] + 1, indices
+class _Side:
+    """Holds the tokens of one side of a batch's pairs, end to end."""
 
+    def __init__(self, sentences: Sentences, indices: Ints, specials: int) -> None:
+        starts = sentences.offsets[indices]
+        tokens = sentences.offsets[indices + 1] - starts
+        self.lengths = tokens + specials  # positions of each pair
+        self.pair = np.repeat(np.arange(len(indices)), tokens)  # that each token belongs to
+        self.number = np.arange(len(self.pair)) - np.repeat(np.cumsum(tokens) - tokens, tokens)  # in its sentence
+        self.ids = sentences.ids[starts[self.pair] + self.number]
 
-def corpora_of(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
-    """Returns the corpus number of each pair."""
-    if isinstance(lengths, tuple) or lengths.corpus is None:
-        return np.zeros(len(indices), np.uint16)
-    return lengths.corpus[indices]
-
-
-def _copies(assigned: Ints, corpora: Ints, weights: Sequence[float], generator: np.random.Generator) -> Ints:
-    """Returns the occurrences of each pair in an epoch."""
-    copies = np.zeros(len(assigned), np.int64)
-    for number, weight in enumerate(weights):
-        for shape in np.unique(assigned[corpora == number]):
-            members = np.flatnonzero((corpora == number) & (assigned == shape))
-            copies[members] = int(weight)
-            more = round(weight * len(members)) - int(weight) * len(members)
-            more = more if weight >= 1 else max(more, 1)  # or the few pairs of a shape would never come
-            copies[generator.choice(members, more, replace=False)] += 1
-    return copies
-
-
-def assign_shapes(source: Ints, target: Ints, shapes: Sequence[Shape]) -> Ints:
-    """Returns for each pair the index of the smallest shape (positions per row) that holds it, or -1."""
-    assigned = np.full(len(source), -1)
-    for k in sorted(range(len(shapes)), key=lambda k: -(shapes[k].source_length + shapes[k].target_length)):
-        assigned[(source <= shapes[k].source_length) & (target <= shapes[k].target_length)] = k
-    return assigned
-
-
-def _assigned(source: Ints, target: Ints, shapes: Sequence[Shape], indices: Ints) -> Ints:
-    """Returns `assign_shapes`; raises ValueError if a pair fits no shape."""
-    assigned = assign_shapes(source, target, shapes)
-    if (assigned < 0).any():
-        k = int((assigned < 0).argmax())
-        raise ValueError(
-            "shapes: expected one that holds every pair; received "
-            f"{', '.join(f'{s.source_length}x{s.target_length}' for s in shapes)} "
-            f"for pair {indices[k]} with {source[k]} source and {target[k]} target positions"
-        )
-    return assigned
-
-
-def _fill(indices: npt.NDArray[np.int64], assigned: Ints, shapes: Sequence[Shape]) -> list[Planned]:
-    """Returns the batches of the pairs `indices`, in their order within each shape; the last one may be partial."""
-    plan = []
-    for k, shape in enumerate(shapes):
-        members = indices[assigned == k]
-        plan += [(shape, members[start : start + shape.rows]) for start in range(0, len(members), shape.rows)]
-    return plan
+    def columns(self, first: Ints, length: int) -> Ints:
+        """Returns the column at which each pair begins in a row of `length`; `first` is the first pair of its row."""
+        before = np.cumsum(self.lengths) - self.lengths
+        columns = before - before[first]
+        ends = columns + self.lengths
+        if ends.max(initial=0) > length:
+            raise ValueError(f"batch: expected rows of at most {length} positions; received one with {ends.max()}")
+        return columns

@@ -1,22 +1,25 @@
 """The corpora of a config: their sources, the pairs of each split, and their hashes.
 
 No corpus is held in memory: iterating over a split reads its source from the beginning and selects the split's pairs.
+
+Repeated pairs and overlaps between splits are found by 64-bit hashes of the texts, eight bytes per pair. Two different
+pairs share a hash with a probability of 5e-20: among ten million pairs, a false match occurs once in 400,000 corpora.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress, zip_longest
+from hashlib import blake2b
+from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
 from jax_transformer.data.cache import sampled_digest
-from jax_transformer.data.duplicates import Flags, Keys, hash_pairs
-from jax_transformer.data.held_out import draw_held_out, held_out_counts, too_few_pairs
 from jax_transformer.data.tables import READERS, Pair, read_table, table_suffix
 from jax_transformer.data.text_files import CorpusError, hash_file, iterate_lines, read_lines, split_lines
 
@@ -38,6 +41,10 @@ __all__ = [
 PHRASEBOOK_PAIRS = 500
 """Default number of validation, test and combinations pairs drawn from the phrasebook."""
 ROLES = ("train", "valid", "test")
+DIGEST_BYTES = 8
+
+Keys = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Part:
     """Number of the corpus in DataConfig.corpora, counted from 0."""
     source: Iterable[Pair]
     keys: Keys
-    """Hash of each pair: see `hash_pairs`."""
+    """Hash of each pair: see `_hash_pairs`."""
     chosen: Flags | None = None
     """Mask of the source's pairs that belong to the split. None: all."""
 
@@ -139,6 +146,19 @@ class SplitCorpora:
     revision: str = ""
     """With streaming: see `open_stream`."""
 
+    def copies(self, source_tags: Sequence[str]) -> tuple[Flags, Flags]:
+        """Finds the training pairs that another split has too, and those that occurred in train before with the same
+        source tag.
+
+        Args:
+          source_tags: the tag of each corpus; at least one.
+        """
+        train = self.splits["train"]
+        others = np.concatenate([split.keys for name, split in self.splits.items() if name != "train"])
+        tags = [_hash_tag(tag) for tag in source_tags]
+        tagged = np.concatenate([part.keys ^ np.uint64(tags[part.corpus]) for part in train.parts])
+        return _found_in(train.keys, others), _repeats(tagged)
+
 
 def read_splits(config: DataConfig) -> SplitCorpora:
     """Reads every pair once to count and hash it, and assigns it to a split.
@@ -146,7 +166,7 @@ def read_splits(config: DataConfig) -> SplitCorpora:
     Without corpora, draws all splits from the phrasebook. Otherwise valid and test are a corpus's files or dataset
     splits; a corpus without them holds out valid_pairs and test_pairs of its training pairs. One seed draws from all
     corpora, so that two corpora with the same text line by line, such as both directions of it, hold out the same
-    lines. A split concatenates the corpora. For streaming see `read_beginning`.
+    lines. A split concatenates the corpora. For streaming see `_read_beginning`.
 
     Raises:
       CorpusError: valid or test files without train; no validation pairs; more pairs to hold out than a corpus has; a
@@ -165,12 +185,12 @@ def read_splits(config: DataConfig) -> SplitCorpora:
         versions += [version] if version else []
         hashed = {}
         for role, source in sources.items():
-            hashed[role], size = hash_pairs(source)
+            hashed[role], size = _hash_pairs(source)
             text_bytes += size
         wanted = held_out_counts(corpus, sources)
         if sum(wanted.values()) >= len(hashed["train"]):
-            raise too_few_pairs(corpus, len(hashed["train"]), wanted)
-        taken = draw_held_out(len(hashed["train"]), wanted, config.split_seed)
+            raise _too_few_pairs(corpus, len(hashed["train"]), wanted)
+        taken = _draw_held_out(len(hashed["train"]), wanted, config.split_seed)
         for role, source in sources.items():
             if role != "train":
                 parts[role].append(Part(number, source, hashed[role]))
@@ -288,17 +308,62 @@ def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
 
 
 def _read_stream(config: DataConfig) -> SplitCorpora:
-    from jax_transformer.data.streaming import read_beginning
-
-    pairs, version, revision = read_beginning(config)
+    pairs, version, revision = _read_beginning(config)
     if "valid" not in pairs:
         raise _no_validation_pairs()
     splits, text_bytes = {}, 0
     for role, some in pairs.items():
-        keys, size = hash_pairs(some)
+        keys, size = _hash_pairs(some)
         splits[role] = Split((Part(0, some, keys),))
         text_bytes += size
     return SplitCorpora(splits, text_bytes, (version,), revision)
+
+
+def _read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
+    """Reads the first shard of the stream as "train", and valid and test; returns also the dataset's name with its
+    version, and the revision.
+
+    Raises:
+      CorpusError: no training pair after those taken for valid and test, or too few for these in the first part; and as
+        `open_stream`, `StreamedPairs.part` and `StreamedPairs.pairs_from` do.
+    """
+    from jax_transformer.data.hub import open_stream
+
+    stream = open_stream(config)
+    splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
+    taken = held_out_counts(config, stream.splits)
+    train: list[Pair] = []
+    for part in range(config.stream_parts):
+        pairs = stream.splits["train"].part(part, config.stream_parts).pairs_from(0)
+        if part == 0:
+            for role, count in taken.items():
+                splits[role] = list(islice(pairs, count))
+        train += islice(pairs, config.stream_pairs // config.stream_parts)
+    _check_enough(config, stream.splits["train"].name, splits, taken, train)
+    splits["train"] = train
+    return (
+        {role: splits[role] for role in ("train", "valid", "test") if role in splits},
+        stream.version,
+        stream.revision,
+    )
+
+
+def _check_enough(
+    config: DataConfig, name: str, splits: dict[str, list[Pair]], taken: dict[str, int], train: list[Pair]
+) -> None:
+    """Raises CorpusError if no pair is left for training, or the first part is too short for valid and test."""
+    counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
+    if not train:
+        raise CorpusError(
+            f"{name}: expected training pairs, {counts}; received {sum(map(len, splits.values()))} pairs in all. "
+            "Take fewer, or check the dataset."
+        )
+    received = sum(len(splits[role]) for role in taken)
+    if received < sum(taken.values()):
+        raise CorpusError(
+            f"{name}: expected {counts} in the first of {config.stream_parts} parts; received {received} pairs in it. "
+            "Take fewer, or set stream_parts lower."
+        )
 
 
 def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
@@ -315,7 +380,7 @@ def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
     text_bytes = 0
     for name, count in counts.items():
         pairs = sample_pairs(name, count, config.split_seed)
-        keys, size = hash_pairs(pairs)
+        keys, size = _hash_pairs(pairs)
         splits[name] = Split((Part(0, pairs, keys),))
         text_bytes += size
     return SplitCorpora(splits, text_bytes, ())
@@ -339,3 +404,84 @@ def _read_parallel(source_path: str, target_path: str) -> Iterator[Pair]:
                 "Line n of one must be the translation of line n of the other."
             )
         yield source, target
+
+
+# --- pairs to hold out
+
+
+def held_out_counts(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int]:
+    """Returns the number of training pairs to hold out, by role.
+
+    Raises:
+      CorpusError: pairs are to be held out for a role that is `there` already.
+    """
+    counts = {role: getattr(corpus, f"{role}_pairs") for role in ("valid", "test")}
+    counts = {role: count for role, count in counts.items() if count}
+    for role in counts.keys() & set(there):
+        has = f"the split {role}" if corpus.used_dataset else f"{role} files"
+        raise CorpusError(
+            f"{role}_pairs: expected 0, for the corpus has {has}; received {counts[role]}. Set {role}_pairs to 0, or "
+            "name no such pairs."
+        )
+    return counts
+
+
+def _too_few_pairs(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
+    """Returns the error for a corpus with fewer training pairs than it is to hold out."""
+    names = " + ".join(f"{name}_pairs" for name in wanted)
+    counts = " + ".join(map(str, wanted.values()))
+    train = corpus.used_dataset or " and ".join(corpus.train)
+    return CorpusError(
+        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received "
+        f"{counts}. "
+        "Take fewer, or name files."
+    )
+
+
+def _draw_held_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags | None]:
+    """Draws `wanted` of `total` pairs for each split; returns masks by split, with the rest as "train" (None: all)."""
+    if not wanted:
+        return {"train": None}
+    order = np.random.default_rng(seed).permutation(total)
+    chosen: dict[str, Flags | None] = {}
+    for name, part in zip((*wanted, "train"), np.split(order, np.cumsum(list(wanted.values()))), strict=True):
+        flags = np.zeros(total, np.bool_)
+        flags[part] = True
+        chosen[name] = flags
+    return chosen
+
+
+# --- copies
+
+
+def _hash_pairs(pairs: Iterable[Pair]) -> tuple[Keys, int]:
+    """Returns the hash of each pair's two texts, the same on every machine, and their total size in bytes of UTF-8."""
+    keys = bytearray()
+    size = 0
+    for source, target in pairs:
+        text = f"{len(source)} {source}{target}".encode()  # the length says where the source ends
+        keys += blake2b(text, digest_size=DIGEST_BYTES).digest()
+        size += len(text)
+    return np.frombuffer(keys, "<u8"), size
+
+
+def _hash_tag(tag: str) -> int:
+    """Returns a number that distinguishes pairs with this tag; 0 without a tag."""
+    return int.from_bytes(blake2b(tag.encode(), digest_size=DIGEST_BYTES).digest(), "little") if tag else 0
+
+
+def _repeats(keys: Keys) -> Flags:
+    """Returns which of the keys occurred before."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    flags = np.zeros(len(keys), np.bool_)
+    flags[order[1:]] = ordered[1:] == ordered[:-1]
+    return flags
+
+
+def _found_in(keys: Keys, others: Keys) -> Flags:
+    """Returns which of the keys are among the others."""
+    if not len(others):
+        return np.zeros(len(keys), np.bool_)
+    others = np.unique(others)
+    return others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] == keys

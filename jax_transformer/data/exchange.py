@@ -1,11 +1,14 @@
-"""The exchange of blocks between the processes of a run, so that each reads only its share of a stream.
+"""Blocks of a streamed corpus, and their exchange between the processes of a run, so that each reads only its share.
 
-It uses files, not the devices: it runs in the thread that prefetches, at moments that differ between processes.
+A block is what one part of the stream gives to a shard, as ids. The exchange uses files, not the devices: it runs in
+the thread that prefetches, at moments that differ between processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import shutil
 import threading
@@ -13,16 +16,63 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-from jax_transformer.data.blocks import Block, load_block, save_block
+import numpy as np
+
+from jax_transformer.data.encoding import SplitReport, add_reports
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.data.token_pairs import SIDES, Sentences, TokenPairs
 from jax_transformer.runtime.files import atomic_write
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 24 * 3600
 """How long to wait for a block of another process, which may have to skip a long beginning of its part. The processes
 watch each other besides, so that one that died is noticed at once."""
+
+
+class Block(NamedTuple):
+    """Holds consecutive pairs of one part of a stream, or of several parts, as ids."""
+
+    pairs: TokenPairs
+    """The kept pairs, without text."""
+    report: SplitReport
+    """Counts of pairs read and dropped. Overlapping and duplicated pairs aren't detected."""
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Returns the pairs of all blocks, of which there is at least one, in their order."""
+    if len(blocks) == 1:
+        return blocks[0]
+    sides = zip(*((block.pairs.source_sentences, block.pairs.target_sentences) for block in blocks), strict=True)
+    source, target = (
+        Sentences.without_text([some.ids for some in side], [np.diff(some.offsets) for some in side]) for side in sides
+    )
+    pairs = TokenPairs(source, target, blocks[0].pairs.max_length)
+    return Block(pairs, add_reports([block.report for block in blocks]))
+
+
+def save_block(block: Block, path: Path) -> None:
+    """Writes a block to a file."""
+    arrays: dict[str, Any] = {
+        f"{side}_{name}": array
+        for side, sentences in zip(SIDES, (block.pairs.source_sentences, block.pairs.target_sentences), strict=True)
+        for name, array in (("ids", sentences.ids), ("lengths", np.diff(sentences.offsets)))
+    }
+    report = json.dumps(dataclasses.asdict(block.report))
+    with path.open("wb") as file:
+        np.savez(file, max_length=block.pairs.max_length, report=np.array(report), **arrays)
+
+
+def load_block(path: Path) -> Block:
+    """Returns the block that `save_block` wrote."""
+    with np.load(path, allow_pickle=False) as stored:
+        source, target = (
+            Sentences.without_text([stored[f"{side}_ids"]], [stored[f"{side}_lengths"]]) for side in SIDES
+        )
+        pairs = TokenPairs(source, target, int(stored["max_length"]))
+        counts = json.loads(str(stored["report"]))
+    return Block(pairs, SplitReport.from_dict(counts))
 
 
 class Exchange(Protocol):

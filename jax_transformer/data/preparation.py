@@ -13,35 +13,40 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, islice
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from jax_transformer.config.run import DataConfig
-from jax_transformer.data.blocks import PairsInMemory
+from jax_transformer.config.data import DataConfig
 from jax_transformer.data.cache import BUILDING, building_directory, publish
 from jax_transformer.data.corpus import (
     CorpusError,
+    Flags,
     Split,
     SplitCorpora,
-    changed,
     check_unchanged,
     fingerprint,
     hash_files,
     read_splits,
 )
-from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
-from jax_transformer.data.encoding import SplitEncoder
-from jax_transformer.data.framing import TargetFrame, target_frame
-from jax_transformer.data.report import Report, SplitReport, drops
-from jax_transformer.data.sides import are_swapped
-from jax_transformer.data.streaming import Beginning
+from jax_transformer.data.encoding import (
+    Log,
+    Report,
+    SplitEncoder,
+    SplitReport,
+    TargetFrame,
+    check_unknown,
+    encode_split,
+    target_frames,
+)
+from jax_transformer.data.sides import swapped_splits
 from jax_transformer.data.text_files import hash_file
-from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, open_pairs
+from jax_transformer.data.token_pairs import SIDES, PairsInMemory, PairsWriter, Sentences, TokenPairs, open_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.files import naming_errors, remove_abandoned
@@ -68,13 +73,31 @@ UNHASHED = (
 """Fields that don't change the prepared corpus. (Files count by their content, not by their names.)"""
 ADDED_LATER = ("stream_parts", "target_tag", "tokenizers_as_stored", "decoder_start_id", "target_bos")
 """Fields that are hashed only where they aren't the default."""
-REPORT = "report.json"
-CHUNK = 10_000
-LOG_LINES = 20
-"""Approximate number of log lines per split, however large it is."""
+REPORT, LENGTHS, STREAM = "report.json", "train.lengths", "stream.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-Log = Callable[[str], None]
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """Holds the facts about the first shard of a stream that a prepared corpus stores."""
+
+    lengths: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+    """Numbers of source and target tokens of each kept pair."""
+    revision: str
+    """Version of the dataset: see `open_stream`."""
+
+    @classmethod
+    def load(cls, entry: Path) -> Beginning:
+        """Loads the files that `save` wrote."""
+        lengths = np.fromfile(entry / LENGTHS, "<i4").reshape(2, -1)
+        revision: str = json.loads((entry / STREAM).read_text(encoding="utf-8"))["revision"]
+        return cls((lengths[0], lengths[1]), revision)
+
+    @staticmethod
+    def save(directory: Path, pairs: TokenPairs, revision: str) -> None:
+        """Writes the lengths and the revision to a cache entry."""
+        np.stack([pairs.source_lengths, pairs.target_lengths]).astype("<i4").tofile(directory / LENGTHS)
+        (directory / STREAM).write_text(json.dumps({"revision": revision}), encoding="utf-8")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,10 +122,15 @@ class PreparedCorpus:
     """Pairs by split; without "train" if that is streamed."""
     report: Report
     directory: Path
-    frame: TargetFrame
-    """What stands around targets; `before` is that of the first corpus."""
+    frames: Sequence[TargetFrame]
+    """What stands around the targets of each corpus."""
     beginning: Beginning | None = None
     """The first shard of a stream."""
+
+    @property
+    def frame(self) -> TargetFrame:
+        """What stands around targets; `before` is that of the first corpus."""
+        return self.frames[0]
 
 
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
@@ -142,7 +170,8 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     """
     cache = Path(config.cache_dir).expanduser()
     hashes = hash_files(config)
-    entry = cache / _entry_name(config, hashes)
+    text = fingerprint(config, hashes)
+    entry = cache / _entry_name(config, text)
     remove_abandoned(cache.glob(f"{BUILDING}*"))
     found = changes(entry) if entry.exists() else []
     if found:
@@ -157,12 +186,12 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
         raise CorpusError(
             f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again."
         )
-    _check_unknown(prepared.report.splits["train"], config)  # max_unknown isn't part of the entry's hash
+    check_unknown(prepared.report.splits["train"], config)  # max_unknown isn't part of the entry's hash
     return prepared
 
 
-def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
-    """Returns the hash of everything that the prepared corpus depends on."""
+def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
+    """Returns the hash of all that the prepared corpus depends on: the options and, from `fingerprint`, the text."""
 
     def hashed(options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name not in UNHASHED}
@@ -176,9 +205,9 @@ def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
             for corpus in options["more"]:
                 corpus.pop(name, None)
     given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
-    contents = {"text": fingerprint(config, hashes), "tokenizers": given}
-    text = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    contents = {"text": text, "tokenizers": given}
+    whole = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
@@ -204,7 +233,7 @@ def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
         },
         report=report,
         directory=entry,
-        frame=target_frame(config, target),
+        frames=target_frames(config, target),
         beginning=Beginning.load(entry) if config.streaming else None,
     )
 
@@ -217,7 +246,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
     log("reading " + (" and ".join(_names(config)) or "the phrasebook"))
     corpora = read_splits(config)
     train = corpora.splits["train"]
-    overlapping, duplicated = _find_copies(corpora, config)
+    overlapping, duplicated = corpora.copies([corpus.source_tag for corpus in config.corpora] or [""])
     left = ~((overlapping & config.drop_overlap) | (duplicated & config.drop_duplicates))
     if not config.source_tokenizer:
         log(f"training {config.tokenizer} tokenizers on {int(left.sum()):,} pairs")
@@ -231,10 +260,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             encoder = SplitEncoder(streamed or PairsWriter(directory, name), name, tokenizers, config)
             nothing = np.zeros(len(split), np.bool_)
             flags = (overlapping, duplicated) if name == "train" else (nothing, nothing)
-            reports[name] = _encode_split(encoder, name, split, flags, log)
-            if name == "train":
-                _check_kept(reports[name], config)
-                _check_unknown(reports[name], config)
+            reports[name] = encode_split(encoder, name, split, flags, config, log)
             if streamed:
                 Beginning.save(directory, streamed.pairs(config.max_length), corpora.revision)
         check_unchanged(config, hashes)
@@ -248,33 +274,15 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             datasets=corpora.datasets,
             streaming=config.streaming,
             splits=reports,
-            swapped=tuple(name for name, split in corpora.splits.items() if _is_swapped(train, split)),
+            swapped=swapped_splits(corpora.splits),
         )
         (directory / REPORT).write_text(json.dumps(report.to_dict()), encoding="utf-8")
         write_digests(directory)
 
 
-def _is_swapped(train: Split, split: Split) -> bool:
-    """Returns whether the sides of a split's pairs, of any corpus, are in each other's places, compared with train."""
-    parts = {part.corpus: part for part in train.parts}
-    return split is not train and any(
-        are_swapped(parts[part.corpus], part) for part in split.parts if part.corpus in parts
-    )
-
-
 def _names(config: DataConfig) -> Iterator[str]:
     for corpus in config.corpora:
         yield from [corpus.used_dataset] if corpus.used_dataset else corpus.train
-
-
-def _find_copies(corpora: SplitCorpora, config: DataConfig) -> tuple[Flags, Flags]:
-    """Finds the training pairs that another split has too, and those that occurred in train before."""
-    train = corpora.splits["train"]
-    others = np.concatenate([split.keys for name, split in corpora.splits.items() if name != "train"])
-    overlapping = found_in(train.keys, others)
-    tags = [hash_tag(corpus.source_tag) for corpus in config.corpora] or [0]
-    tagged = np.concatenate([part.keys ^ np.uint64(tags[part.corpus]) for part in train.parts])
-    return overlapping, repeats(tagged)
 
 
 class _Texts:
@@ -339,56 +347,6 @@ def _stored_tokenizer(path: str) -> Tokenizer:
         return Tokenizer.from_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise CorpusError(f"{path}: expected a tokenizer of a model directory; received {error.strerror}") from None
-
-
-def _encode_split(encoder: SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], log: Log) -> SplitReport:
-    """Encodes in chunks, so that the text and ids of a large corpus are never all in memory."""
-    done = 0
-    every = max(CHUNK, len(split) // LOG_LINES)
-    for part in split.parts:
-        end = done + len(part)
-        pairs = iter(part)
-        while chunk := list(islice(pairs, CHUNK)):
-            here = slice(done, done + len(chunk))
-            done = here.stop
-            if done > end:
-                break
-            encoder.add(chunk, part.corpus, flags[0][here], flags[1][here])
-            if done // every > here.start // every or done == len(split):
-                log(f"encoding {name}: {done:,} of {len(split):,} pairs")
-        if done != end:
-            raise changed(f"{name}, corpus {part.corpus + 1}")
-    return encoder.report()
-
-
-def _check_kept(train: SplitReport, config: DataConfig) -> None:
-    if not train.kept:
-        words = {
-            "empty": "with an empty side",
-            "too_long": "too long",
-            "unequal": "of unequal lengths",
-            "overlapping": "in another split",
-            "duplicated": "that occurred before",
-        }
-        counts = [(name, getattr(train, name)) for name, is_dropping in drops(config).items() if is_dropping]
-        raise CorpusError(
-            f"train: expected pairs of non-empty sentences of at most max_length={config.max_length} tokens; received "
-            f"{train.read} pairs, "
-            f"{' and '.join(f'{count} {words[name]}' for name, count in counts)}. Raise max_length, or check the files."
-        )
-
-
-def _check_unknown(train: SplitReport, config: DataConfig) -> None:
-    for side in SIDES:
-        tokens, unknown = getattr(train, f"{side}_tokens"), getattr(train, f"{side}_unknown")
-        if unknown > config.max_unknown * tokens:
-            raise CorpusError(
-                f"train: expected at most max_unknown={config.max_unknown:g} of the {side} tokens to be unknown; "
-                "received "
-                f"{unknown / tokens:.1%} of {tokens:,}. Raise vocab_size, lower min_frequency, check that "
-                f"{side}_tokenizer, where set, is "
-                "of this language, or raise max_unknown."
-            )
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.config.data import DataConfig
-from jax_transformer.data.batching import Shape
-from jax_transformer.data.framing import target_frames
+from jax_transformer.data.encoding import TargetFrame
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
@@ -25,10 +25,17 @@ SUBWORDS = ("bpe", "unigram")
 class Resegmentation:
     """Draws segmentations of a split's pairs, as a function of the seeds alone."""
 
-    def __init__(self, pairs: TokenPairs, source: Tokenizer, target: Tokenizer, config: DataConfig) -> None:
+    def __init__(
+        self,
+        pairs: TokenPairs,
+        source: Tokenizer,
+        target: Tokenizer,
+        frames: Sequence[TargetFrame],
+        config: DataConfig,
+    ) -> None:
         self._pairs, self._strength = pairs, config.subword_sampling
         self._tags = [corpus.source_tag for corpus in config.corpora] or [""]
-        self._frames = target_frames(config, target)
+        self._frames = frames
         kinds = config.tokenizer, config.target_kind or config.tokenizer
         is_sampled = [kind in SUBWORDS or bool(config.source_tokenizer) for kind in kinds]
         self._tokenizers = [

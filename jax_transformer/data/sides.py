@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
+from jax_transformer.data.corpus import Split
 from jax_transformer.data.tables import Pair
 
 MOST_PAIRS = 1000
@@ -15,6 +16,18 @@ LEAST_TRIGRAMS = 100
 """Below, a side says too little."""
 CLEARLY = 0.1
 """Nats per trigram. Two languages differ by 1 or more, two halves of one language by 0.05 or less."""
+
+
+def swapped_splits(splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """Returns the names of the splits of which the sides of some corpus's pairs are in each other's places, compared
+    with train."""
+    train = {part.corpus: part for part in splits["train"].parts}
+    return tuple(
+        name
+        for name, split in splits.items()
+        if name != "train"
+        and any(are_swapped(train[part.corpus], part) for part in split.parts if part.corpus in train)
+    )
 
 
 def are_swapped(train: Iterable[Pair], other: Iterable[Pair]) -> bool:

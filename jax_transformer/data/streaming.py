@@ -8,103 +8,27 @@ joins the blocks of one number, in the order of the parts. A pass ends when all 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from jax_transformer.config.data import DataConfig
-from jax_transformer.data.blocks import Block, PairsInMemory, join_blocks
-from jax_transformer.data.encoding import SplitEncoder
-from jax_transformer.data.exchange import Exchange, OnlyProcess
-from jax_transformer.data.held_out import held_out_counts
+from jax_transformer.data.corpus import held_out_counts
+from jax_transformer.data.encoding import SplitEncoder, SplitReport
+from jax_transformer.data.exchange import Block, Exchange, OnlyProcess, join_blocks
 from jax_transformer.data.hub import OpenedStream, Unreachable, open_stream
-from jax_transformer.data.report import SplitReport
 from jax_transformer.data.tables import Pair
-from jax_transformer.data.text_files import CorpusError
-from jax_transformer.data.token_pairs import TokenPairs
+from jax_transformer.data.token_pairs import PairsInMemory, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
 CHUNK = 10_000
 """Number of pairs whose text is in memory at once."""
 RETRY_SECONDS = (1.0, 5.0, 25.0)
 """Seconds to wait before each retry. (The library below also retries single requests.)"""
-LENGTHS, STREAM = "train.lengths", "stream.json"
-
-
-@dataclass(frozen=True, eq=False)
-class Beginning:
-    """Holds the facts about the first shard of a stream that a prepared corpus stores."""
-
-    lengths: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-    """Numbers of source and target tokens of each kept pair."""
-    revision: str
-    """Version of the dataset: see `open_stream`."""
-
-    @classmethod
-    def load(cls, entry: Path) -> Beginning:
-        """Loads the files that `save` wrote."""
-        lengths = np.fromfile(entry / LENGTHS, "<i4").reshape(2, -1)
-        revision: str = json.loads((entry / STREAM).read_text(encoding="utf-8"))["revision"]
-        return cls((lengths[0], lengths[1]), revision)
-
-    @staticmethod
-    def save(directory: Path, pairs: TokenPairs, revision: str) -> None:
-        """Writes the lengths and the revision to a cache entry."""
-        np.stack([pairs.source_lengths, pairs.target_lengths]).astype("<i4").tofile(directory / LENGTHS)
-        (directory / STREAM).write_text(json.dumps({"revision": revision}), encoding="utf-8")
-
-
-def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
-    """Reads the first shard of the stream as "train", and valid and test; returns also the dataset's name with its
-    version, and the revision.
-
-    Raises:
-      CorpusError: no training pair after those taken for valid and test, or too few for these in the first part; and as
-        `open_stream`, `StreamedPairs.part` and `StreamedPairs.pairs_from` do.
-    """
-    stream = open_stream(config)
-    splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
-    taken = held_out_counts(config, stream.splits)
-    train: list[Pair] = []
-    for part in range(config.stream_parts):
-        pairs = stream.splits["train"].part(part, config.stream_parts).pairs_from(0)
-        if part == 0:
-            for role, count in taken.items():
-                splits[role] = list(islice(pairs, count))
-        train += islice(pairs, config.stream_pairs // config.stream_parts)
-    _check_enough(config, stream.splits["train"].name, splits, taken, train)
-    splits["train"] = train
-    return (
-        {role: splits[role] for role in ("train", "valid", "test") if role in splits},
-        stream.version,
-        stream.revision,
-    )
-
-
-def _check_enough(
-    config: DataConfig, name: str, splits: dict[str, list[Pair]], taken: dict[str, int], train: list[Pair]
-) -> None:
-    """Raises CorpusError if no pair is left for training, or the first part is too short for valid and test."""
-    counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
-    if not train:
-        raise CorpusError(
-            f"{name}: expected training pairs, {counts}; received {sum(map(len, splits.values()))} pairs in all. "
-            "Take fewer, or check the dataset."
-        )
-    received = sum(len(splits[role]) for role in taken)
-    if received < sum(taken.values()):
-        raise CorpusError(
-            f"{name}: expected {counts} in the first of {config.stream_parts} parts; received {received} pairs in it. "
-            "Take fewer, or set stream_parts lower."
-        )
 
 
 class Shard(NamedTuple):

@@ -1,4 +1,4 @@
-"""Pairs as token ids in flat arrays, in memory or in files, and the writer of these files.
+"""Pairs as token ids in flat arrays, in memory or in files, and the writers of both.
 
 For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins
 (`.offsets`, int64), the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64);
@@ -54,6 +54,16 @@ class Sentences:
         nothing = np.zeros(0, np.int64)
         return cls(
             nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing
+        )
+
+    @classmethod
+    def without_text(cls, ids: Sequence[Int32s], lengths: Sequence[Int64s]) -> Sentences:
+        """Returns sentences of these ids end to end, and of these lengths, without texts."""
+        return cls(
+            np.concatenate([np.zeros(0, np.int32), *ids]),
+            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+            np.zeros(0, np.uint8),
+            np.zeros(1, np.int64),
         )
 
     def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
@@ -144,6 +154,26 @@ class PairsWriter:
     def _append(self, suffix: str, values: npt.NDArray[Any]) -> None:
         with open(f"{self._base}.{suffix}", "ab") as file:
             file.write(values.tobytes())
+
+
+class PairsInMemory:
+    """Collects the ids of one split's pairs in memory, with the interface of PairsWriter."""
+
+    def __init__(self) -> None:
+        self._ids: tuple[list[npt.NDArray[np.int32]], ...] = ([], [])
+        self._lengths: tuple[list[npt.NDArray[np.int64]], ...] = ([], [])
+
+    def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
+        """Appends the ids of sources and targets, and discards the texts."""
+        for side, some in enumerate(ids):
+            packed = Sentences.pack(some, [])
+            self._ids[side].append(packed.ids)
+            self._lengths[side].append(np.diff(packed.offsets))
+
+    def pairs(self, max_length: int) -> TokenPairs:
+        """Returns all pairs, without texts: don't call `texts`."""
+        source, target = map(Sentences.without_text, self._ids, self._lengths)
+        return TokenPairs(source, target, max_length)
 
 
 def open_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:

@@ -24,7 +24,7 @@ from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
-from jax_transformer.training.scheduled_batch import Position
+from jax_transformer.training.batch_schedule import Position
 from jax_transformer.training.state import TrainState
 from jax_transformer.training.throughput import SavedWindow
 

@@ -14,26 +14,25 @@ from jax.sharding import Mesh
 from jax_transformer.config.described import dump_described
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import Batch, Shape
-from jax_transformer.data.preparation import PreparedCorpus
-from jax_transformer.parallel.mesh import described, make_mesh
+from jax_transformer.data.batching import Batch
+from jax_transformer.data.planning import Shape
+from jax_transformer.parallel.mesh import described
 from jax_transformer.parallel.placement import row_sharding, row_shards
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.memory import memory_problem
-from jax_transformer.training.scheduled_batch import batch_figures, known
+from jax_transformer.training.batch_schedule import batch_figures, known, make_batch_schedule
+from jax_transformer.training.fitting import FittedRun, memory_problem
 from jax_transformer.training.state import TrainState, abstract_state
 from jax_transformer.training.step import make_train_step
-from jax_transformer.training.stream_schedule import make_batch_schedule
 
 
-def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
+def describe(run: FittedRun) -> Iterator[str]:
     """Yields the description line by line. To report the memory, it compiles the largest training step without running
     it; of a run that can't fit here, it tells the least memory instead."""
-    mesh = make_mesh(config.parallel)
+    config, model, mesh = run.config, run.model, run.mesh
     if problem := memory_problem(config, model, mesh):  # a description may be of a run for other machines
         yield from (dump_described(dataclasses.replace(config, model=model)), problem)
         return
-    schedule = make_batch_schedule(config, corpus)
+    schedule = make_batch_schedule(config, run.corpus)
     state = abstract_state(model, config.train, mesh=mesh)
     yield dump_described(dataclasses.replace(config, model=model))
     if mesh.size > 1:

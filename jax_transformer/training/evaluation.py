@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.data.batch_shapes import choose_shapes
-from jax_transformer.data.batching import Batch, Planned, assemble, plan_in_order
-from jax_transformer.data.packing import PackedPlan, assemble_packed
+from jax_transformer.data.batching import Batch
+from jax_transformer.data.planning import Planned, choose_shapes, plan_in_order
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.placement import RowShare
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.training.batch_layout import Plan, own_part
+from jax_transformer.training.batch_schedule import batches
 from jax_transformer.training.metrics import TranslationScores, score_translations
 
 EvaluationStep = Callable[[Params, Batch], tuple[Any, Any]]
@@ -42,29 +41,6 @@ class Split:
             pairs.source_lengths[usable], pairs.target_lengths[usable], batch_tokens=batch_tokens, num_shapes=1
         )
         return cls(pairs, plan_in_order(pairs, shapes))
-
-
-def batches(pairs: TokenPairs, plan: Plan, corpus: PreparedCorpus, share: RowShare | None = None) -> Iterator[Batch]:
-    """Yields the batches of a plan as arrays.
-
-    Args:
-      pairs: the pairs that the plan numbers.
-      plan: the batches.
-      corpus: whose pairs these are: what pads them, and what stands around targets.
-      share: the rows to make. None: all.
-    """
-    ids: dict[str, Any] = {
-        "source_pad_id": corpus.source_tokenizer.pad_id,
-        "target_pad_id": corpus.target_tokenizer.pad_id,
-        "bos_id": corpus.frame.start_id,
-        "eos_id": corpus.frame.end_id,
-    }
-    for whole in plan:
-        planned = whole if share is None else own_part(whole, share)
-        if isinstance(planned, PackedPlan):
-            yield assemble_packed(pairs, planned, **ids)
-        else:
-            yield assemble(pairs, *planned, **ids)
 
 
 def split_batches(split: Split, corpus: PreparedCorpus, share: RowShare) -> Iterator[Batch]:

@@ -12,9 +12,7 @@ from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.files import load_config
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
-from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.model.lora import merge_adapters, split_adapters
@@ -30,37 +28,12 @@ from jax_transformer.storage.training_state import TrainingState, parse_training
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
-
-
-def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """Returns the config with the vocabulary sizes and pad ids of the corpus's tokenizers.
-
-    A decoder_padding_id, if set, becomes the source's pad id.
-
-    Raises:
-      ConfigError: the config sets a vocabulary size that isn't its tokenizer's.
-    """
-    source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
-    problems = [
-        f"{name} must be {size}, the size of the tokenizer's vocabulary, or 0, which takes that size; "
-        f"received {getattr(model, name)}"
-        for name, size in sizes.items()
-        if getattr(model, name) not in (0, size)
-    ]
-    require(model, problems)
-    return model.replace(
-        source_vocab_size=source.vocab_size,
-        target_vocab_size=target.vocab_size,
-        source_pad_id=source.pad_id,
-        target_pad_id=target.pad_id,
-        decoder_padding_id=None if model.decoder_padding_id is None else source.pad_id,
-    )
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:

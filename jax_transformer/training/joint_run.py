@@ -1,4 +1,4 @@
-"""How the processes of a run begin together: with the same config and versions, on one corpus, in one run directory.
+"""How the processes of a run begin together: with the same config and versions, on one corpus.
 
 Each reads a share of a streamed corpus, and receives the rest from the others.
 """
@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 import uuid
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.exchange import Exchange, FileExchange, OnlyProcess
@@ -24,12 +21,9 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.processes import PREPARE_SECONDS, Processes
 from jax_transformer.runtime.environment import environment
 from jax_transformer.training.environment import LIBRARIES
-from jax_transformer.training.run_directory import CONFIG, RunDirectory, RunError
+from jax_transformer.training.run_directory import RunDirectory, RunError
 
-TOKEN = ".processes"
 STREAM = ".stream"
-APPEAR_SECONDS = 30.0
-"""How long a file that process 0 wrote may take to appear to the others."""
 
 
 def check_same_start(config: RunConfig, what: str, processes: Processes) -> None:
@@ -83,25 +77,6 @@ def _digest(corpus: PreparedCorpus) -> str:
     return sha256("".join(texts).encode()).hexdigest()
 
 
-def open_run(path: str | Path, processes: Processes) -> tuple[RunDirectory, RunConfig]:
-    """Opens an existing run in every process; returns it with its config.
-
-    Raises:
-      RunError: see `RunDirectory.open`; a host that doesn't share the directory.
-    """
-    run = _in_first(lambda: RunDirectory.open(path)[0], processes)
-    return run, load_config(run.path / CONFIG, RunConfig())
-
-
-def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunDirectory:
-    """Returns the new run directory that `create`, called in process 0, makes.
-
-    Raises:
-      RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
-    """
-    return _in_first(create, processes, is_new=True)
-
-
 def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> Exchange:
     """Returns the exchange that gives each process the parts of a streamed corpus that the others read.
 
@@ -126,58 +101,6 @@ def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> 
             flush=True,
         )
     return FileExchange(folder / name, processes.number, processes.count)
-
-
-def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new: bool = False) -> RunDirectory:
-    made: list[RunDirectory] = []
-
-    def in_first() -> str:
-        made.append(make())
-        return str(made[0].path)
-
-    path = processes.agree("the run directory", in_first)
-    run = made[0] if made else RunDirectory.follow(path)
-    try:
-        _check_shared(run, processes)
-    except BaseException:
-        if is_new and run.writes:
-            shutil.rmtree(run.path, ignore_errors=True)
-        run.close()
-        raise
-    return run
-
-
-def _check_shared(run: RunDirectory, processes: Processes) -> None:
-    """Raises RunError, in every process, unless all see what process 0 writes to the directory."""
-    if processes.count == 1:
-        return
-    file = run.path / TOKEN
-
-    def write() -> str:
-        token = uuid.uuid4().hex
-        file.write_text(token, encoding="utf-8")
-        return token
-
-    token = processes.agree("whether the hosts share the run directory", write)
-    seen = processes.gather("whether the hosts share the run directory", _appears(file, token))
-    if run.writes:
-        file.unlink()
-    if not all(seen):
-        blind = [str(number) for number, sees in enumerate(seen) if not sees]
-        raise RunError(
-            f"{run.path}: expected a run directory that all hosts share; received one in which "
-            f"process{'es' if len(blind) > 1 else ''} {', '.join(blind)} can't see what process 0 writes; choose a "
-            "--run-dir on a file system of all hosts"
-        )
-
-
-def _appears(file: Path, token: str) -> bool:
-    deadline = time.monotonic() + APPEAR_SECONDS
-    while time.monotonic() < deadline:
-        if file.is_file() and file.read_text(encoding="utf-8") == token:
-            return True
-        time.sleep(0.2)
-    return False
 
 
 def _flat(tree: dict[str, Any], prefix: str = "--") -> dict[str, str]:

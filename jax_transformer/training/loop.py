@@ -9,30 +9,29 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
+from jax.sharding import Mesh
 
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
-from jax_transformer.parallel.rules import check_divides
 from jax_transformer.storage.hub import pinned
-from jax_transformer.training.callback_calls import check_kinds, check_packages
 from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
-from jax_transformer.training.export import fit_config
+from jax_transformer.training.fitting import FittedRun, check_memory, fit_run
 from jax_transformer.training.interruption import how_to_resume
-from jax_transformer.training.joint_run import check_same_start, create_run, open_run, prepare_once
-from jax_transformer.training.journal import Journal
-from jax_transformer.training.memory import check_memory
+from jax_transformer.training.joint_run import check_same_start, prepare_once
+from jax_transformer.training.journal import Journal, check_kinds, check_packages
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
-from jax_transformer.training.state import abstract_state, init_state
+from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused, create_run, open_run
+from jax_transformer.training.state import state_shapes
 from jax_transformer.training.trainer import Trainer, TrainingResult
-from jax_transformer.training.warm_start import follow_initial_model, load_initial_params, load_training_state
+from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
 
 
 def train(
@@ -91,33 +90,33 @@ def train(
     check_same_start(given, "resume" if resume else "train", processes)
     check_kinds(callbacks)
     if resume:
-        run, config = open_run(config.run_dir, processes)
+        run_dir, config = open_run(config.run_dir, processes)
         try:
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
             if from_step is not None:
-                processes.agree("where to go on", partial(go_back, run.checkpoints, from_step))
-            corpus = _prepare(config, processes)
-            run.check_corpus(corpus.directory.name)
-            for change in run.config_changes(config):
-                print(f"note: {run.path / CONFIG} was changed: {change}", flush=True)
-            model, mesh = fit_config(config.model, corpus), make_mesh(config.parallel)
-            check_divides(model, mesh)
-            check_memory(config, model, mesh)
+                processes.agree("where to go on", partial(go_back, run_dir.checkpoints, from_step))
+            mesh, corpus = _prepare(config, processes)
+            run_dir.check_corpus(corpus.directory.name)
+            for change in run_dir.config_changes(config):
+                print(f"note: {run_dir.path / CONFIG} was changed: {change}", flush=True)
+            run = fit_run(config, corpus, mesh)
         except BaseException:
-            run.close()
+            run_dir.close()
             raise
-    else:
+    else:  # the run directory comes last, so that a mistake leaves none behind
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
-        initial, adapters = processes.agree("the initial models", partial(_pinned_models, config))
-        config = follow_initial_model(dataclasses.replace(config, init_from=initial, init_adapters_from=adapters))
-        corpus = _prepare(config, processes)  # before the run directory exists, so that a mistake leaves none behind
-        _check_start(config, corpus)
-        run = create_run(partial(_create_run, config, name), processes)
-    processes.advice = how_to_resume(run.path)
-    journal = Journal(run, config, callbacks, is_resumed=resume)
+        path, adapters_path = processes.agree("the initial models", partial(_pinned_models, config))
+        initial = load_initial_model(path, adapters_path)
+        config = follow_initial_model(config, initial)
+        mesh, corpus = _prepare(config, processes)
+        run = fit_run(config, corpus, mesh)
+        _check_start(run, initial)
+        run_dir = create_run(partial(_create_run, config, name), processes)
+    processes.advice = how_to_resume(run_dir.path)
+    journal = Journal(run_dir, config, callbacks, is_resumed=resume)
     try:
-        trace = Profile(run.path / "profile") if profile and processes.is_first else None
-        result = Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()
+        trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
+        result = Trainer(run_dir, run, journal, processes, started=started, profile=trace).run_to_the_end()
     except BaseException as error:
         with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
             journal.close(error)
@@ -137,10 +136,12 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
     processes = processes or ALONE
     check_same_start(config, "describe", processes)
     processes.agree("whether the run directory is unused", partial(_check_unused, config))
-    config = follow_initial_model(config)
-    corpus = _prepare(config, processes, describes=True)
-    _check_start(config, corpus, describes=True)
-    yield from describe(config, fit_config(config.model, corpus), corpus)
+    initial = load_initial_model(config.init_from, config.init_adapters_from)
+    config = follow_initial_model(config, initial)
+    mesh, corpus = _prepare(config, processes, describes=True)
+    run = fit_run(config, corpus, mesh, into_memory=False)
+    _check_start(run, initial)
+    yield from describe(run)
 
 
 def _check_unused(config: RunConfig) -> None:
@@ -159,8 +160,9 @@ def _create_run(config: RunConfig, name: str) -> RunDirectory:
     return RunDirectory.create_numbered(name, config)
 
 
-def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> PreparedCorpus:
-    mesh = make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
+def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> tuple[Mesh, PreparedCorpus]:
+    """Returns the devices and the data of a run, once all is checked that can be before the data is read."""
+    mesh = make_mesh(config.parallel)
     if not describes:
         check_memory(config, config.model, mesh)
     check_packages(config)
@@ -168,20 +170,18 @@ def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False
     corpus = prepare_once(lambda: prepare(config.data, log=lambda line: print(line, flush=True)), processes)
     for line in corpus.report.lines():
         print(line, flush=True)
-    return corpus
+    return mesh, corpus
 
 
-def _check_start(config: RunConfig, corpus: PreparedCorpus, *, describes: bool = False) -> None:
-    """Raises ValueError unless the initial parameters, the freeze patterns and the mesh fit the model, and unless it is
-    only described, the memory."""
-    model, mesh = fit_config(config.model, corpus), make_mesh(config.parallel)
-    check_divides(model, mesh)
-    if not describes:
-        check_memory(config, model, mesh)
-    state = abstract_state(model, config.train)
-    if config.init_from:
-        params = load_initial_params(config.init_from, model, corpus, config.init_adapters_from)
-        if config.init_adapters_from:
-            jax.eval_shape(lambda: init_state(model, config.train, params))
-    if config.init_optimizer:
-        check_continues(state, load_training_state(config.init_from), config.train)
+def _check_start(run: FittedRun, initial: InitialModel | None) -> None:
+    """Raises ValueError unless the freeze patterns, and what the run starts from, fit the model."""
+    model, train = run.model, run.config.train
+    drawn = abstract_params(model)
+    state = state_shapes(model, train, drawn)
+    if initial is None:
+        return
+    initial.check(model, run.corpus)
+    if initial.adapters:
+        state_shapes(model, train, jax.eval_shape(initial.adapted, drawn))
+    if run.config.init_optimizer:
+        check_continues(state, initial.training_state, train)

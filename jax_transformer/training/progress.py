@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from jax_transformer.training.scheduled_batch import known
+from jax_transformer.training.batch_schedule import known
 
 SECONDS_BETWEEN_LINES = 10.0
 

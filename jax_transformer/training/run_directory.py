@@ -7,8 +7,10 @@ import dataclasses
 import fcntl
 import json
 import math
+import shutil
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import shorten
+from jax_transformer.parallel.processes import Processes
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json, read_json_object
 from jax_transformer.runtime.trees import flatten
@@ -32,7 +35,9 @@ DATA = "data.json"
 PARAMETERS = "parameters.json"
 REPORT = "report.html"
 CONTINUED = "continued.json"
-LOCK = ".lock"
+LOCK, TOKEN = ".lock", ".processes"
+APPEAR_SECONDS = 30.0
+"""How long a file that process 0 wrote may take to appear to the others."""
 
 
 class RunError(ValueError):
@@ -82,8 +87,8 @@ class RunDirectory:
         return cls.create(path, config)
 
     @classmethod
-    def open(cls, path: str | Path) -> tuple[RunDirectory, RunConfig]:
-        """Opens an existing run, and removes what killed processes left half-written; returns it with its config.
+    def open(cls, path: str | Path) -> RunDirectory:
+        """Opens an existing run, and removes what killed processes left half-written.
 
         Raises:
           RunError: no such run, or another process is training it.
@@ -94,10 +99,14 @@ class RunDirectory:
                 f"{path}: expected a run directory to resume; received "
                 f"{'one without ' + CONFIG if path.is_dir() else 'no directory'}"
             )
-        config = load_config(path / CONFIG, RunConfig())
+        cls.follow(path).config()  # a mistake in it is told before anything is written
         run = cls(path, _lock(path))
         remove_abandoned(path.glob(".*.tmp"))
-        return run, config
+        return run
+
+    def config(self) -> RunConfig:
+        """Reads the run's config. Raises ConfigError for a mistake in it."""
+        return load_config(self.path / CONFIG, RunConfig())
 
     @property
     def checkpoints(self) -> Path:
@@ -188,6 +197,83 @@ class RunDirectory:
         if self._lock is not None:
             with suppress(OSError):  # the file is empty: nothing is lost
                 self._lock.close()
+
+
+# --- in all processes of a run
+
+
+def open_run(path: str | Path, processes: Processes) -> tuple[RunDirectory, RunConfig]:
+    """Opens an existing run in every process; returns it with its config.
+
+    Raises:
+      RunError: see `RunDirectory.open`; a host that doesn't share the directory.
+    """
+    run = _in_first(lambda: RunDirectory.open(path), processes)
+    return run, run.config()
+
+
+def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunDirectory:
+    """Returns the new run directory that `create`, called in process 0, makes.
+
+    Raises:
+      RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
+    """
+    return _in_first(create, processes, is_new=True)
+
+
+def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new: bool = False) -> RunDirectory:
+    made: list[RunDirectory] = []
+
+    def in_first() -> str:
+        made.append(make())
+        return str(made[0].path)
+
+    path = processes.agree("the run directory", in_first)
+    run = made[0] if made else RunDirectory.follow(path)
+    try:
+        _check_shared(run, processes)
+    except BaseException:
+        if is_new and run.writes:
+            shutil.rmtree(run.path, ignore_errors=True)
+        run.close()
+        raise
+    return run
+
+
+def _check_shared(run: RunDirectory, processes: Processes) -> None:
+    """Raises RunError, in every process, unless all see what process 0 writes to the directory."""
+    if processes.count == 1:
+        return
+    file = run.path / TOKEN
+
+    def write() -> str:
+        token = uuid.uuid4().hex
+        file.write_text(token, encoding="utf-8")
+        return token
+
+    token = processes.agree("whether the hosts share the run directory", write)
+    seen = processes.gather("whether the hosts share the run directory", _appears(file, token))
+    if run.writes:
+        file.unlink()
+    if not all(seen):
+        blind = [str(number) for number, sees in enumerate(seen) if not sees]
+        raise RunError(
+            f"{run.path}: expected a run directory that all hosts share; received one in which "
+            f"process{'es' if len(blind) > 1 else ''} {', '.join(blind)} can't see what process 0 writes; choose a "
+            "--run-dir on a file system of all hosts"
+        )
+
+
+def _appears(file: Path, token: str) -> bool:
+    deadline = time.monotonic() + APPEAR_SECONDS
+    while time.monotonic() < deadline:
+        if file.is_file() and file.read_text(encoding="utf-8") == token:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+# --- files
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def abstract_state(
       (8, 7)
     """
     drawn = functional.abstract_params(model)
-    state: TrainState = jax.eval_shape(lambda params: init_state(model, config, params, optimizer=optimizer), drawn)
+    state = state_shapes(model, config, drawn, optimizer=optimizer)
     if mesh is None:
         return state
     check_divides(model, mesh)
@@ -199,6 +199,23 @@ def abstract_state(
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
     )
+
+
+def state_shapes(
+    model: TransformerConfig,
+    config: TrainConfig | None,
+    params: Params,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+) -> TrainState:
+    """Returns the shapes and dtypes of `init_state` with these first parameters, of which the shapes suffice.
+
+    Raises:
+      AdapterError, FreezeError, ValueError: see `init_state`.
+    """
+    config, optimizer, _ = resolve_optimizer("init_state", model, config, optimizer)
+    state: TrainState = jax.eval_shape(partial(_first_state, config, optimizer, config.seed), params)
+    return state
 
 
 def resolve_optimizer(

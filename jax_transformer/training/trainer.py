@@ -20,17 +20,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.loader import prefetch
-from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.model.lora import split_adapters
-from jax_transformer.parallel.mesh import described, make_mesh
+from jax_transformer.parallel.mesh import described
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
 from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
+from jax_transformer.training.batch_schedule import Position, ScheduledBatch, batch_figures, known, make_batch_schedule
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.divergence import (
     MOST_ROLLBACKS,
@@ -41,7 +41,8 @@ from jax_transformer.training.divergence import (
     sentences_of,
 )
 from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
-from jax_transformer.training.export import check_initial_models, fit_config, make_model
+from jax_transformer.training.export import check_initial_models, make_model
+from jax_transformer.training.fitting import FittedRun
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
@@ -50,11 +51,9 @@ from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
-from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
 from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
-from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import continuation_lines, load_initial_params, load_training_state
@@ -101,8 +100,7 @@ class Trainer:
     def __init__(
         self,
         run_dir: RunDirectory,
-        config: RunConfig,
-        corpus: PreparedCorpus,
+        run: FittedRun,
         journal: Journal,
         processes: Processes,
         *,
@@ -110,17 +108,16 @@ class Trainer:
         profile: Profile | None,
     ) -> None:
         """Prepares the batches and steps; `started` is the `perf_counter` at which the run began."""
-        self.run_dir, self.config, self.corpus, self.journal = run_dir, config, corpus, journal
+        config, self.run_dir, self.journal, self.processes = run.config, run_dir, journal, processes
+        self.config, self.corpus, self.model_config, self.mesh = config, run.corpus, run.model, run.mesh
         self.started, self.profile = started, profile
         print(f"run directory: {run_dir.path}", flush=True)
-        self.model_config = fit_config(config.model, corpus)
         self.position: Position = {}
-        self.processes, self.mesh = processes, make_mesh(config.parallel)
         self.train_step, self.evaluation_step, row_parts = self._programs()
         self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
         self.valid_share = RowShare(self.mesh, row_parts)
         self.exchange = share_stream(config, run_dir, processes)
-        self.schedule = make_batch_schedule(config, corpus, self.share, self.exchange)
+        self.schedule = make_batch_schedule(config, run.corpus, self.share, self.exchange)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window, self.saved_window = Window(), SavedWindow()
         self.explosion = Explosion(self.model_config.target_vocab_size)

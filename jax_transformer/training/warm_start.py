@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,27 +55,106 @@ class InitialModelError(ValueError):
     """Raised when a run can't start from a model."""
 
 
-def follow_initial_model(config: RunConfig) -> RunConfig:
-    """Returns the config with what `init_from` says and the config leaves open.
+@dataclass(frozen=True)
+class InitialModel:
+    """Holds what a run starts from."""
+
+    path: str
+    model: Model
+    adapters_path: str = ""
+    adapters: Adapters | None = None
+    """Those that the run trains further."""
+
+    @property
+    def training_state(self) -> TrainingState:
+        """Returns the training state that a run continues. Raises InitialModelError if there is none."""
+        if self.model.training_state is None:
+            raise InitialModelError(
+                "init_optimizer: expected a model with a training state, as port --with-optimizer keeps; received "
+                f"{self.path}"
+            )
+        return self.model.training_state
+
+    def check(self, config: TransformerConfig, corpus: PreparedCorpus) -> None:
+        """Raises InitialModelError, with all differences, unless the model's config and tokenizers are the run's.
+
+        Args:
+          config: of the run's model, with its vocabulary sizes.
+          corpus: the run's.
+        """
+        as_theirs = _with_options(config, _options(self.model.config))
+        problems = [
+            f"model.{name}: the run has {ours!r}, {self.path} has {theirs!r}"
+            for name, (ours, theirs) in differences(as_theirs, self.model.config).items()
+        ]
+        for side in TOKENIZERS:
+            theirs, ours = getattr(self.model, side), getattr(corpus, side)
+            if theirs is None:
+                continue
+            if not theirs.has_vocabulary_of(ours):
+                file = _directory(self.path) / TOKENIZERS[side]
+                problems.append(
+                    f"data.{side}: the run has another vocabulary than {self.path}; leave both empty, or set it to "
+                    f"{file}"
+                )
+            elif difference := _difference(ours, theirs, _probes(corpus, side)):
+                problems.append(
+                    f"data.{side}: {difference} in {self.path}; {DECIDING[side]} must be as they were for that model"
+                )
+        if problems:
+            what = f"init_from: expected a model of the run's config and tokenizers; received {self.path}:"
+            raise InitialModelError("\n  - ".join([what, *problems]))
+
+    def adapted(self, params: Params) -> Params:
+        """Returns a model's parameters in float32, with the adapters, if any, beside their kernels."""
+        adapters = flatten(self.adapters.params) if self.adapters else {}
+        return {name: _in_float32(subtree) for name, subtree in unflatten(flatten(params) | adapters).items()}
+
+
+def load_initial_model(path: str, adapters_path: str = "") -> InitialModel | None:
+    """Loads what a run starts from, but for the parameters: the model at `path`, and the adapters of the model at
+    `adapters_path`, if any. None: it starts from nothing.
+
+    Raises:
+      InitialModelError: no adapters there, or the model contains them already.
+      ModelError: see `load_model`.
+    """
+    if not path:
+        return None
+    model = dataclasses.replace(load_model(path), params={}, ignored_tensors=None)
+    if not adapters_path:
+        return InitialModel(path, model)
+    adapters = _adapters(adapters_path)
+    if _are_same(adapters, model.adapters):
+        raise InitialModelError(
+            f"init_from: expected the model that the adapters of {adapters_path} were trained on; received "
+            f"{path}, whose parameters contain these adapters"
+        )
+    return InitialModel(path, model, adapters_path, adapters)
+
+
+def follow_initial_model(config: RunConfig, initial: InitialModel | None) -> RunConfig:
+    """Returns the config with the names of what the run starts from, and with what that says and the config leaves
+    open.
 
     The model's config is taken if that of the run is a preset's; of the fields that MAY_DIFFER, those that the run sets
     otherwise remain, and so do those of OF_RUN. The model's tokenizers are taken if `data` names none. A model that was
     ported from transformers also says what stands around targets. With `init_optimizer`, its training state says how it
-    was trained, in the fields that the run leaves as the preset finetune has them.
+    was trained, in the fields that the run leaves as the preset finetune has them. Adapters say their rank, scale and
+    targets.
 
     Raises:
-      InitialModelError: the preset finetune without a model; a model without a training state to continue; adapters
-        that the model contains already.
-      ModelError: see `load_model`.
+      InitialModelError: the preset finetune without a model; a model without a training state to continue; other
+        options of adapters than theirs.
     """
-    if not config.init_from:
+    if initial is None:
         if _is_variant_of(config.model, OF_INITIAL_MODEL):
             raise InitialModelError("finetune: expected --init-from MODEL, the model to train further; received none")
         return config
-    model = load_model(config.init_from)
+    model, train = initial.model, config.train
     ours, data = _followed(config.model, model.config), config.data
     if not data.source_tokenizer and model.source_tokenizer is not None and model.target_tokenizer is not None:
-        directory = _directory(config.init_from)
+        directory = _directory(initial.path)
         source, target = (str(directory / name) for name in TOKENIZERS.values())
         # the files have their own normalization
         data = dataclasses.replace(
@@ -88,11 +168,14 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
                 target_bos=model.source_tokenizer.adds_bos,
             )
     joint = data.joint_vocabulary or (ours.share_embeddings and bool(data.source_tokenizer))
-    train = (
-        _as_trained(config.train, _training_state(config.init_from, model)) if config.init_optimizer else config.train
-    )
     data = dataclasses.replace(data, joint_vocabulary=joint)
-    return _follow_adapters(dataclasses.replace(config, model=ours, data=data, train=train))
+    if config.init_optimizer:
+        train = _as_trained(train, initial.training_state)
+    if initial.adapters:
+        train = _with_adapters(train, initial.adapters.config, initial.adapters_path)
+    return dataclasses.replace(
+        config, model=ours, data=data, train=train, init_from=initial.path, init_adapters_from=initial.adapters_path
+    )
 
 
 def _training_start(model: Model) -> int | None:
@@ -101,14 +184,6 @@ def _training_start(model: Model) -> int | None:
     config: dict[str, Any] = (model.origin or {})["hugging_face"]["config"]
     start_id = config.get("decoder_start_token_id")
     return int(start_id) if isinstance(start_id, int | float) else model.generation.decoder_start_id
-
-
-def _training_state(path: str, model: Model) -> TrainingState:
-    if model.training_state is None:
-        raise InitialModelError(
-            f"init_optimizer: expected a model with a training state, as port --with-optimizer keeps; received {path}"
-        )
-    return model.training_state
 
 
 def _as_trained(train: TrainConfig, state: TrainingState) -> TrainConfig:
@@ -131,7 +206,7 @@ def load_training_state(path: str) -> TrainingState:
       InitialModelError: it has none.
       ModelError: see `load_model`.
     """
-    return _training_state(path, load_model(path, mapped=True))
+    return InitialModel(path, load_model(path, mapped=True)).training_state
 
 
 def continuation_lines(config: RunConfig, state: TrainingState, rate: float) -> Iterator[str]:
@@ -155,28 +230,20 @@ def continuation_lines(config: RunConfig, state: TrainingState, rate: float) -> 
         )
 
 
-def _follow_adapters(config: RunConfig) -> RunConfig:
-    """Returns the config with the rank, scale and targets of the adapters that the run starts from, if any.
+def _with_adapters(train: TrainConfig, theirs: LoraConfig, path: str) -> TrainConfig:
+    """Returns the config with the rank, scale and targets of the adapters at `path`, from which the run starts.
 
     Raises:
-      InitialModelError: there are none, the model at `init_from` contains them, or the run sets another value.
+      InitialModelError: the run sets another value.
     """
-    if not config.init_adapters_from:
-        return config
-    adapters = _adapters(config.init_adapters_from)
-    if _are_same(adapters, load_model(config.init_from, mapped=True).adapters):
-        raise InitialModelError(
-            f"init_from: expected the model that the adapters of {config.init_adapters_from} were trained on; received "
-            f"{config.init_from}, whose parameters contain these adapters"
-        )
-    theirs, ours, usual = adapters.config, config.train.lora, LoraConfig()
+    ours, usual = train.lora, LoraConfig()
     for name in (field.name for field in dataclasses.fields(LoraConfig)):
         if getattr(ours, name) not in (getattr(usual, name), getattr(theirs, name)):
             raise InitialModelError(
-                f"train.lora.{name}: the run has {getattr(ours, name)!r}, the adapters of {config.init_adapters_from} "
+                f"train.lora.{name}: the run has {getattr(ours, name)!r}, the adapters of {path} "
                 f"have {getattr(theirs, name)!r}; leave it out"
             )
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, lora=theirs))
+    return dataclasses.replace(train, lora=theirs)
 
 
 def _adapters(path: str) -> Adapters:
@@ -236,33 +303,13 @@ def load_initial_params(
     `corpus`; beside their kernels the adapters of the model at `adapters_path`, if any.
 
     Raises:
-      InitialModelError: the model's config or tokenizers differ from the run's; lists all differences.
+      InitialModelError: see `InitialModel.check`.
       ModelError: see `load_model`.
     """
     model = load_model(path)
-    as_theirs = _with_options(config, _options(model.config))
-    problems = [
-        f"model.{name}: the run has {ours!r}, {path} has {theirs!r}"
-        for name, (ours, theirs) in differences(as_theirs, model.config).items()
-    ]
-    for side in TOKENIZERS:
-        theirs, ours = getattr(model, side), getattr(corpus, side)
-        if theirs is None:
-            continue
-        if not theirs.has_vocabulary_of(ours):
-            file = _directory(path) / TOKENIZERS[side]
-            problems.append(
-                f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}"
-            )
-        elif difference := _difference(ours, theirs, _probes(corpus, side)):
-            problems.append(
-                f"data.{side}: {difference} in {path}; {DECIDING[side]} must be as they were for that model"
-            )
-    if problems:
-        what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
-        raise InitialModelError("\n  - ".join([what, *problems]))
-    adapters = flatten(_adapters(adapters_path).params) if adapters_path else {}
-    return {name: _in_float32(subtree) for name, subtree in unflatten(flatten(model.params) | adapters).items()}
+    initial = InitialModel(path, model, adapters_path, _adapters(adapters_path) if adapters_path else None)
+    initial.check(config, corpus)
+    return initial.adapted(model.params)
 
 
 def _probes(corpus: PreparedCorpus, side: str) -> list[str]:

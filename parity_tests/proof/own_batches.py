@@ -12,8 +12,8 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.data.batching import Batch, Shape, make_batch
-from jax_transformer.data.packing import pack_batch
+from jax_transformer.data.batching import Batch, make_batch, pack_batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.placement import pad_rows
 from proof.own_models import (

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_transformer.config.run import DataConfig
-from jax_transformer.data.batch_shapes import choose_shapes, cover_shapes
-from jax_transformer.data.batching import Shape, assemble, make_batch, padding_share, plan_epoch, plan_in_order
+from jax_transformer.data.batching import assemble, make_batch
+from jax_transformer.data.planning import Shape, choose_shapes, cover_shapes, padding_share, plan_epoch, plan_in_order
 from jax_transformer.data.preparation import Sentences, TokenPairs, prepare
 
 Lengths = tuple[np.ndarray, np.ndarray]

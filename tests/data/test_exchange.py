@@ -13,10 +13,10 @@ import pytest
 from exchanging import in_processes
 
 from jax_transformer.data import exchange
-from jax_transformer.data.blocks import Block, PairsInMemory, join_blocks, load_block, save_block
-from jax_transformer.data.exchange import Exchange, FileExchange
-from jax_transformer.data.report import SplitReport
+from jax_transformer.data.encoding import SplitReport
+from jax_transformer.data.exchange import Block, Exchange, FileExchange, join_blocks, load_block, save_block
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.data.token_pairs import PairsInMemory
 
 Read = Callable[[int], Block]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
-from jax_transformer.data.framing import TargetFrame, target_frame, target_frames
+from jax_transformer.data.encoding import TargetFrame, target_frame, target_frames
 from jax_transformer.data.preparation import prepare
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
@@ -93,7 +93,7 @@ def test_prepared_targets_have_what_stands_around_them(tmp_path: Path) -> None:
         (plain,) = TRAINED.adding(bos=False, eos=False).encode(pairs.target_texts([i]))
         assert pairs.corpus is not None
         assert pairs.target(i).tolist() == [(DE, FR)[pairs.corpus[i]], *plain]
-    drawn = Resegmentation(pairs, corpus.source_tokenizer, corpus.target_tokenizer, data).draw(
+    drawn = Resegmentation(pairs, corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, data).draw(
         None, np.arange(len(pairs)), seed=(1,)
     )
     firsts = [int(drawn.target(i)[0]) for i in range(len(pairs))]

@@ -83,7 +83,7 @@ def test_only_given_subwords_are_sampled(tmp_path: Path) -> None:
     config = DataConfig(source_tokenizer=str(file), target_tokenizer=str(file), **options)
     corpus = prepare(config)
     train = corpus.splits["train"]
-    drawn = Resegmentation(train, corpus.source_tokenizer, corpus.target_tokenizer, config)
+    drawn = Resegmentation(train, corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, config)
     assert min(drawn.growth) > 1.0
     with pytest.raises(ValueError, match="subword sampling: expected a bpe or unigram tokenizer"):
         prepare(DataConfig(source_tokenizer=str(file), target_tokenizer=str(words), max_unknown=1.0, **options))

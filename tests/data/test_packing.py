@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_transformer.data.batching import Batch, Lengths, Shape, padding_share
-from jax_transformer.data.packing import (
+from jax_transformer.data.batching import Batch, assemble_packed, pack_batch
+from jax_transformer.data.planning import (
+    Lengths,
     PackedPlan,
-    assemble_packed,
+    Shape,
     choose_packed_shape,
-    pack_batch,
     pack_rows,
+    padding_share,
     plan_packed_epoch,
 )
 from jax_transformer.data.token_pairs import Sentences, TokenPairs

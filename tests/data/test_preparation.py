@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from small_corpora import Pairs, config_in, contents, fail_if_called, write
 
 from jax_transformer.config.run import DataConfig
-from jax_transformer.data import preparation
+from jax_transformer.data import encoding
 from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.preparation import Sentences, SplitReport, TokenPairs, prepare
 from jax_transformer.data.token_pairs import PairsWriter
@@ -96,7 +96,7 @@ def test_chunks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "one").mkdir()
     (tmp_path / "many").mkdir()
     one = prepare(config_in(tmp_path / "one"))
-    monkeypatch.setattr(preparation, "CHUNK", 4)
+    monkeypatch.setattr(encoding, "CHUNK", 4)
     many = prepare(config_in(tmp_path / "many"))
     assert contents(one) == contents(many)
 

@@ -159,7 +159,7 @@ def test_an_entry_appears_whole(tmp_path: Path) -> None:
 
 CHILD = """
 import sys, time
-from jax_transformer.data import preparation
+from jax_transformer.data import encoding, preparation
 from jax_transformer.config.run import DataConfig
 
 def wait(line):
@@ -171,7 +171,7 @@ def publish(building, entry):
     wait("publishing")
     original(building, entry)
 
-preparation.CHUNK = 5
+encoding.CHUNK = 5
 original, preparation.publish = preparation.publish, publish
 corpus = preparation.prepare(DataConfig(train=(sys.argv[2],), valid=(sys.argv[3],), cache_dir=sys.argv[4]), wait)
 print(corpus.directory)

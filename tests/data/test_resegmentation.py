@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.run import CorpusConfig, DataConfig, RunConfig, TrainConfig
-from jax_transformer.data.batching import Shape
+from jax_transformer.data.planning import Shape
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.training.batch_schedule import BatchSchedule
@@ -41,7 +41,9 @@ def corpus(config: DataConfig) -> PreparedCorpus:
 
 
 def resegmentation(config: DataConfig, corpus: PreparedCorpus) -> Resegmentation:
-    return Resegmentation(corpus.splits["train"], corpus.source_tokenizer, corpus.target_tokenizer, config)
+    return Resegmentation(
+        corpus.splits["train"], corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, config
+    )
 
 
 def drawn(

@@ -13,7 +13,7 @@ from test_streaming import breaking, encoded, ids_of, library_in, pairs_of, stre
 
 from jax_transformer.config.data import DataConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.data.corpus import CorpusError
+from jax_transformer.data.corpus import CorpusError, fingerprint
 from jax_transformer.data.exchange import Exchange, OnlyProcess
 from jax_transformer.data.preparation import PreparedCorpus, _entry_name, prepare
 from jax_transformer.data.streaming import Shard, TrainingStream
@@ -106,7 +106,7 @@ def test_what_was_prepared_before_there_were_parts_is_found() -> None:
     """A run resumes only with the entry it began with, so its name stays."""
     config = DataConfig(train=("a.tsv",), valid=("b.tsv",))
     name = "bc116d1ca276bdd97cb465517d6a4536a62aba9c9339c72439d4f1de3f3391d3"
-    assert _entry_name(config, {"a.tsv": "0", "b.tsv": "1"}) == name
+    assert _entry_name(config, fingerprint(config, {"a.tsv": "0", "b.tsv": "1"})) == name
 
 
 def test_counts_are_those_of_all_parts(tmp_path: Path) -> None:

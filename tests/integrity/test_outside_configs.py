@@ -24,8 +24,8 @@ from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.runtime.memory import VARIABLE, host_memory
 from jax_transformer.storage.model_directory import GenerationConfig, Model, save_model
+from jax_transformer.training.fitting import least_memory, memory_problem
 from jax_transformer.training.loop import describe_run, train
-from jax_transformer.training.memory import least_memory, memory_problem
 from jax_transformer.training.state import abstract_state
 
 TINY = TransformerConfig(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.data.batching import Shape
-from jax_transformer.data.packing import pack_batch
+from jax_transformer.data.batching import pack_batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.model import attention, flash, flash_kernels, functional, sharding
 from jax_transformer.model.attention import Heads, flash_path, reference_attention
 from jax_transformer.model.flash_kernels import kernel_flops

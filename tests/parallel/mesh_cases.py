@@ -24,8 +24,8 @@ from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.data.batching import Batch, Shape, make_batch
-from jax_transformer.data.packing import pack_batch
+from jax_transformer.data.batching import Batch, make_batch, pack_batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.decoding.generation import generate
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.scoring import score

@@ -289,7 +289,7 @@ def test_processes_with_different_options_fail_at_the_start(tmp_path: Path) -> N
 def test_a_run_directory_that_hosts_dont_share_is_refused(tmp_path: Path) -> None:
     """Two folders stand for two hosts. Neither process is aborted by JAX, which would write more lines."""
     port, file = _free_port(), config_file(tmp_path)
-    patience = with_patience("training.joint_run.APPEAR_SECONDS", 2)
+    patience = with_patience("training.run_directory.APPEAR_SECONDS", 2)
     common = [*patience, "--config", file, "--run-dir", "run", "--parallel.processes", "2"]
     common += ["--parallel.coordinator", f"127.0.0.1:{port}"]
     running = []

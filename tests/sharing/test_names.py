@@ -26,7 +26,7 @@ from jax_transformer.training import loop
 from jax_transformer.training.export import check_initial_models
 from jax_transformer.training.export import make_model as make_run_model
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.warm_start import follow_initial_model
+from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
 
 NAME = "someone/tiny"
 
@@ -181,7 +181,7 @@ def test_a_run_starts_from_a_name_and_its_config_keeps_the_commit(hub: Hub, shar
     name = pinned(NAME)
     preset = get_preset("finetune")
     data = dataclasses.replace(preset.data, max_length=24)
-    config = follow_initial_model(dataclasses.replace(preset, data=data, init_from=name))
+    config = follow_initial_model(dataclasses.replace(preset, data=data), load_initial_model(name))
     assert config.init_from == f"{NAME}@{shared.branches['main']}"
     assert config.model.d_model == 16
     assert Path(config.data.source_tokenizer).is_file()
@@ -191,15 +191,15 @@ def test_a_run_starts_from_a_name_and_its_config_keeps_the_commit(hub: Hub, shar
 def test_a_run_keeps_the_commits_of_both_models_that_it_starts_from(
     hub: Hub, shared: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Followed(Exception):
+    class Loaded(Exception):
         pass
 
-    def follow(config: RunConfig) -> RunConfig:
-        raise Followed(config.init_from, config.init_adapters_from)
+    def load_names(*names: str) -> InitialModel:
+        raise Loaded(*names)
 
-    monkeypatch.setattr(loop, "follow_initial_model", follow)
+    monkeypatch.setattr(loop, "load_initial_model", load_names)
     config = dataclasses.replace(get_preset("finetune"), init_from=NAME, init_adapters_from=f"{NAME}@old")
-    with pytest.raises(Followed) as raised:
+    with pytest.raises(Loaded) as raised:
         loop.train(config)
     assert raised.value.args == tuple(f"{NAME}@{shared.branches[branch]}" for branch in ("main", "old"))
 

@@ -26,12 +26,18 @@ from jax_transformer.model.functional import Params, abstract_params, init_param
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.adapters import AdapterError, add_adapters
-from jax_transformer.training.export import fit_config, load_averaged_model, make_model
+from jax_transformer.training.export import load_averaged_model, make_model
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.state import all_params, evaluation_params, init_state
 from jax_transformer.training.step import make_train_step
-from jax_transformer.training.warm_start import InitialModelError, follow_initial_model, load_initial_params
+from jax_transformer.training.warm_start import (
+    InitialModelError,
+    follow_initial_model,
+    load_initial_model,
+    load_initial_params,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -288,13 +294,17 @@ def test_a_runs_model_is_merged_and_holds_its_adapters(base: Path, whole: Path) 
     assert averaged.training["valid_loss"] == model.training["valid_loss"]
 
 
+def following(config: RunConfig) -> RunConfig:
+    return follow_initial_model(config, load_initial_model(config.init_from, config.init_adapters_from))
+
+
 def test_training_goes_on_from_adapters(base: Path, whole: Path, tmp_path: Path) -> None:
     own = tuned(base, tmp_path, lora=LoraConfig())
     config = dataclasses.replace(own, init_adapters_from=str(whole), run_dir="")
     lines = list(describe_run(config))
     assert any(re.fullmatch(r"trained +288  \(and [\d,]+ not trained\)", line) for line in lines)
     assert any(line.strip() == "rank: 3" for line in "\n".join(lines).splitlines())
-    followed, corpus = follow_initial_model(config), prepare(config.data)
+    followed, corpus = following(config), prepare(config.data)
     model = fit_config(followed.model, corpus)
     params = load_initial_params(str(base), model, corpus, followed.init_adapters_from)
     received = flatten(init_state(model, followed.train, params).params)
@@ -305,9 +315,9 @@ def test_training_goes_on_from_adapters(base: Path, whole: Path, tmp_path: Path)
 
     other = dataclasses.replace(config.train, lora=LoraConfig(rank=2))
     with pytest.raises(InitialModelError, match=r"train\.lora\.rank: the run has 2, the adapters of .* have 3"):
-        follow_initial_model(dataclasses.replace(config, train=other))
+        following(dataclasses.replace(config, train=other))
     with pytest.raises(InitialModelError, match=r"init_adapters_from: expected a model with LoRA adapters"):
-        follow_initial_model(dataclasses.replace(config, init_adapters_from=str(base)))
+        following(dataclasses.replace(config, init_adapters_from=str(base)))
 
 
 def test_adapters_are_not_added_to_a_model_that_contains_them(base: Path, whole: Path, tmp_path: Path) -> None:
@@ -316,10 +326,10 @@ def test_adapters_are_not_added_to_a_model_that_contains_them(base: Path, whole:
     save_model(load_model(whole), tmp_path / "copy")
     for merged in (whole, whole / "model", tmp_path / "copy"):
         with pytest.raises(InitialModelError, match=r"expected the model that the adapters .* contain these adapters"):
-            follow_initial_model(dataclasses.replace(config, init_from=str(merged)))
+            following(dataclasses.replace(config, init_from=str(merged)))
     model = load_model(whole)
     assert model.adapters is not None
     others = dataclasses.replace(model.adapters, params=map_leaves(lambda leaf: leaf + 1, model.adapters.params))
     save_model(dataclasses.replace(model, adapters=others), tmp_path / "others")
-    followed = follow_initial_model(dataclasses.replace(config, init_from=str(tmp_path / "others")))
+    followed = following(dataclasses.replace(config, init_from=str(tmp_path / "others")))
     assert followed.train.lora == LORA

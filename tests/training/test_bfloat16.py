@@ -14,7 +14,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.training.batch_schedule import BatchSchedule
-from jax_transformer.training.export import fit_config
+from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.state import TrainState, init_state
 from jax_transformer.training.step import make_train_step
 

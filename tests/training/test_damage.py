@@ -111,7 +111,7 @@ def test_what_killed_processes_left_in_a_run_is_removed(run: Path) -> None:
     (run / ".report.html.2.tmp").touch()
     for name in (".model.1.tmp", ".report.html.1.tmp"):
         os.utime(run / name, (0, 0))
-    RunDirectory.open(run)[0].close()
+    RunDirectory.open(run).close()
     assert {path.name for path in run.glob(".*.tmp")} == {".report.html.2.tmp"}
 
 

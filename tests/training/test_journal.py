@@ -66,7 +66,7 @@ def test_a_closed_journal_gives_the_run_free(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="another process"):
         RunDirectory.open(tmp_path / "run")
     written.close()
-    RunDirectory.open(tmp_path / "run")[0].close()
+    RunDirectory.open(tmp_path / "run").close()
 
 
 def test_samples_are_the_same_few_sentences_each_time(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.config.short_names import flat
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.data.batching import Batch, Shape, make_batch
-from jax_transformer.data.packing import pack_batch
+from jax_transformer.data.batching import Batch, make_batch, pack_batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.model import functional
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows
 from jax_transformer.runtime.trees import flatten

@@ -18,10 +18,9 @@ from jax_transformer.data.exchange import Exchange, FileExchange
 from jax_transformer.data.hub import StreamedPairs
 from jax_transformer.data.tables import Pair
 from jax_transformer.parallel.processes import Processes
+from jax_transformer.training.batch_schedule import ScheduledBatch, StreamSchedule
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.run_directory import RunDirectory
-from jax_transformer.training.scheduled_batch import ScheduledBatch
-from jax_transformer.training.stream_schedule import StreamSchedule
 
 VALID = 4
 FILES = (VALID + 24, 20, 9, 17)

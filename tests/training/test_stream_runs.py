@@ -24,11 +24,10 @@ from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tables import Pair
+from jax_transformer.training.batch_schedule import ScheduledBatch, StreamSchedule
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.scheduled_batch import ScheduledBatch
-from jax_transformer.training.stream_schedule import StreamSchedule
 from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

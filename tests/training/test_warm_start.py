@@ -16,7 +16,7 @@ from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model.functional import init_params
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.training.export import make_model
-from jax_transformer.training.warm_start import InitialModelError, follow_initial_model
+from jax_transformer.training.warm_start import InitialModelError, follow_initial_model, load_initial_model
 
 CONFIG = TransformerConfig(
     source_vocab_size=12, target_vocab_size=12, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1,
@@ -41,7 +41,7 @@ def ported(tmp_path: Path) -> Path:
 
 
 def start(model: Path, config: RunConfig) -> RunConfig:
-    return follow_initial_model(dataclasses.replace(config, init_from=str(model)))
+    return follow_initial_model(config, load_initial_model(str(model)))
 
 
 @pytest.mark.parametrize("preset", ["finetune", "tiny", "paper_base"])
@@ -96,5 +96,5 @@ def test_tokenizer_files_go_along_with_the_tokenizers(ported: Path, tmp_path: Pa
 
 def test_fine_tuning_needs_a_model() -> None:
     with pytest.raises(InitialModelError, match=r"finetune: expected --init-from MODEL, .*; received none"):
-        follow_initial_model(get_preset("finetune"))
-    assert follow_initial_model(get_preset("tiny")) == get_preset("tiny")
+        follow_initial_model(get_preset("finetune"), None)
+    assert follow_initial_model(get_preset("tiny"), None) == get_preset("tiny")

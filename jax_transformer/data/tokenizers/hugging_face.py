@@ -16,7 +16,7 @@
 | ByT5Tokenizer | | … </s> | … |
 | TokenizersBackend, PreTrainedTokenizer | tokenizer.json | what it says | … |
 
-What stands around targets is the business of training (`data.framing`) and decoding.
+What stands around targets is the business of training (`data.encoding`) and decoding.
 
 Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take
 the rest from their own program; so it is here.

@@ -1,7 +1,11 @@
-"""Does a run fit into memory? An estimate by arithmetic, before the corpus is read and anything is compiled."""
+"""Fits a run to what it has: its model to the corpus's tokenizers and the mesh, and all of it into memory.
+
+The memory is estimated by arithmetic, before the corpus is read and anything is compiled.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jax.sharding import Mesh
@@ -10,12 +14,70 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.sizes import least_parameters
-from jax_transformer.config.validation import ConfigError
+from jax_transformer.config.validation import ConfigError, require
+from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.mesh import platform_of
+from jax_transformer.parallel.rules import check_divides
 from jax_transformer.runtime.memory import gibibytes, host_memory, too_much
 
 SLOTS = {"adam": 2, "muon": 1, "sgd": 1, "adafactor": 0}
 """Values that an optimizer keeps of each trained parameter, at least."""
+
+
+@dataclass(frozen=True)
+class FittedRun:
+    """Holds a run whose model fits the corpus and the devices."""
+
+    config: RunConfig
+    corpus: PreparedCorpus
+    model: TransformerConfig
+    """The config's model with the vocabulary sizes and pad ids of the corpus's tokenizers."""
+    mesh: Mesh
+
+
+def fit_run(config: RunConfig, corpus: PreparedCorpus, mesh: Mesh, *, into_memory: bool = True) -> FittedRun:
+    """Returns the run with its model's sizes.
+
+    Args:
+      config: the run.
+      corpus: its prepared corpus.
+      mesh: its devices.
+      into_memory: whether it must fit into the memory of this machine, too.
+
+    Raises:
+      ConfigError: see `fit_config`; the mesh doesn't divide the model; the run can't fit into memory.
+    """
+    model = fit_config(config.model, corpus)
+    check_divides(model, mesh)
+    if into_memory:
+        check_memory(config, model, mesh)
+    return FittedRun(config, corpus, model, mesh)
+
+
+def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+    """Returns the config with the vocabulary sizes and pad ids of the corpus's tokenizers.
+
+    A decoder_padding_id, if set, becomes the source's pad id.
+
+    Raises:
+      ConfigError: the config sets a vocabulary size that isn't its tokenizer's.
+    """
+    source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
+    problems = [
+        f"{name} must be {size}, the size of the tokenizer's vocabulary, or 0, which takes that size; "
+        f"received {getattr(model, name)}"
+        for name, size in sizes.items()
+        if getattr(model, name) not in (0, size)
+    ]
+    require(model, problems)
+    return model.replace(
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        source_pad_id=source.pad_id,
+        target_pad_id=target.pad_id,
+        decoder_padding_id=None if model.decoder_padding_id is None else source.pad_id,
+    )
 
 
 class LeastMemory(NamedTuple):
@@ -37,7 +99,7 @@ def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
 
     Example:
       >>> from jax_transformer import RunConfig
-      >>> from jax_transformer.training.memory import least_memory
+      >>> from jax_transformer.training.fitting import least_memory
       >>> least_memory(RunConfig(), RunConfig().model)
       LeastMemory(state=528482304, batch=1048576)
     """
