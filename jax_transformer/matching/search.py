@@ -278,7 +278,12 @@ class Search:
             return None
         partners, used = state.partners.copy(), state.used.copy()
         partners[ours], new = theirs, known < 0
-        again = float(used[theirs[new]].mean()) if new.any() else 0.0
+        if (partners[ours] != theirs).any():
+            return None
+        again = 0.0
+        if new.any():
+            different = np.unique(ours[new]).size
+            again = float(used[theirs[new]].mean()) + (different - np.unique(theirs[new]).size) / different
         used[theirs] = True
         cost = state.cost + guess.cost + 2 * again
         choices = (*state.choices, Choice(node, guess))
@@ -317,7 +322,7 @@ class Search:
         if not found:
             found = list(self._alike(state, node, slots))
         yield from sorted(
-            (replace(guess, cost=guess.cost + self._unlike(guess) + self._late(state, guess)) for guess in found),
+            (replace(guess, cost=guess.cost + self._unlike(guess)) for guess in found),
             key=lambda guess: guess.cost,
         )
 
@@ -399,13 +404,9 @@ class Search:
     def _alike(self, state: State, node: int, slots: Sequence[int]) -> Iterator[Guess]:
         """Yields guesses from the reference's operations of the same name that read as many elements of weights."""
         one = self.elements.program.operations[node]
-        operands = self.reference.operands.get(one.name, [])
-        by_node: dict[int, list[np.ndarray]] = {}
-        for operand in operands:
-            by_node.setdefault(operand.node, []).append(operand.elements)
         own = [self.elements.places[one.inputs[slot]] for slot in slots]
         sizes = [0 if each is None else each.size for each in own]
-        for place, (other, elements) in enumerate(by_node.items()):
+        for place, (other, elements) in enumerate(self.reference.operands.get(one.name, [])):
             ways = itertools.permutations(elements, len(own))
             for turn, chosen in enumerate(ways):
                 if [each.size for each in chosen] != sizes:
@@ -414,8 +415,6 @@ class Search:
                 for number, turned in enumerate(_turned(chosen, [each.shape for each in own if each is not None])):
                     theirs = np.concatenate([each.ravel() for each in turned])
                     yield Guess(ours, theirs, 0.05 * place + 0.2 * turn + 0.3 * number, other)
-        if not by_node or not slots:
-            return
 
     def _unlike(self, guess: Guess) -> float:
         """Returns how little the names of the weights are alike."""
@@ -424,9 +423,6 @@ class Search:
             return 1.0
         names = self.elements.name_of(int(ours.flat[0])), self.reference.elements.name_of(int(theirs.flat[0]))
         return 0.05 * (1 - likeness(*names))
-
-    def _late(self, state: State, guess: Guess) -> float:
-        return 0.0
 
     # --- orders of features, and grafts
 
@@ -510,7 +506,8 @@ class Search:
             if not state.used[guess.theirs[guess.theirs >= 0]].any()
             and np.prod(self.reference.program.operations[guess.node].shape) == np.prod(size)
         ]
-        best = min(guesses, key=lambda guess: (round(self._unlike(guess), 3), guess.node), default=None)
+        last = max((choice.guess.node for choice in state.choices[-1:]), default=-1)
+        best = min(guesses, key=lambda each: (each.node <= last, round(self._unlike(each), 2), each.node), default=None)
         if best is None:
             return replace(state, skipped=state.skipped | {node})
         kept = best.ours >= 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.matching.weights import NONE, OF_PAIRS, Elements
+from jax_transformer.matching.weights import NONE, OF_PAIRS, Elements, moved
 from jax_transformer.proof.domains import Residues, mix
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.programs import MOVES, Program
@@ -53,12 +54,29 @@ class Meeting:
         return np.where(found, self.elements.ravel()[order[places]], NONE)
 
 
-class Operand(NamedTuple):
-    """Elements of weights that an operation reads."""
+class Operands(NamedTuple):
+    """Elements of weights that one operation reads."""
 
     node: int
-    number: int
-    elements: np.ndarray
+    elements: tuple[np.ndarray, ...]
+
+
+class Term(NamedTuple):
+    """A term of a sum, or a factor of a product, in the shape of the whole."""
+
+    values: np.ndarray
+    elements: np.ndarray | None
+    """The elements of weights that it is, or is computed of one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A sum of up to four terms, or a product of up to four factors, that programs write in any order."""
+
+    node: int
+    """The last operation."""
+    name: str
+    terms: tuple[Term, ...]
 
 
 @dataclass(eq=False)
@@ -92,6 +110,7 @@ class Reference:
             is_data = one.name == "input" and one.attributes["name"] not in self.elements.shapes
             if (one.name not in MOVES or is_data) and not self.elements.is_known[node]:
                 parts.append(self.arrays[node].ravel())
+        parts += [self._joined(chain, chosen).ravel() for chain in self.chains for chosen in _subsets(len(chain.terms))]
         return np.unique(self._unsigned(np.concatenate(parts)))
 
     def _unsigned(self, array: np.ndarray) -> np.ndarray:
@@ -131,6 +150,48 @@ class Reference:
                     key = one.name, weighs if one.name == "subtract" else -1
                     values = np.asarray(self.arrays[one.inputs[1 - weighs]])
                     found.setdefault(key, []).append(Meeting(node, values, elements))
+        for chain in self.chains:
+            for place, term in enumerate(chain.terms):
+                if term.elements is not None:
+                    others = [each for each in range(len(chain.terms)) if each != place]
+                    for chosen in _subsets(len(others), 1):
+                        values = self._joined(chain, [others[each] for each in chosen])
+                        found.setdefault((chain.name, -1), []).append(Meeting(chain.node, values, term.elements))
+        return found
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """Returns sums and products of three or four."""
+        found = []
+        for node, one in enumerate(self.program.operations):
+            if one.name in ("add", "multiply") and not self.elements.is_known[node]:
+                terms = [term for each in one.inputs for term in self._terms(each, one.name)]
+                if len(terms) > 2:
+                    found.append(Chain(node, one.name, tuple(terms)))
+        return found
+
+    def _terms(self, node: int, name: str) -> list[Term]:
+        """Returns the terms of which an operation is the sum, or the factors of a product; itself if it is neither."""
+        one = self.program.operations[node]
+        if one.name == name and not self.elements.is_known[node]:
+            return [Term(self.arrays[each], self.elements.places[each]) for each in one.inputs]
+        is_moved = one.name in ("reshape", "transpose", "broadcast") or (
+            one.name == "take" and (one.attributes["places"] >= 0).all()
+        )
+        if is_moved and self.elements.places[node] is None:
+            inner = self._terms(one.inputs[0], name)
+            if len(inner) > 1:
+                return [
+                    Term(moved(one, [values]), None if elements is None else moved(one, [elements]))
+                    for values, elements in inner
+                ]
+        return [Term(self.arrays[node], self.elements.places[node])]
+
+    def _joined(self, chain: Chain, chosen: Sequence[int]) -> np.ndarray:
+        """Returns the sum or the product of some terms."""
+        found = chain.terms[chosen[0]].values
+        for each in chosen[1:]:
+            found = self.domain.apply(chain.name, [found, chain.terms[each].values], {})
         return found
 
     def _sides(self, node: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -143,17 +204,25 @@ class Reference:
                 yield weighs, elements
 
     @cached_property
-    def operands(self) -> dict[str, list[Operand]]:
+    def operands(self) -> dict[str, list[Operands]]:
         """Returns the elements of weights that operations read, by the operations' names, in execution order."""
-        found: dict[str, list[Operand]] = {}
+        found: dict[str, list[Operands]] = {}
         for node, one in enumerate(self.program.operations):
-            if self.elements.is_moved[node] or self.elements.is_known[node]:
-                continue
-            for number, each in enumerate(one.inputs):
-                elements = self.elements.places[each]
-                if elements is not None and self.elements.places[node] is None:
-                    found.setdefault(one.name, []).append(Operand(node, number, elements))
+            if self.elements.places[node] is None and not self.elements.is_known[node]:
+                every = [self.elements.places[each] for each in one.inputs]
+                if read := tuple(each for each in every if each is not None):
+                    found.setdefault(one.name, []).append(Operands(node, read))
+        for chain in self.chains:
+            read = tuple(term.elements for term in chain.terms if term.elements is not None)
+            for pair in itertools.combinations(read, 2):
+                found.setdefault(chain.name, []).append(Operands(chain.node, pair))
         return found
+
+
+def _subsets(count: int, least: int = 2) -> Iterator[tuple[int, ...]]:
+    """Yields which of several terms are taken, from `least` on: some of all, or with at least one, also all."""
+    for size in range(least, count if least > 1 else count + 1):
+        yield from itertools.combinations(range(count), size)
 
 
 def matrices(values: np.ndarray, elements: np.ndarray, weighs: int) -> tuple[np.ndarray, np.ndarray]:
