@@ -61,7 +61,7 @@ def _split(
     if every.size == 1:
         name = names[int(every[0])]
         local = np.where(known, partners - tensors.starts[name], NONE)
-        fitted = fit(local, math.prod(tensors.shapes[name]))
+        fitted = fit(local, tensors.shapes[name])
         if fitted is not None:
             yield Piece(leaf, index, name, *fitted)
             return
@@ -100,8 +100,9 @@ def _runs(owners: np.ndarray, axis: int) -> list[tuple[int, int]] | None:
     return list(zip(starts, [*starts[1:], len(of_line)], strict=True))
 
 
-def fit(local: np.ndarray, size: int) -> tuple[int, tuple[tuple[Digit, ...], ...]] | None:
-    """Returns the first element and the axes of places in a tensor of a size; None if they have no axes."""
+def fit(local: np.ndarray, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[Digit, ...], ...]] | None:
+    """Returns the first element and the axes of places in a tensor of a shape; None if they have no axes. An axis along
+    which one place alone is known is one of the tensor's that is as long, at the same place."""
     known = local >= 0
     if not local.size:
         return None
@@ -109,6 +110,8 @@ def fit(local: np.ndarray, size: int) -> tuple[int, tuple[tuple[Digit, ...], ...
     for axis, length in enumerate(local.shape):
         lines, is_known = (np.moveaxis(each, axis, 0).reshape(length, -1) for each in (local, known))
         found = _along(lines, is_known)
+        if found is None and int(is_known.any(axis=1).sum()) == 1:
+            found = _along_one(lines, is_known, shape)
         if found is None:
             return None
         steps.append(found)
@@ -119,10 +122,20 @@ def fit(local: np.ndarray, size: int) -> tuple[int, tuple[tuple[Digit, ...], ...
     if first.size != 1:
         return None
     whole = total + int(first[0])
-    if whole.min() < 0 or whole.max() >= size:
+    if whole.min() < 0 or whole.max() >= math.prod(shape):
         return None
     axes = [digits_of(each) for each in steps]
     return None if None in axes else (int(first[0]), tuple(each for each in axes if each is not None))
+
+
+def _along_one(lines: np.ndarray, known: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns the steps of an axis of a tensor that is as long, and at which all that is known is at one place."""
+    place, elements = int(np.argmax(known.any(axis=1))), lines[known]
+    for axis, size in enumerate(shape):
+        stride = math.prod(shape[axis + 1 :])
+        if size == len(lines) and (elements // stride % size == place).all():
+            return np.arange(size) * stride
+    return None
 
 
 def _along(lines: np.ndarray, known: np.ndarray) -> np.ndarray | None:

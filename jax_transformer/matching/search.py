@@ -38,6 +38,8 @@ MOST_ORDERS = 60
 MOST_GUESSES = 40
 MOST_ROOTS = 4
 """Lost values for which other orders are tried at a time."""
+MOST_FAILURES = 6
+"""Lost values that no order brought back, after which none is tried."""
 MOST_BACK = 3
 """Products with weights whose orders of features are tried together."""
 
@@ -106,6 +108,8 @@ class Search:
     data: Mapping[str, np.ndarray]
     liked: list[Order] = field(default_factory=list)
     """Orders of features that were found."""
+    failures: int = 0
+    """How often no other order helped."""
     _memo: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
     _kept: dict[int, np.ndarray] = field(default_factory=dict)
     _has: dict[int, bool] = field(default_factory=dict)
@@ -387,6 +391,9 @@ class Search:
         """Yields guesses for weights that meet values element by element: those that the same values meet in the
         reference, in one operation, or in several together."""
         meetings = self.reference.meetings.get((name, weighs if name == "subtract" else -1), [])
+        if values.size and (values == values.flat[0]).all():
+            yield from self._of_constants(meetings, ours, int(values.flat[0]))
+            return
         union = np.full(values.size, NONE)
         first: Meeting | None = None
         for place, meeting in enumerate(meetings):
@@ -401,20 +408,35 @@ class Search:
         if first is not None and (union >= 0).all() and (first.partners(values) < 0).any():
             yield Guess(*_voted(ours.ravel(), union), 0.1, first.node)
 
+    def _of_constants(self, meetings: Sequence[Meeting], ours: np.ndarray, value: int) -> Iterator[Guess]:
+        """Yields guesses for weights that all meet one number, such as a state that is zero: parts of what meets it in
+        the reference, in order."""
+        own = _in_order(ours)
+        for place, meeting in enumerate(meetings):
+            if (meeting.values == value).all():
+                theirs = _in_order(meeting.elements)
+                if theirs.size % own.size == 0:
+                    for number, part in enumerate(np.split(theirs, theirs.size // own.size)):
+                        yield Guess(own, part, 0.01 * (place + number), meeting.node)
+
     def _alike(self, state: State, node: int, slots: Sequence[int]) -> Iterator[Guess]:
         """Yields guesses from the reference's operations of the same name that read as many elements of weights."""
         one = self.elements.program.operations[node]
-        own = [self.elements.places[one.inputs[slot]] for slot in slots]
-        sizes = [0 if each is None else each.size for each in own]
-        for place, (other, elements) in enumerate(self.reference.operands.get(one.name, [])):
-            ways = itertools.permutations(elements, len(own))
-            for turn, chosen in enumerate(ways):
-                if [each.size for each in chosen] != sizes:
-                    continue
-                ours = np.concatenate([np.ravel(each) for each in own if each is not None])
-                for number, turned in enumerate(_turned(chosen, [each.shape for each in own if each is not None])):
-                    theirs = np.concatenate([each.ravel() for each in turned])
-                    yield Guess(ours, theirs, 0.05 * place + 0.2 * turn + 0.3 * number, other)
+        own = [each for each in (self.elements.places[one.inputs[slot]] for slot in slots) if each is not None]
+        alike = self.reference.operands.get(one.name, [])
+        is_whole = False
+        for chosen in (own, *([each] for each in own if len(own) > 1)):
+            for place, (other, elements) in enumerate(alike):
+                for turn, theirs in enumerate(itertools.permutations(elements, len(chosen))):
+                    if [each.size for each in theirs] != [each.size for each in chosen]:
+                        continue
+                    ours = np.concatenate([each.ravel() for each in chosen])
+                    for number, turned in enumerate(_turned(theirs)):
+                        cost = 0.05 * place + 0.2 * turn + 0.3 * number
+                        yield Guess(ours, np.concatenate([each.ravel() for each in turned]), cost, other)
+                    is_whole = True
+            if is_whole:
+                return
 
     def _unlike(self, guess: Guess) -> float:
         """Returns how little the names of the weights are alike."""
@@ -431,11 +453,12 @@ class Search:
     ) -> tuple[list[State], list[tuple[list[State], int]]] | None:
         """Tries other orders of features for values that are lost."""
         for root in itertools.islice(self._lost_roots(state, node), MOST_ROOTS):
-            if root not in tried:
+            if root not in tried and self.failures < MOST_FAILURES:
                 tried.add(root)
                 again = self._with_orders(root, history)
                 if again is not None:
                     return again
+                self.failures += 1
         return None
 
     def _lost_roots(self, state: State, node: int | None) -> Iterator[int]:
@@ -545,8 +568,14 @@ def _voted(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return pairs[0][is_first], pairs[1][is_first]
 
 
-def _turned(arrays: Sequence[np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Iterator[list[np.ndarray]]:
-    """Yields arrays as they are read, and with their axes in other orders that give these shapes."""
+def _in_order(elements: np.ndarray) -> np.ndarray:
+    """Returns elements, each once, in the order in which they are read."""
+    different, first = np.unique(elements, return_index=True)
+    return elements.ravel()[np.sort(first[different >= 0])]
+
+
+def _turned(arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Yields arrays as they are read, and with their axes in other orders."""
     yield list(arrays)
     dims = [[size for size in array.shape if size > 1] for array in arrays]
     if len(dims[0]) not in (2, 3, 4):
