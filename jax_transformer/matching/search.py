@@ -21,6 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from jax_transformer.matching.pieces import pieces_of
 from jax_transformer.matching.values import Meeting, Product, Reference, key_of, matrices
 from jax_transformer.matching.weights import NONE, OF_PAIRS, Elements
 from jax_transformer.proof.domains import Undefined
@@ -38,6 +39,8 @@ MOST_ORDERS = 60
 MOST_GUESSES = 40
 MOST_ROOTS = 4
 """Lost values for which other orders are tried at a time."""
+LEAST_SHARE = 0.3
+"""The part of the values beside weights that have to be the reference's."""
 MOST_FAILURES = 6
 """Lost values that no order brought back, after which none is tried."""
 MOST_BACK = 3
@@ -57,6 +60,8 @@ class Guess:
     node: int
     """The reference's operation that reads these."""
     order: Order = None
+    is_part: bool = False
+    """Whether more elements are read there: they follow from these."""
 
 
 @dataclass(frozen=True)
@@ -289,11 +294,22 @@ class Search:
             different = np.unique(ours[new]).size
             again = float(used[theirs[new]].mean()) + (different - np.unique(theirs[new]).size) / different
         used[theirs] = True
+        if guess.is_part:
+            self._complete(partners, ours)
         cost = state.cost + guess.cost + 2 * again
         choices = (*state.choices, Choice(node, guess))
         found = State(partners, used, state.pending, dict(state.values), state.lost, cost, choices, state.skipped)
         self.advance(found)
         return None if found.undefined else found
+
+    def _complete(self, partners: np.ndarray, ours: np.ndarray) -> None:
+        """Adds the partners of other elements of weights, as they follow from some."""
+        for name in dict.fromkeys(self.elements.name_of(int(each)) for each in ours):
+            numbers = self.elements.numbers(name)
+            for piece in pieces_of(name, partners[numbers], self.reference.elements) or ():
+                places = piece.places() + self.reference.elements.starts[piece.tensor]
+                part = numbers[piece.index]
+                partners[part] = np.where(partners[part] < 0, places, partners[part])
 
     def _signature(self, state: State) -> int:
         """Returns a number for what is left to be read: values, and partners of weights that are read again."""
@@ -402,9 +418,10 @@ class Search:
                 continue
             first = first or meeting
             union = np.where(union < 0, partners, union)
-            if (partners >= 0).all():
+            share = float((partners >= 0).mean())
+            if share > LEAST_SHARE:  # the reference may mask others
                 found = _voted(ours.ravel(), partners)
-                yield Guess(*found, 0.001 * place, meeting.node)
+                yield Guess(*found, 0.001 * place + 1 - share, meeting.node, is_part=share < 1)
         if first is not None and (union >= 0).all() and (first.partners(values) < 0).any():
             yield Guess(*_voted(ours.ravel(), union), 0.1, first.node)
 
@@ -560,7 +577,7 @@ def _matched(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def _voted(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns each of our elements once, with the one of theirs that it is beside most often."""
-    kept = ours >= 0
+    kept = (ours >= 0) & (theirs >= 0)
     pairs, counts = np.unique(np.stack([ours[kept], theirs[kept]]), axis=1, return_counts=True)
     order = np.lexsort((-counts, pairs[0]))
     pairs = pairs[:, order]
