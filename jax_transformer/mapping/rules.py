@@ -260,17 +260,18 @@ def _table_problems(rules: list[Rule], shapes: Shapes) -> tuple[list[str], list[
     ]
     problems += [f"leaf {path} {shapes[path]}: no rule leads to it" for path in shapes if path not in paths]
     problems += [f"leaf {path}: several rules lead to it" for path in _repeated(paths)]
-    usable, taken = [], Counter[str]()
+    usable, taken, used = [], set[str](), Counter[str]()
     for rule in rules:
         if any(path not in shapes or path in taken for path in rule.paths):
             continue
         found = [*_layer_problems(rule, shapes), *_axes_problems(rule, shapes)]
         names = [] if found else [name for place in rule.places(shapes) for name in place.names]
-        if not found and not any(name in taken for name in names):
+        if not found and not any(name in used for name in names):
             usable.append(rule)
         problems += found
-        taken.update([*rule.paths, *names])
-    return problems + [f"tensor {name}: several rules use it" for name in _repeated(taken.elements())], usable
+        taken.update(rule.paths)
+        used.update(names)
+    return problems + [f"tensor {name}: several rules use it" for name in _repeated(used.elements())], usable
 
 
 def _layer_problems(rule: Rule, shapes: Shapes) -> Iterator[str]:

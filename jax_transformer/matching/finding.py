@@ -324,7 +324,7 @@ def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Ele
             index = "".join(f"[{each}]" for each in piece.index if isinstance(each, int))
             parts = tuple(f"{each.start}:{each.stop}" for each in piece.index if isinstance(each, slice))
             form = _alike(piece.tensor), form_of(piece, tensors)
-            kinds.setdefault((_alike(leaf + index), *parts), []).append((leaf + index, form))
+            kinds.setdefault((_alike(leaf) if not index else leaf, *parts), []).append((leaf + index, form))
     found = []
     for several in kinds.values():
         forms = [form for _, form in several]
@@ -338,5 +338,6 @@ def _said(form: tuple[str, str]) -> str:
 
 
 def _alike(name: str) -> str:
-    """Returns a name with a sign for its first number, which is that of a layer if there are several."""
-    return re.sub(r"\d+(?=[./\]]|$)", "#", name, count=1)
+    """Returns a name with a sign for its first number, if that is a layer's: a part of its path, or the end of one that
+    isn't the last module's."""
+    return re.sub(r"(?<=[./])\d+(?=[./])|(?<=_)\d+(?=[./].+[./])|^\d+(?=[./])", "#", name, count=1)

@@ -264,6 +264,7 @@ class Search:
         if not found:
             skipped = [replace(state, skipped=state.skipped | {node}) for state in beam]
             return skipped
+        found = [state for state in found if node in state.values] or found  # else they have lost nothing yet
         found.sort(key=lambda state: state.rank)
         kept: dict[int, State] = {}
         for state in found:
@@ -289,10 +290,10 @@ class Search:
         partners[ours], new = theirs, known < 0
         if (partners[ours] != theirs).any():
             return None
-        again = 0.0
-        if new.any():
-            different = np.unique(ours[new]).size
-            again = float(used[theirs[new]].mean()) + (different - np.unique(theirs[new]).size) / different
+        if not new.any():
+            return None
+        different = np.unique(ours[new]).size
+        again = float(used[theirs[new]].mean()) + (different - np.unique(theirs[new]).size) / different
         used[theirs] = True
         if guess.is_part:
             self._complete(partners, ours)
