@@ -13,8 +13,9 @@ parameters:            # gradients have the same names
 without the layer axis. A tensor that fuses several of our parameters names them in braces:
 `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`; without such axes, the braces name equal copies of it.
 Several tensors that make one parameter are numbered {n}, in their names and in the axes, or named in braces:
-`enc.{i}.{q,k,v}.weight` with `{n} H D -> D {n} H`. So are modules that each compute one head. Tied tensors form one list. `ignore` lists tensors that the other model doesn't read, with
-{i} and {n} for numbers and * at the end for anything:
+`enc.{i}.{q,k,v}.weight` with `{n} H D -> D {n} H`. So are modules that each compute one head. Tied tensors form one
+list. `ignore` lists tensors that the other model doesn't read, with {i} and {n} for numbers and * at the end for
+anything:
 
 ```yaml
 parameters:

@@ -59,6 +59,8 @@ class FoundMap:
     copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The reference's tensors → other names of the same tensor."""
     seconds: float = 0.0
+    """Those of reading both programs, of the search and of the proof."""
+    search_seconds: float = 0.0
     operations: tuple[int, int] = (0, 0)
     """How many the candidate and the reference have."""
     log2_error: float = 0.0
@@ -95,9 +97,12 @@ class FoundMap:
             known = places >= 0
             again = known & is_given[np.where(known, places, 0)]
             if not np.array_equal(row[places[again]], array[again]):
-                raise ValueError(f"{name}: expected the numbers of another leaf that is the same tensor of the reference")
+                raise ValueError(
+                    f"{name}: expected the numbers of another leaf that is the same tensor of the reference"
+                )
             row[places[known]], is_given[places[known]] = array[known], True
-        found, start = {}, 0
+        found: dict[str, np.ndarray] = {}
+        start = 0
         for name, shape in self.tensors.items():
             part = slice(start, start := start + int(np.prod(shape)))
             if is_given[part].all():
@@ -183,8 +188,9 @@ def map_between(
     start = time.perf_counter() if start is None else start
     programs = tables.unified(candidate.program, reference.program) or (candidate.program, reference.program)
     leaves, tensors = Elements(programs[0], candidate.shapes), Elements(programs[1], reference.shapes)
-    search = _search(leaves, tensors, seed)
-    state = search.run()
+    begin = time.perf_counter()
+    state = _search(leaves, tensors, seed).run()
+    search_seconds = time.perf_counter() - begin
     pieces, partners = _completed(state, leaves, tensors)
     grafts = _grafts(state, leaves, tensors)
     result = _proof(candidate, reference, leaves, tensors, partners) if proves else None
@@ -217,6 +223,7 @@ def map_between(
         unread=unread,
         copies=reference.copies,
         seconds=time.perf_counter() - start,
+        search_seconds=search_seconds,
         operations=(len(candidate.program.operations), len(reference.program.operations)),
         log2_error=0.0 if result is None else result.log2_error,
     )
@@ -258,7 +265,8 @@ def _proof(
 ) -> Result | None:
     """Returns what a proof says of both programs with weights that the map carries over; None if weights that the
     candidate reads have no partner."""
-    missing = [name for name in candidate.program.inputs if name in leaves.shapes and (partners[leaves.numbers(name)] < 0).any()]
+    read = [name for name in candidate.program.inputs if name in leaves.shapes]
+    missing = [name for name in read if (partners[leaves.numbers(name)] < 0).any()]
     if missing:
         return Result("unknown", reason=f"{missing[0]} has no partner")
     shapes = {**candidate.data, **reference.data, **tensors.shapes}
@@ -302,7 +310,7 @@ def _unmapped(partners: np.ndarray, leaves: Elements, tensors: Elements) -> tupl
 
 
 def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:
-    """Describes the places behind which the programs compute different values, so that names and order were compared."""
+    """Describes the places behind which the programs compute different values, so that names and order counted."""
     found = []
     for choice in state.choices:
         if choice.is_graft:
@@ -326,10 +334,10 @@ def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Ele
             form = _alike(piece.tensor), form_of(piece, tensors)
             kinds.setdefault((_alike(leaf) if not index else leaf, *parts), []).append((leaf + index, form))
     found = []
-    for several in kinds.values():
-        forms = [form for _, form in several]
+    for siblings in kinds.values():
+        forms = [form for _, form in siblings]
         usual = max(forms, key=forms.count)
-        found += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in several if form != usual]
+        found += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in siblings if form != usual]
     return found
 
 

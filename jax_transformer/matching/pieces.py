@@ -74,7 +74,7 @@ def _split(
             if is_stack:
                 yield from _split(leaf, (*index, start), partners[start], tensors)
             else:
-                part = tuple(slice(None) for _ in range(axis)) + (slice(start, stop),)
+                part = (*(slice(None) for _ in range(axis)), slice(start, stop))
                 yield from _split(leaf, (*index, *part), partners[part], tensors)
         return
     if partners.ndim and partners.shape[0] > 1:
@@ -139,7 +139,7 @@ def _along_one(lines: np.ndarray, known: np.ndarray, shape: tuple[int, ...]) -> 
 
 
 def _along(lines: np.ndarray, known: np.ndarray) -> np.ndarray | None:
-    """Returns how far each place along an axis is from the first one. Places of which nothing is known follow evenly."""
+    """Returns how far each place along an axis is from the first one. Those of which nothing is known follow evenly."""
     length = len(lines)
     found = np.zeros(length, np.int64)
     is_found = np.zeros(length, bool)
@@ -190,7 +190,9 @@ def _steps(digits: Sequence[Digit]) -> np.ndarray:
     return found
 
 
-def completed(pieces: Mapping[str, Sequence[Piece]], leaves: Elements, tensors: Elements, row: np.ndarray) -> np.ndarray:
+def completed(
+    pieces: Mapping[str, Sequence[Piece]], leaves: Elements, tensors: Elements, row: np.ndarray
+) -> np.ndarray:
     """Returns the partners of all elements, those that follow from pieces included."""
     found = row.copy()
     for leaf, several in pieces.items():

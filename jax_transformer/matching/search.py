@@ -1,13 +1,13 @@
 """Searches which element of the reference's weights each element of the candidate's is.
 
-The candidate's operations are taken in order. Each that reads weights without a partner, beside values that the reference
-computes too, is compared with the reference's operations of its kind that read the same values: what they read there is
-a guess. A guess is kept if the operation, and what follows, computes what the reference does. Several guesses are
-followed at once, those that lose fewest of the reference's values, and then the simplest; guesses after which the same
-values are left to be read are one.
+The candidate's operations are taken in order. Each that reads weights without a partner, beside values that the
+reference computes too, is compared with the reference's operations of its kind that read the same values: what they
+read there is a guess. A guess is kept if the operation, and what follows, computes what the reference does. Several
+guesses are followed at once, those that lose fewest of the reference's values, and then the simplest; guesses after
+which the same values are left to be read are one.
 
-Rows of weights that hidden features are numbered by may be in another order. That shows later, where features meet: then
-the search goes back, and tries other orders, with the factors of the number of features.
+Rows of weights that hidden features are numbered by may be in another order. That shows later, where features meet:
+then the search goes back, and tries other orders, with the factors of the number of features.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ class Search:
     def __post_init__(self) -> None:
         operations = self.elements.program.operations
         names = self.elements
-        self._is_computed = [
-            not (names.is_moved[node] and not names.is_known[node]) for node in range(len(operations))
-        ]
+        self._is_computed = [not (names.is_moved[node] and not names.is_known[node]) for node in range(len(operations))]
 
     def run(self) -> State:
         """Returns the best guesses."""
@@ -274,7 +272,7 @@ class Search:
         alive = {id(array) for state in kept.values() for array in state.values.values()}
         for memory in (self._kept, self._has, self._digests):
             for key in [key for key in memory if key not in alive]:
-                del memory[key]  # type: ignore[attr-defined]
+                del memory[key]
         return list(kept.values())[:width]
 
     def after(self, state: State, node: int, guess: Guess) -> State | None:
@@ -347,21 +345,21 @@ class Search:
             key=lambda guess: guess.cost,
         )
 
-    def _of_product(
-        self, ours: np.ndarray, values: np.ndarray, weighs: int, with_orders: bool
-    ) -> Iterator[Guess]:
+    def _of_product(self, own: np.ndarray, values: np.ndarray, weighs: int, with_orders: bool) -> Iterator[Guess]:
         """Yields guesses for the weights of a product: columns of the reference's products of the same values."""
         per_batch: list[list[Guess]] = []
         for batch in range(values.shape[0]):
-            rows, own = matrices(values[batch], ours[batch], weighs)
+            rows, kernel = matrices(values[batch], own[batch], weighs)
             products = self.reference.products.get(key_of(rows), [])
-            per_batch.append(list(self._of_matrix(rows, own, products, with_orders)))
+            per_batch.append(list(self._of_matrix(rows, kernel, products, with_orders)))
         if len(per_batch) == 1:
             yield from per_batch[0]
             return
         for several in zip(*per_batch, strict=False):
-            parts = [np.concatenate([each.ravel() for each in sides]) for sides in zip(*((g.ours, g.theirs) for g in several), strict=True)]
-            yield replace(several[0], ours=parts[0], theirs=parts[1])
+            ours, theirs = (
+                np.concatenate([np.ravel(getattr(each, side)) for each in several]) for side in ("ours", "theirs")
+            )
+            yield replace(several[0], ours=ours, theirs=theirs)
 
     def _of_matrix(
         self, rows: np.ndarray, own: np.ndarray, products: Sequence[Product], with_orders: bool
@@ -630,4 +628,4 @@ def likeness(one: str, other: str) -> float:
     numbers = [[word for word in words if word.isdigit()] for words in both]
     same = 0.5 if numbers[0][:1] == numbers[1][:1] else 0.0
     texts = [" ".join(word for word in words if not word.isdigit()) for words in both]
-    return 0.5 * difflib.SequenceMatcher(None, *texts).ratio() + same
+    return 0.5 * difflib.SequenceMatcher(None, texts[0], texts[1]).ratio() + same

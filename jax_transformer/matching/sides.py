@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import numpy as np
 
 from jax_transformer.comparison.capture import OWN
-from jax_transformer.comparison.lowering import INPUT, AnyProgram, Selection, weights_of
+from jax_transformer.comparison.lowering import AnyProgram, Selection, weights_of
 from jax_transformer.comparison.sides import name_of
 from jax_transformer.comparison.ties import Leaf
 from jax_transformer.proof.programs import Program, UnknownOperation

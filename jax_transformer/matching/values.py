@@ -129,14 +129,12 @@ class Reference:
         for node, one in enumerate(self.program.operations):
             if one.name != "matmul":
                 continue
-            groups = None
             for weighs, elements in self._sides(node):
                 values = self.arrays[one.inputs[1 - weighs]]
+                groups = tuple(self.elements.column_groups(node)) if weighs else (np.arange(one.shape[1]),)
                 for batch in range(values.shape[0]):
                     rows, kernel = matrices(values[batch], elements[batch], weighs)
-                    groups = groups or tuple(self.elements.column_groups(node)) if weighs else (np.arange(one.shape[1]),)
-                    key = key_of(rows)
-                    found.setdefault(key, []).append(Product(node, rows, kernel, groups))
+                    found.setdefault(key_of(rows), []).append(Product(node, rows, kernel, groups))
         return found
 
     @cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,11 +63,13 @@ def written(
     return NameMap({}, parameters, tuple(ignored))
 
 
-def check(names: NameMap, leaves: Elements, tensors: Elements, partners: np.ndarray, copies: Mapping[str, tuple[str, ...]]) -> None:
+def check(
+    names: NameMap, leaves: Elements, tensors: Elements, partners: np.ndarray, copies: Mapping[str, tuple[str, ...]]
+) -> None:
     """Carries numbered elements through a map, both ways. Raises Unwritten if they don't arrive where they should."""
     own = {name: tensors.numbers(name).astype(np.float64) for name in tensors.shapes if name not in names.ignored}
     own |= {copy: own[name] for name, others in copies.items() if name in own for copy in others}
-    shapes = {name: shape for name, shape in leaves.shapes.items()}
+    shapes = dict(leaves.shapes)
     try:
         found = leaves_from_tensors(names.rules(), own, shapes)
         for name in shapes:
@@ -253,10 +254,10 @@ def braced(names: Sequence[str]) -> str:
     """Returns names as one, `layers.0.{query,key}.weight`."""
     if len(names) == 1:
         return names[0]
-    start = len(os.path.commonprefix(list(names)))
+    start = _alike(names)
     start = max(names[0][:start].rfind(sign) for sign in "./") + 1
     ends = [name[start:] for name in names]
-    end = len(os.path.commonprefix([each[::-1] for each in ends]))
+    end = _alike([each[::-1] for each in ends])
     tail = ends[0][len(ends[0]) - end :] if end else ""
     cuts = [tail.find(sign) for sign in "./[" if sign in tail]
     tail = tail[min(cuts) :] if cuts else ""
@@ -264,3 +265,8 @@ def braced(names: Sequence[str]) -> str:
     if any("," in each or "{" in each for each in middle) or len(set(middle)) < len(middle):
         raise Unwritten(f"{', '.join(names)} aren't written as one")
     return f"{names[0][:start]}{{{','.join(middle)}}}{tail}"
+
+
+def _alike(texts: Sequence[str]) -> int:
+    """Returns with how many equal letters texts begin."""
+    return sum(1 for _ in itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False)))
