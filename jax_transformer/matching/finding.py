@@ -329,13 +329,15 @@ def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Ele
     kinds: dict[tuple[str, ...], list[tuple[str, tuple[str, str]]]] = {}
     for leaf, several in pieces.items():
         for piece in several:
-            index = "".join(f"[{each}]" for each in piece.index if isinstance(each, int))
-            parts = tuple(f"{each.start}:{each.stop}" for each in piece.index if isinstance(each, slice))
+            place = leaf + "".join(f"[{each}]" for each in piece.index if isinstance(each, int))
+            parts = tuple(map(str, piece.index if _alike(leaf) != leaf else piece.index[1:]))
             form = _alike(piece.tensor), form_of(piece, tensors)
-            kinds.setdefault((_alike(leaf) if not index else leaf, *parts), []).append((leaf + index, form))
+            kinds.setdefault((_alike(leaf), *parts), []).append((place, form))
     found = []
     for siblings in kinds.values():
         forms = [form for _, form in siblings]
+        if len({name for name, _ in forms}) == len(forms):
+            continue  # parts of one layer
         usual = max(forms, key=forms.count)
         found += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in siblings if form != usual]
     return found
