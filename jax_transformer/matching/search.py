@@ -378,7 +378,9 @@ class Search:
                     yield Guess(own, kernel[:, _ordered(count, order)], 0.01 * place + self._cost(order), node, order)
             elif kernel.shape[1] > count and kernel.shape[1] % count == 0:
                 for number, part in enumerate(np.split(kernel, kernel.shape[1] // count, axis=1)):
-                    yield Guess(own, part, 0.5 + 0.01 * (place + number), node)
+                    for order in orders:
+                        cost = 0.5 + 0.01 * (place + number) + self._cost(order)
+                        yield Guess(own, part[:, _ordered(count, order)], cost, node, order)
         yield from self._of_fused(own, kernels)
 
     def _of_fused(self, own: np.ndarray, kernels: Sequence[tuple[int, np.ndarray]]) -> Iterator[Guess]:

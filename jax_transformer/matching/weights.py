@@ -134,11 +134,20 @@ class Elements:
                 else:
                     return [whole]
                 waiting.append(follower)
-        different = list({tuple(group): group for group in groups}.values())
-        every = np.concatenate(different) if different else whole
-        if np.unique(every).size < every.size or every.size < whole.size:
+        every = _joined(groups)
+        if sum(group.size for group in every) < whole.size:
             return [whole]
-        return sorted(different, key=lambda group: int(group[0]))
+        return sorted(every, key=lambda group: int(group[0]))
+
+
+def _joined(groups: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns groups, those that have columns in common as one."""
+    found: list[np.ndarray] = []
+    for group in groups:
+        apart = [other for other in found if not np.intersect1d(other, group).size]
+        common = [other for other in found if np.intersect1d(other, group).size]
+        found = [*apart, np.unique(np.concatenate([group, *common]))]
+    return found
 
 
 def moved(one: Operation, inputs: Sequence[np.ndarray]) -> np.ndarray:
