@@ -124,7 +124,7 @@ class Elements:
                     taken = np.unique(moved(one, [columns[current]]))
                     taken = taken[taken >= 0]
                     if taken.size < whole.size:
-                        groups.append(taken)
+                        groups += [taken] if taken.size else []
                         continue
                     columns[follower] = moved(one, [columns[current]])
                 elif one.name in ("reshape", "transpose"):
