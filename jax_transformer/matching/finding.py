@@ -50,7 +50,7 @@ class FoundMap:
     unmapped: tuple[str, ...] = ()
     """Leaves of the candidate, and tensors of the reference that it reads, without a partner."""
     irregular: tuple[str, ...] = ()
-    """What is unlike its siblings: a layer with other axes, or places behind which names alone were compared."""
+    """What is unlike its siblings: a layer with other axes; without a proof, also where names alone were compared."""
     completed: tuple[str, ...] = ()
     """Leaves of which these inputs read only some elements; the others follow from those."""
     unwritten: str = ""
@@ -213,7 +213,7 @@ def map_between(
         verdict=verdict,
         reason=_reason(result),
         unmapped=unmapped,
-        irregular=(*_irregular(pieces, leaves, tensors), *grafts),
+        irregular=(*_irregular(pieces, leaves, tensors), *(grafts if verdict != "proven" else ())),
         completed=tuple(
             name
             for name in pieces
@@ -317,7 +317,7 @@ def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:
             ours, theirs = leaves.program.operations[choice.node], tensors.program.operations[choice.guess.node]
             name = leaves.name_of(int(choice.guess.ours[choice.guess.ours >= 0].flat[0]))
             found.append(
-                f"{name}: the programs part before {ours.line or ours.name}; it is taken for what "
+                f"{name}: {ours.line or ours.name} reads what the reference doesn't compute; it is taken for what "
                 f"{theirs.line or theirs.name} of the reference reads, by name and order alone"
             )
     return found
