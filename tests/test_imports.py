@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "programs": {"runtime"},
     "proof": {"programs", "runtime"},
     "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_files", "storage.tensors"},
+    "matching": {"comparison", "mapping", "proof", "runtime", "storage.tensors"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "comparison.gates": {"runtime"},
     "comparison.report": {"comparison.findings", "comparison.gates", "pages", "proof"},
@@ -74,6 +75,7 @@ FOREIGN: dict[str, set[str]] = {
     "comparison.report": {"numpy", "rich"},
     "comparison": {"jax", "ml_dtypes", "numpy", "rich", "torch"},
     "mapping": {"numpy", "yaml"},
+    "matching": {"jax", "numpy"},
     "programs": {"numpy", "torch"},
     "pages": {"numpy"},
     "proof": {"jax", "ml_dtypes", "numpy", "scipy", "torch"},
@@ -287,10 +289,10 @@ def test_importing_the_package_costs_little() -> None:
 
 
 def test_reading_and_comparing_programs_loads_no_transformer() -> None:
-    files = [file for room in ("mapping", "programs", "proof", "comparison") for file in files_of(room)]
+    files = [file for room in ("mapping", "programs", "proof", "comparison", "matching") for file in files_of(room)]
     loaded = modules_after("\n".join(f"import {module_name(file)}" for file in files))
     ours = {name.split(".")[1] for name in loaded if name.startswith("jax_transformer.")}
-    assert ours == {"mapping", "programs", "proof", "comparison", "runtime", "storage"}
+    assert ours == {"mapping", "programs", "proof", "comparison", "matching", "runtime", "storage"}
     assert not {name for name in loaded if name.startswith("jax_transformer.storage.model")}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import yaml
 
 from jax_transformer.mapping.axes import EACH, Axes
-from jax_transformer.mapping.rules import NUMBER, alternatives
+from jax_transformer.mapping.rules import NUMBER, alternatives, is_numbered
 from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
@@ -140,7 +140,7 @@ class _Reader:
             parameter = self.parameter(value, names[1:])
             for ours in parameter.names:
                 once.check(value, ours, names)
-            if any((EACH in name) != parameter.counts for name in names):
+            if any(is_numbered(name) != parameter.counts for name in names):
                 raise self.error(
                     value, f"expected {EACH} in names and axes, or in neither; received {', '.join(names)}: {ours}"
                 )

@@ -12,9 +12,10 @@ parameters:            # gradients have the same names
 {i} matches a number. Axes are those of `mapping.axes.Axes`: the other model's left of the arrow, ours right of it,
 without the layer axis. A tensor that fuses several of our parameters names them in braces:
 `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`; without such axes, the braces name equal copies of it.
-Several tensors that make one parameter are numbered {n}, in their names and in the axes; so are modules that each
-compute one head. Tied tensors form one list. `ignore` lists tensors that the other model doesn't read, with
-{i} and {n} for numbers and * at the end for anything:
+Several tensors that make one parameter are numbered {n}, in their names and in the axes, or named in braces:
+`enc.{i}.{q,k,v}.weight` with `{n} H D -> D {n} H`. So are modules that each compute one head. Tied tensors form one
+list. `ignore` lists tensors that the other model doesn't read, with {i} and {n} for numbers and * at the end for
+anything:
 
 ```yaml
 parameters:
@@ -40,7 +41,7 @@ import numpy as np
 from jax_transformer.mapping import files as name_files
 from jax_transformer.mapping.axes import EACH
 from jax_transformer.mapping.files import ParameterName
-from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, matcher
+from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, alternatives, matcher, of_number
 from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
@@ -108,7 +109,8 @@ class NameMap:
 
     def knows(self, tensors: Collection[str]) -> bool:
         """Returns whether at least half of the map's parameters are among the tensors, under whatever prefix."""
-        return 2 * _best_prefix(self.parameters, tensors)[1] >= len({_alike(name) for name in self.parameters})
+        wanted = {_alike(alternatives(name)[0]) for name in self.parameters}
+        return 2 * _best_prefix(self.parameters, tensors)[1] >= len(wanted)
 
     def under(self, prefix: str, modules: Collection[str] = ()) -> NameMap:
         """Returns the map with a prefix before all names of the reference.
@@ -207,9 +209,9 @@ class NameMap:
         for key, theirs, ours in _pairs(names, tensors, like):
             axes, shape = self.parameters[key].axes, tuple(like[ours[0]])
             if axes is not None and len(axes.jax) != len(shape):
-                problems.append(f"{key}: {' '.join(axes.jax)} are not the axes of {ours[0]} {shape}")
+                problems.append(f"{key}: {axes.leaf_text} are not the axes of {ours[0]} {shape}")
                 continue
-            parts = [theirs.replace(EACH, str(number)) for number in range(axes.count(shape) if axes else 1)]
+            parts = [of_number(theirs, number) for number in range(axes.count(shape) if axes else 1)]
             expected = axes.torch_shape(shape) if axes else shape
             wrong = [name for name in parts if name in tensors and tensors[name].shape != expected]
             problems += [
@@ -227,7 +229,7 @@ class NameMap:
 def _best_prefix(patterns: Iterable[str], tensors: Collection[str]) -> tuple[str, int]:
     """Returns the prefix, the shortest of equally good ones, without which most patterns are among the tensors, and how
     many are. Numbers are taken for alike."""
-    wanted = {_alike(pattern) for pattern in patterns}
+    wanted = {_alike(alternatives(pattern)[0]) for pattern in patterns}
     alike = {name: _alike(name) for name in tensors}
 
     def found(prefix: str) -> int:
@@ -285,6 +287,8 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
 
 def _numbers(pattern: str, names: Collection[str]) -> set[int]:
     """Returns the numbers that {i} matches in the names that fit the pattern."""
+    if len(several := alternatives(pattern)) > 1:
+        return set().union(*(_numbers(each, names) for each in several))
     before, *after = (re.escape(part).replace(r"\{n\}", "[0-9]+") for part in pattern.split(NUMBER))
     expression = re.compile(
         before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after))

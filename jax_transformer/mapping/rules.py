@@ -6,6 +6,7 @@ computed with, and whatever does not fit is collected and refused together.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -66,7 +67,7 @@ class Rule:
         fused = self.axes.fused if self.axes else None
         if fused and int(fused) != len(self.paths):
             raise ValueError(f"{self}: {axes!r} fuses {fused} leaves, and {len(self.paths)} paths are given")
-        if any((EACH in name) != self.counts for name in self.all_names):
+        if any(is_numbered(name) != self.counts for name in (*self.names, *itertools.chain(*self.by_layer.values()))):
             raise ValueError(f"{self}: expected {EACH} in names and axes, or in neither; received axes {axes!r}")
         self.are_copies = not fused
 
@@ -82,7 +83,8 @@ class Rule:
     @property
     def all_names(self) -> tuple[str, ...]:
         """Returns the names of every tensor, with their placeholders."""
-        return (*self.names, *(name for names in self.by_layer.values() for name in names))
+        written = (*self.names, *(name for names in self.by_layer.values() for name in names))
+        return tuple(name for each in written for name in alternatives(each))
 
     def names_of(self, layer: int | None) -> tuple[str, ...]:
         """Returns the names of a layer's tensor and its copies, with {n} for its number; empty if no name is known."""
@@ -105,7 +107,7 @@ class Rule:
         numbers = range(self.axes.count(self.leaf_shape(shapes)) if self.axes else 1)
         return [
             Place(
-                tuple(name.replace(EACH, str(number)) for name in self.names_of(layer)),
+                tuple(of_number(name, number) for name in self.names_of(layer)),
                 self.optional if layer not in self.by_layer else (False,) * len(self.by_layer[layer]),
                 ... if layer is None else layer,
                 number,
@@ -204,6 +206,17 @@ def alternatives(path: str) -> tuple[str, ...]:
     return tuple(path[: match.start()] + option.strip() + path[match.end() :] for option in match[1].split(","))
 
 
+def is_numbered(name: str) -> bool:
+    """Returns whether a name is that of several tensors which make one leaf: numbered {n}, or in braces."""
+    return EACH in name or len(alternatives(name)) > 1
+
+
+def of_number(name: str, number: int) -> str:
+    """Returns the name of one of the tensors that make a leaf."""
+    several = alternatives(name)
+    return several[number].replace(EACH, str(number)) if len(several) > 1 else name.replace(EACH, str(number))
+
+
 # --- what does not fit: one message for each problem, and all of them
 
 
@@ -247,17 +260,18 @@ def _table_problems(rules: list[Rule], shapes: Shapes) -> tuple[list[str], list[
     ]
     problems += [f"leaf {path} {shapes[path]}: no rule leads to it" for path in shapes if path not in paths]
     problems += [f"leaf {path}: several rules lead to it" for path in _repeated(paths)]
-    usable, taken = [], Counter[str]()
+    usable, taken, used = [], set[str](), Counter[str]()
     for rule in rules:
         if any(path not in shapes or path in taken for path in rule.paths):
             continue
         found = [*_layer_problems(rule, shapes), *_axes_problems(rule, shapes)]
         names = [] if found else [name for place in rule.places(shapes) for name in place.names]
-        if not found and not any(name in taken for name in names):
+        if not found and not any(name in used for name in names):
             usable.append(rule)
         problems += found
-        taken.update([*rule.paths, *names])
-    return problems + [f"tensor {name}: several rules use it" for name in _repeated(taken.elements())], usable
+        taken.update(rule.paths)
+        used.update(names)
+    return problems + [f"tensor {name}: several rules use it" for name in _repeated(used.elements())], usable
 
 
 def _layer_problems(rule: Rule, shapes: Shapes) -> Iterator[str]:
@@ -272,9 +286,20 @@ def _layer_problems(rule: Rule, shapes: Shapes) -> Iterator[str]:
 
 
 def _axes_problems(rule: Rule, shapes: Shapes) -> Iterator[str]:
-    """Yields a different number of axes."""
-    if rule.axes and len(rule.axes.jax) != len(rule.leaf_shape(shapes)):
-        yield f"rule {rule}: {' '.join(rule.axes.jax)} are not the axes of a leaf {rule.leaf_shape(shapes)}"
+    """Yields a axes that aren't the leaf's."""
+    if not rule.axes:
+        return
+    if len(rule.axes.jax) != len(rule.leaf_shape(shapes)):
+        yield f"rule {rule}: {rule.axes.leaf_text} are not the axes of a leaf {rule.leaf_shape(shapes)}"
+        return
+    sizes = rule.axes.sizes(rule.leaf_shape(shapes))
+    shape = tuple(int(np.prod([sizes[axis] for axis in group])) for group in rule.axes.jax)
+    if shape != rule.leaf_shape(shapes):
+        yield f"rule {rule}: {rule.axes.leaf_text} has sizes {shape}, and the leaf {rule.leaf_shape(shapes)}"
+    count = rule.axes.count(rule.leaf_shape(shapes))
+    for name in (*rule.names, *itertools.chain(*rule.by_layer.values())):
+        if (named := len(alternatives(name))) not in (1, count):
+            yield f"rule {rule}: {named} tensors are named, and {EACH} is {count}"
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

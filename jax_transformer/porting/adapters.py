@@ -218,7 +218,7 @@ def _rule(kernel: Rule, part: str) -> Rule:
     """Returns the rule of A or B of a kernel, whose weight is [outputs, inputs]."""
     outputs, inputs = _axes(kernel).torch
     side = inputs if part == A else outputs
-    merged, apart = f"({' '.join(side)})", " ".join(axis for axis in _axes(kernel).jax if axis in side)
+    merged, apart = f"({' '.join(side)})", " ".join(axis for axis in _axes(kernel).leaf_flat if axis in side)
     axes = f"R {merged} -> {apart} R" if part == A else f"{merged} R -> R {apart}"
     return Rule(_module(kernel.names) + (A_SUFFIX if part == A else B_SUFFIX), _part(kernel, part), axes)
 

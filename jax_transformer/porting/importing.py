@@ -228,7 +228,7 @@ def _rows(known: KnownCheckpoint, config: TransformerConfig, embedding: str) -> 
     if rule is None or name is None:
         return 0
     groups = (("V",), ("D",)) if rule.axes is None else rule.axes.torch
-    rows = groups[0] if rule.axes is None else rule.axes.jax[:1]
+    rows = groups[0] if rule.axes is None else rule.axes.jax[0]
     shape = tensors[name].shape
     return int(shape[groups.index(rows)]) if rows in groups and len(shape) == len(groups) else 0
 

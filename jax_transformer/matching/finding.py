@@ -1,0 +1,353 @@
+"""Finds the map between the weights of two programs of any architecture, and proves it right."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from jax_transformer.mapping.maps import NameMap
+from jax_transformer.matching.pieces import Piece, completed, pieces_of
+from jax_transformer.matching.search import Search, State
+from jax_transformer.matching.sides import LoweredSide, lowered, without_others
+from jax_transformer.matching.values import Reference
+from jax_transformer.matching.weights import Elements
+from jax_transformer.matching.writing import Unwritten, check, form_of, written
+from jax_transformer.proof import tables
+from jax_transformer.proof.constants import radicands
+from jax_transformer.proof.deciding import Result, Task, decide
+from jax_transformer.proof.domains import Arrays, Residues
+from jax_transformer.proof.fields import NoInverse, draw_field
+from jax_transformer.proof.programs import UnknownOperation
+
+SERIES = 8
+"""Points that are drawn until no divisor is zero."""
+Verdict = Literal["proven", "refuted", "unknown", "not proven"]
+
+
+@dataclass(frozen=True)
+class FoundMap:
+    """Says which weights of two programs correspond, and how that was checked.
+
+    `str(found)` is a report; `found.map.write("map.yaml")` saves the map.
+    """
+
+    map: NameMap | None
+    """The reference's names → the candidate's; None if it can't be written so, and `unwritten` says why."""
+    partners: Mapping[str, np.ndarray]
+    """For each leaf of the candidate, in its shape, the reference's element that each of its elements is; −1 where that
+    isn't known. Elements are counted through all of the reference's tensors in `tensors`' order."""
+    tensors: Mapping[str, tuple[int, ...]]
+    """The reference's tensors, each once → their shapes."""
+    verdict: Verdict
+    """What a proof says of both programs with weights that the map carries over. "not proven": it was not asked for."""
+    reason: str = ""
+    """Why there is no proof, or where the programs part."""
+    unmapped: tuple[str, ...] = ()
+    """Leaves of the candidate, and tensors of the reference that it reads, without a partner."""
+    irregular: tuple[str, ...] = ()
+    """What is unlike its siblings: a layer with other axes; without a proof, also where names alone were compared."""
+    completed: tuple[str, ...] = ()
+    """Leaves of which these inputs read only some elements; the others follow from those."""
+    unwritten: str = ""
+    unread: tuple[str, ...] = ()
+    """Tensors of the reference that it doesn't read; the map ignores them."""
+    copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The reference's tensors → other names of the same tensor."""
+    seconds: float = 0.0
+    """Those of reading both programs, of the search and of the proof."""
+    search_seconds: float = 0.0
+    operations: tuple[int, int] = (0, 0)
+    """How many the candidate and the reference have."""
+    log2_error: float = 0.0
+    """The logarithm of a bound on the probability that the proof is wrong."""
+
+    @property
+    def is_right(self) -> bool:
+        """Returns whether the map is whole, alike in all layers, and proven: both programs are one function with it."""
+        return self.verdict == "proven" and not self.unmapped and not self.irregular
+
+    def to_candidate(self, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the candidate's leaves with the reference's weights, bit for bit. Leaves without a partner are left
+        out.
+
+        Raises:
+          KeyError: a tensor is missing.
+        """
+        row = np.concatenate([np.ravel(np.asarray(weights[name])) for name in self.tensors])
+        return {name: row[each] for name, each in self.partners.items() if (each >= 0).all()}
+
+    def to_reference(self, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the reference's tensors with the candidate's weights, bit for bit: under all names of each. Tensors
+        of which no leaf has all elements are left out.
+
+        Raises:
+          ValueError: two leaves that are one tensor of the reference differ.
+        """
+        total = sum(int(np.prod(shape)) for shape in self.tensors.values())
+        given = {name: np.asarray(leaves[name]) for name in self.partners if name in leaves}
+        row = np.zeros(total, np.result_type(*given.values()) if given else np.float32)
+        is_given = np.zeros(total, bool)
+        for name, array in given.items():
+            places = self.partners[name]
+            known = places >= 0
+            again = known & is_given[np.where(known, places, 0)]
+            if not np.array_equal(row[places[again]], array[again]):
+                raise ValueError(
+                    f"{name}: expected the numbers of another leaf that is the same tensor of the reference"
+                )
+            row[places[known]], is_given[places[known]] = array[known], True
+        found: dict[str, np.ndarray] = {}
+        start = 0
+        for name, shape in self.tensors.items():
+            part = slice(start, start := start + int(np.prod(shape)))
+            if is_given[part].all():
+                found |= dict.fromkeys((name, *self.copies.get(name, ())), row[part].reshape(shape))
+        return found
+
+    def __str__(self) -> str:
+        whole = sum(1 for each in self.partners.values() if (each >= 0).all())
+        said = {"proven": "proven right", "refuted": "refuted", "unknown": "not proven", "not proven": "not proven"}
+        head = f"a map of {whole} of {len(self.partners)} leaves, {said[self.verdict]}"
+        if self.verdict == "proven" and not self.is_right:
+            head += ", but not regular" if self.irregular else ", but not whole"
+        lines = [f"{head} ({self.seconds:.1f} s)"]
+        lines += [f"  {self.reason}"] if self.reason else []
+        for title, several in (("unmapped", self.unmapped), ("irregular", self.irregular)):
+            lines += [f"  {title}: {each}" for each in several]
+        if self.completed:
+            lines.append(f"  read in part by these inputs: {', '.join(self.completed)}")
+        lines += [f"  not written as a map of names: {self.unwritten}"] if self.unwritten else []
+        return "\n".join([*lines, *([self.map.text()] if self.map else [])])
+
+
+def find_map(
+    candidate: Any,
+    reference: Any,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    candidate_params: Any = None,
+    reference_params: Any = None,
+    proves: bool = True,
+    seed: int = 0,
+) -> FoundMap:
+    """Finds which weights of two programs correspond, by where they enter the computation.
+
+    Both programs are lowered to exact operations, as for a proof, and the reference is evaluated with random weights in
+    a prime field. The candidate's operations are then taken in order, and each weight is what the reference reads in an
+    operation on the same values: up to permuted axes, reshapes, splits, fused and stacked kernels, tied tensors, and
+    orders of rotary features. Names and order only decide between what computes the same. No weight of either
+    program is read: its numbers don't matter.
+
+    The map is then proven right: for random weights of the reference, carried over by the map, both programs compute
+    the same outputs in a field, with the proof's own rules, bound and axioms. A layout that differs everywhere, such as
+    transposed kernels, is absorbed by a map; one that differs in one layer alone is listed as irregular.
+
+    Args:
+      candidate: a function of a tree of weights and of the inputs by name, or a `torch.nn.Module`.
+      reference: the same; both may be of one framework.
+      inputs: by argument, ids of some tokens that differ.
+      candidate_params: a tree of the function's weights, of whatever numbers; None for a module.
+      reference_params: the same for the reference.
+      proves: whether to prove the map right.
+      seed: seeds the random weights.
+
+    Raises:
+      UnknownOperation: an operation of a program has no rule.
+      PortingError: a function without weights, or a module with some beside.
+
+    Example:
+      >>> import jax.numpy as jnp, numpy as np, torch
+      >>> from jax_transformer.matching import find_map
+      >>> def candidate(params, inputs):
+      ...     return jnp.tanh(inputs["input"] @ params["kernel"] + params["offset"])
+      >>> reference = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh())
+      >>> params = {"kernel": np.zeros((3, 2), np.float32), "offset": np.zeros(2, np.float32)}
+      >>> found = find_map(candidate, reference, {"input": np.ones((1, 3), np.float32)}, candidate_params=params)
+      >>> found.is_right
+      True
+      >>> print(found.map.text(), end="")
+      activations: {}
+      parameters:
+        0.weight: {name: "kernel", axes: "A B -> B A"}
+        0.bias: offset
+    """
+    start = time.perf_counter()
+    sides = (lowered(candidate, candidate_params, inputs), lowered(reference, reference_params, inputs))
+    return map_between(*map(without_others, sides), proves=proves, seed=seed, start=start)
+
+
+def map_between(
+    candidate: LoweredSide, reference: LoweredSide, *, proves: bool = True, seed: int = 0, start: float | None = None
+) -> FoundMap:
+    """Finds the map between two programs that are lowered; as `find_map`."""
+    start = time.perf_counter() if start is None else start
+    programs = tables.unified(candidate.program, reference.program) or (candidate.program, reference.program)
+    leaves, tensors = Elements(programs[0], candidate.shapes), Elements(programs[1], reference.shapes)
+    begin = time.perf_counter()
+    state = _search(leaves, tensors, seed).run()
+    search_seconds = time.perf_counter() - begin
+    pieces, partners = _completed(state, leaves, tensors)
+    grafts = _grafts(state, leaves, tensors)
+    result = _proof(candidate, reference, leaves, tensors, partners) if proves else None
+    unread, unmapped = _unmapped(partners, leaves, tensors)
+    names, unwritten = None, ""
+    try:
+        missing = [name for name in leaves.shapes if name not in pieces]
+        if missing:
+            raise Unwritten(f"{missing[0]} has no partner along its axes")
+        ignored = [name for unused in unread for name in (unused, *reference.copies.get(unused, ()))]
+        names = written(pieces, leaves, tensors, reference.copies, ignored)
+        check(names, leaves, tensors, partners, reference.copies)
+    except Unwritten as reason:
+        names, unwritten = None, str(reason)
+    verdict: Verdict = "not proven" if result is None else result.verdict
+    return FoundMap(
+        map=names,
+        partners={name: partners[leaves.numbers(name)] for name in leaves.shapes},
+        tensors=tensors.shapes,
+        verdict=verdict,
+        reason=_reason(result),
+        unmapped=unmapped,
+        irregular=(*_irregular(pieces, leaves, tensors), *(grafts if verdict != "proven" else ())),
+        completed=tuple(
+            name
+            for name in pieces
+            if (state.partners[leaves.numbers(name)] < 0).any() and (partners[leaves.numbers(name)] >= 0).all()
+        ),
+        unwritten=unwritten,
+        unread=unread,
+        copies=reference.copies,
+        seconds=time.perf_counter() - start,
+        search_seconds=search_seconds,
+        operations=(len(candidate.program.operations), len(reference.program.operations)),
+        log2_error=0.0 if result is None else result.log2_error,
+    )
+
+
+def _search(leaves: Elements, tensors: Elements, seed: int) -> Search:
+    """Returns the search, with the reference evaluated at a point."""
+    generator = np.random.default_rng(seed)
+    data = {program: _data(each) for program, each in (("candidate", leaves), ("reference", tensors))}
+    reason: Exception = NoInverse()
+    for _ in range(SERIES):
+        prime_field = draw_field(generator, radicands(leaves.program) | radicands(tensors.program))
+        domain = Residues(prime_field, int(generator.integers(2**63)))
+        shapes = {**data["candidate"], **data["reference"], **tensors.shapes}
+        drawn = {name: prime_field.draw(generator, shape) for name, shape in shapes.items()}
+        try:
+            return Search(leaves, Reference(tensors, domain, drawn), drawn)
+        except NoInverse as zero:
+            reason = zero
+    raise UnknownOperation("inverse", "", str(reason))
+
+
+def _data(elements: Elements) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in elements.program.inputs.items() if name not in elements.shapes}
+
+
+def _completed(state: State, leaves: Elements, tensors: Elements) -> tuple[dict[str, list[Piece]], np.ndarray]:
+    """Returns the leaves in pieces, those that have axes, and the partners of all elements."""
+    pieces = {}
+    for name in leaves.shapes:
+        found = pieces_of(name, state.partners[leaves.numbers(name)], tensors)
+        if found is not None:
+            pieces[name] = found
+    return pieces, completed(pieces, leaves, tensors, state.partners)
+
+
+def _proof(
+    candidate: LoweredSide, reference: LoweredSide, leaves: Elements, tensors: Elements, partners: np.ndarray
+) -> Result | None:
+    """Returns what a proof says of both programs with weights that the map carries over; None if weights that the
+    candidate reads have no partner."""
+    read = [name for name in candidate.program.inputs if name in leaves.shapes]
+    missing = [name for name in read if (partners[leaves.numbers(name)] < 0).any()]
+    if missing:
+        return Result("unknown", reason=f"{missing[0]} has no partner")
+    shapes = {**candidate.data, **reference.data, **tensors.shapes}
+
+    def draw(draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
+        theirs = {name: draw(shape) for name, shape in shapes.items()}
+        row = tensors.row(theirs).astype(np.int64)
+        ours = {name: row[np.maximum(partners[leaves.numbers(name)], 0)] for name in leaves.shapes}
+        return {**{name: theirs[name] for name in candidate.data}, **ours}, theirs
+
+    return decide(Task(candidate.program, reference.program, draw))
+
+
+def _reason(result: Result | None) -> str:
+    if result is None or result.verdict == "proven":
+        return ""
+    place = None if result.difference is None else result.difference.candidate
+    other = None if result.difference is None else result.difference.reference
+    where = f"the programs part at {place}, and {other} of the reference" if place or other else ""
+    return where or result.reason
+
+
+def _unmapped(partners: np.ndarray, leaves: Elements, tensors: Elements) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the tensors that the reference doesn't read, and the leaves and tensors without a partner."""
+    used = np.zeros(tensors.total, bool)
+    used[partners[partners >= 0]] = True
+    unread = tuple(name for name in tensors.shapes if name not in tensors.program.inputs)
+    found = []
+    for name in leaves.shapes:
+        count = int((partners[leaves.numbers(name)] < 0).sum())
+        if count:
+            is_read = "" if name in leaves.program.inputs else ", which the candidate doesn't read"
+            part = "" if count == leaves.numbers(name).size else f" in {count} of its elements"
+            found.append(f"the candidate's {name}{part}{is_read}")
+    for name in tensors.shapes:
+        count = int((~used[tensors.numbers(name)]).sum())
+        if count and name not in unread:
+            part = "" if count == tensors.numbers(name).size else f" in {count} of its elements"
+            found.append(f"the reference's {name}{part}")
+    return unread, tuple(found)
+
+
+def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:
+    """Describes the places behind which the programs compute different values, so that names and order counted."""
+    found = []
+    for choice in state.choices:
+        if choice.is_graft:
+            ours, theirs = leaves.program.operations[choice.node], tensors.program.operations[choice.guess.node]
+            name = leaves.name_of(int(choice.guess.ours[choice.guess.ours >= 0].flat[0]))
+            found.append(
+                f"{name}: {ours.line or ours.name} reads what the reference doesn't compute; it is taken for what "
+                f"{theirs.line or theirs.name} of the reference reads, by name and order alone"
+            )
+    return found
+
+
+def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Elements) -> list[str]:
+    """Describes the layers that are mapped unlike most others of their kind: to a tensor of another name, or with other
+    axes."""
+    kinds: dict[tuple[str, ...], list[tuple[str, tuple[str, str]]]] = {}
+    for leaf, several in pieces.items():
+        for piece in several:
+            place = leaf + "".join(f"[{each}]" for each in piece.index if isinstance(each, int))
+            parts = tuple(map(str, piece.index if _alike(leaf) != leaf else piece.index[1:]))
+            form = _alike(piece.tensor), form_of(piece, tensors)
+            kinds.setdefault((_alike(leaf), *parts), []).append((place, form))
+    found = []
+    for siblings in kinds.values():
+        forms = [form for _, form in siblings]
+        if len({name for name, _ in forms}) == len(forms):
+            continue  # parts of one layer
+        usual = max(forms, key=forms.count)
+        found += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in siblings if form != usual]
+    return found
+
+
+def _said(form: tuple[str, str]) -> str:
+    return f"{form[0]}, {form[1]}"
+
+
+def _alike(name: str) -> str:
+    """Returns a name with a sign for its first number, if that is a layer's: a part of its path, or the end of one that
+    isn't the last module's."""
+    return re.sub(r"(?<=[./])\d+(?=[./])|(?<=_)\d+(?=[./].+[./])|^\d+(?=[./])", "#", name, count=1)
