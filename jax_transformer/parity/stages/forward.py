@@ -15,7 +15,7 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.rounding import allow_for_rounding
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.report.report import Effect, HeatMap
-from jax_transformer.comparison.sides import Arrays, CannotRun
+from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order
@@ -277,15 +277,14 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
 
     Args:
       is_own: whether the problem has the model's own weights, on which doubts and the report's depth rest.
+
+    Raises:
+      CannotRun: a side can't run it.
     """
-    try:
-        traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
-        if is_own:
-            for name, side in pair.sides.items():
-                _repeats(name, side, problem, traces[name], results)
-    except CannotRun as reason:
-        results.add(Stage("forward", not_run=str(reason)), problem.name)
-        return
+    traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+    if is_own:
+        for name, side in pair.sides.items():
+            _repeats(name, side, problem, traces[name], results)
     if is_own and not any("logits" in trace for trace in traces.values()):
         results.doubts["neither side shows its logits"] = None
     result = compare_forward(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from jax_transformer.comparison.findings import Blamed, Fault, Finding, Match, S
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.run import Work
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
@@ -126,26 +127,20 @@ def _exempt(parameters: Mapping[str, np.ndarray], config: TransformerConfig | No
 # --- as stages of a run
 
 
-def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
-    """Runs the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
-    counts_pads = pair.rules.train.loss_counts_pads
+def training_works(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> Iterator[Work]:
+    """Yields the work of the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
     if {"loss", "gradients"} & {*stages}:
-        _gradients(pair, own, results)
-        _gradients(
-            pair,
-            training_problem(
-                pair.config,
-                pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id))),
-                counts_pads,
-            ),
-            results,
-        )
+        yield Work("", "gradients", own.name, partial(_gradients, pair, own, results))
+        other = pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id)))
+        other = training_problem(pair.config, other, pair.rules.train.loss_counts_pads)
+        yield Work("", "gradients", other.name, partial(_gradients, pair, other, results))
     for name in ("step", "trajectory"):
         if name in stages:
-            steps = partial(_on_finite_rows, own, partial(_steps, pair, name, results), results)
-            results.attempt(name, own.name, steps)
+            steps = partial(_steps, pair, name, results)
+            yield Work("", name, own.name, partial(_on_finite_rows, own, steps, results))
     if "resume" in stages:
-        results.attempt("resume", own.name, partial(_on_finite_rows, own, partial(_resume, pair, results), results))
+        resumed = partial(_resume, pair, results)
+        yield Work("", "resume", own.name, partial(_on_finite_rows, own, resumed, results))
 
 
 def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunResults) -> T:
