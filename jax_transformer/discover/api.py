@@ -10,7 +10,6 @@ import numpy as np
 
 from jax_transformer.comparison.capture import part_in_training
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.discover.checking import (
     Candidate,
     Check,
@@ -35,6 +34,7 @@ from jax_transformer.programs.calling import Call, as_module, find_call
 from jax_transformer.programs.calling.limits import LONGEST
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.exact import exact_constants, tables_among
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.programs.recorder import RecordingTooLarge, record
 from jax_transformer.programs.trace import Recording
 from jax_transformer.runtime.memory import check_fits

@@ -14,13 +14,14 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.precision import in_force, in_precision, on_device, wide
 from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
-from jax_transformer.comparison.user_errors import RAISED, in_short, shapes_of
+from jax_transformer.comparison.user_errors import shapes_of
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import mean_loss
 from jax_transformer.parity.backends.parameters import cast
 from jax_transformer.parity.backends.side import Gradients, Hypotheses, Plan, Training, layer_by_layer
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 

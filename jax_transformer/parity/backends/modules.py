@@ -18,7 +18,6 @@ from jax_transformer.comparison.capture import call_unwatched, part_in_training,
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.comparison.torch_tensors import distance, equal_tensor, may_differ, to_array
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.mapping.rules import matcher
@@ -32,6 +31,7 @@ from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.programs.copies import converted, copied
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.tensor_mappings import as_arrays
 
