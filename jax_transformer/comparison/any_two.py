@@ -6,6 +6,7 @@ trace are compared with the module's output and its submodules' activations, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.comparison import run as comparison
-from jax_transformer.comparison.capture import OWN, tensors_in, unfused_attention, watch
+from jax_transformer.comparison.capture import OWN, check_module, tensors_in, unfused_attention, watch
+from jax_transformer.comparison.checksums import hash_files
 from jax_transformer.comparison.gates import tolerances
-from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError, named_arrays
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.gates.rounding import (
     allow_for_rounding,
@@ -32,7 +34,7 @@ from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.precision import in_precision, on_device, wide
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.run import FORWARD, Order, Results, Work
-from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.sides import DTYPES, Arrays, CannotRun, Dtype, Path, name_of, selected
 from jax_transformer.comparison.torch_tensors import distance, to_array
 from jax_transformer.comparison.user_errors import cannot_run, shapes_of
 from jax_transformer.mapping.maps import NameMap
@@ -63,6 +65,31 @@ class AnyPair:
     def copies(self) -> dict[str, np.ndarray]:
         """Copies the inputs."""
         return {name: np.array(array) for name, array in self.inputs.items()}
+
+
+def compare_on_inputs(
+    function: Callable[..., Any],
+    module: Any,
+    inputs: Mapping[str, Any] | Path,
+    names: NameMap | Path | None,
+    stages: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    candidate_name: str | None,
+    reference_name: str | None,
+) -> Report:
+    """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for unknown inputs, stages
+    or dtypes."""
+    pair = AnyPair(
+        candidate_name or name_of(function),
+        function,
+        reference_name or name_of(module),
+        module,
+        dict(named_arrays(inputs, "inputs").arrays),
+        NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
+    )
+    check_module(module, pair.reference_name)
+    report = run(pair, stages=selected(stages, STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes"))
+    return replace(report, sha256=hash_files(inputs))
 
 
 def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32")) -> Report:

@@ -29,7 +29,7 @@ from jax_transformer.discover.reach import reach, told
 from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.problems import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.programs.calling import Call, as_module, find_call
 from jax_transformer.programs.calling.limits import LONGEST
 from jax_transformer.programs.copies import copied

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +18,7 @@ from jax_transformer.comparison.sides import DTYPES, CannotRun, Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Plan
 from jax_transformer.parity.oracle.graph import nodes
-from jax_transformer.parity.problems import (
-    Problem,
-    decoding_problem,
-    long_problem,
-    other_weights,
-    own_problem,
-    training_problem,
-)
+from jax_transformer.parity.problems import Problem, Problems, decoding_problem, training_problem
 from jax_transformer.parity.run_results import ORDER, STAGES, Pair, RunResults
 from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
 from jax_transformer.parity.stages.decoding import compare_decoding, searches
@@ -69,8 +63,9 @@ def run(
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
     results = RunResults(progress)
-    own = pair.allowing(own_problem(pair.config, pair.params, seed, pair.start_id))
-    works = _works(pair, own, _Selected(stages, dtypes, seed), results)
+    problems = pair.problems(seed)
+    own = problems.own()
+    works = _works(pair, problems, own, _Selected(stages, dtypes, seed), results)
     names = pair.candidate.name, pair.reference.name
     return comparison.run(names, works, results, ORDER, stages, inputs=partial(_copies, own), node=node)
 
@@ -84,7 +79,7 @@ def check_node(config: TransformerConfig, node: str) -> None:
         )
 
 
-def _works(pair: Pair, own: Problem, selected: _Selected, results: RunResults) -> Iterator[Work]:
+def _works(pair: Pair, problems: Problems, own: Problem, selected: _Selected, results: RunResults) -> Iterator[Work]:
     """Yields the work of all stages that are selected, and notes what makes the run inconclusive."""
     stages, dtypes, seed = selected
     trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
@@ -97,16 +92,14 @@ def _works(pair: Pair, own: Problem, selected: _Selected, results: RunResults) -
             in_advance = decoded if "decode" in stages and not pair.is_large else None
             side.get_ready(Plan(stages, trained, in_advance, searches(pair)[0]))
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
-        for problem in _problems(pair, own, seed):
-            forward = partial(run_forward, pair, problem, results, is_own=problem is own)
-            yield Work(f"forward, {problem.name}", "forward", problem.name, forward)
+        yield from _forward_works(pair, chain([own], problems.others()), results)
     for dtype in dtypes:
         if dtype != "float64" and "forward" in stages:
             rounded = partial(run_precision, pair, own, dtype, results)
             yield Work(f"forward in {dtype}", f"forward {dtype}", own.name, rounded)
     results.truth = None  # training needs the memory
     if "float64" in dtypes:
-        yield from training_works(pair, trained, stages, seed, results)
+        yield from training_works(pair, trained, problems, stages, results)
     if "ctranslate2" in stages and {"float32", "float64"} <= {*dtypes}:
         scored = partial(compare_with_ctranslate2, pair, own, seed, results)
         yield Work("ctranslate2", "ctranslate2", own.name, scored)
@@ -121,14 +114,14 @@ def _works(pair: Pair, own: Problem, selected: _Selected, results: RunResults) -
     results.doubts |= {doubt: None for side in pair.sides.values() for doubt in side.doubts}
 
 
-def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
-    """Yields the problems of the forward pass, those with the same weights together: loading others takes time."""
-    yield own
-    longer = long_problem(pair.config, pair.params, seed, pair.start_id)
-    if longer is not None:
-        yield pair.allowing(longer)
-    for problem in other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id):
-        yield pair.allowing(problem)
+def _forward_works(pair: Pair, problems: Iterable[Problem], results: RunResults) -> Iterator[Work]:
+    """Yields the work of the forward pass on all problems, the model's own first; those with the same weights follow
+    one another, since loading others takes time."""
+    is_own = True
+    for problem in problems:
+        forward = partial(run_forward, pair, problem, results, is_own=is_own)
+        yield Work(f"forward, {problem.name}", "forward", problem.name, forward)
+        is_own = False
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:

@@ -5,34 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.comparison.findings import Fault, SideName
-from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.stages import Stage
 from jax_transformer.comparison.report.report import Depth, Effect, HeatMap
 from jax_transformer.comparison.run import Order, Results
 from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.allowances import (
-    FIRST_TOKEN,
-    FULLY_MASKED,
-    INNER_PADDING,
-    with_first_token,
-    with_keys_for_all,
-    with_padding_at_the_end,
-)
 from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order, inside_attention
 from jax_transformer.parity.diagnosis.padding import ZERO, with_padding
+from jax_transformer.parity.problems import Problems
 from jax_transformer.parity.rules import BUILT_IN, Rules
 from jax_transformer.runtime.trees import flatten
-
-if TYPE_CHECKING:
-    from jax_transformer.parity.problems import Problem
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 OPTIONAL = ("resume", "ctranslate2", "proof")
@@ -69,22 +58,9 @@ class Pair:
     kept: frozenset[str] = frozenset()
     """The paths of constants that no tensor of the reference holds, so that it can't receive others."""
 
-    def allowing(self, problem: Problem) -> Problem:
-        """Returns the problem without what would show differences that are allowed.
-
-        Raises:
-          ParityError: first tokens may differ, and no token is known to begin targets.
-        """
-        if INNER_PADDING in self.allow:
-            problem = with_padding_at_the_end(self.config, problem)
-        if FULLY_MASKED in self.allow:
-            problem = with_keys_for_all(self.config, problem)
-        if FIRST_TOKEN not in self.allow:
-            return problem
-        start = self.generation.decoder_start_id
-        if start is None:
-            raise ParityError(f"allow {FIRST_TOKEN}: expected the id that targets begin with: give decoder_start_id")
-        return with_first_token(problem, start)
+    def problems(self, seed: int) -> Problems:
+        """Returns the maker of a run's problems."""
+        return Problems(self.config, self.params, seed, self.start_id, self.kept, self.allow)
 
     @property
     def start_id(self) -> int | None:

@@ -27,7 +27,7 @@ from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
-from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
+from jax_transformer.parity.problems import Problem, Problems, nudged_problem, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -127,13 +127,13 @@ def _exempt(parameters: Mapping[str, np.ndarray], config: TransformerConfig | No
 # --- as stages of a run
 
 
-def training_works(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> Iterator[Work]:
+def training_works(
+    pair: Pair, own: Problem, problems: Problems, stages: Sequence[str], results: RunResults
+) -> Iterator[Work]:
     """Yields the work of the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
     if {"loss", "gradients"} & {*stages}:
         yield Work("", "gradients", own.name, partial(_gradients, pair, own, results))
-        other = pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id)))
-        other = training_problem(pair.config, other, pair.rules.train.loss_counts_pads)
-        yield Work("", "gradients", other.name, partial(_gradients, pair, other, results))
+        yield Work("", "gradients", "", partial(_gradients_of_random, pair, problems, results))
     for name in ("step", "trajectory"):
         if name in stages:
             steps = partial(_steps, pair, name, results)
@@ -168,6 +168,12 @@ def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend]
         results.progress(f"{what}: the {name}")
         done[name] = do(side)
     return done
+
+
+def _gradients_of_random(pair: Pair, problems: Problems, results: RunResults) -> None:
+    """Adds the stages loss and gradients on random weights, which nothing keeps."""
+    random = next(problems.with_other_weights())
+    _gradients(pair, training_problem(pair.config, random, pair.rules.train.loss_counts_pads), results)
 
 
 def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
