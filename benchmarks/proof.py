@@ -54,7 +54,7 @@ def pair(size: Size) -> tuple[Any, Any, Any]:
     import numpy as np
     import torch
 
-    from jax_transformer.parity.backends.jax_model import JaxSide
+    from jax_transformer.parity.backends.jax_sides import JaxSide
     from jax_transformer.parity.backends.systems import SystemReference
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.parity.problems import Problem

@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.parity.backends.jax_model import QUICKLY, understood
+from jax_transformer.parity.backends.jax_sides import QUICKLY, understood
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.optimizers.port import import_training_state, training_state_of_run
 from jax_transformer.storage.model_directory import Model

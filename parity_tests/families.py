@@ -30,9 +30,8 @@ from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
-from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide, understood
-from jax_transformer.parity.backends.module_names import names_of
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import QUICKLY, JaxSide, cast, understood
+from jax_transformer.parity.backends.modules import names_of
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import Forward

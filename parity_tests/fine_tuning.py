@@ -12,7 +12,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.training.state import init_state
 from jax_transformer.training.step import make_train_step
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem

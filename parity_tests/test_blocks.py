@@ -21,7 +21,7 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.model import functional
 from jax_transformer.model.activations import ACTIVATIONS
-from jax_transformer.parity.backends.jax_model import QUICKLY, understood
+from jax_transformer.parity.backends.jax_sides import QUICKLY, understood
 from jax_transformer.runtime.trees import flatten
 from torch_reference.trace import Trace
 

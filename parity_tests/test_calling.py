@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.parity.backends.calling import Calling
-from jax_transformer.parity.backends.module_names import layers_of, names_of
-from jax_transformer.parity.backends.modules import LOGITS, ModuleReference
+from jax_transformer.parity.backends.modules import LOGITS, ModuleReference, layers_of, names_of
 from jax_transformer.parity.backends.side import NotFinite
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.importing import import_checkpoint
+from jax_transformer.programs.calling import Known, find_direct
 from jax_transformer.storage.model_directory import Model
 
 IDS = tuple(torch.tensor(ids) for ids in ([[3, 4, 5, 1], [6, 7, 1, 1]], [[4, 5, 6], [7, 8, 2]]))
@@ -105,11 +106,66 @@ def test_logits_behind_log_probabilities_with_rows_of_nan() -> None:
     logits = torch.randn(2, 3, 5)
     logits[1] = torch.nan
     normalised = logits.log_softmax(-1)
-    calling = Calling(axes=(0, 1, 2), head="log_probabilities")
+    calling = Calling(head="log_probabilities")
     found = calling.unnormalised(normalised.clone(), (logits, normalised), 2)
     assert torch.equal(found.nan_to_num(), logits.nan_to_num())
     with pytest.raises(LookupError):
         calling.unnormalised(normalised + 1.0, (logits, normalised), 2)
+
+
+def _forwards() -> dict[str, Any]:
+    """Returns forwards by name. Each passes on the source's ids first."""
+
+    def letters(self: Any, x: Any, src: Any) -> Any:
+        return self.logits(src, x)
+
+    def unsaid(self: Any, context: Any, x: Any) -> Any:
+        return self.logits(context, x)
+
+    def reversed_letters(self: Any, y: Any, x: Any) -> Any:
+        return self.logits(y, x)
+
+    def states(self: Any, encoder_ids: Any, states: Any, /) -> Any:
+        return self.logits(encoder_ids, states)
+
+    def shifted(self: Any, shifted: Any, article: Any, *, mask: Any = None) -> Any:
+        return self.logits(article, shifted)
+
+    def results(self: Any, input_ids: Any = None, decoder_input_ids: Any = None, encoder_outputs: Any = None) -> Any:
+        return self.logits(input_ids, decoder_input_ids)
+
+    def keywords(self: Any, **batch: Any) -> Any:
+        return self.logits(batch["src_ids"], batch["tgt_ids"])
+
+    return {one.__name__: one for one in (letters, unsaid, reversed_letters, states, shifted, results, keywords)}
+
+
+@pytest.mark.parametrize("name", _forwards())
+def test_whose_ids_a_parameter_takes(name: str) -> None:
+    """By a word of its name, beside which the other is a guess; by place, if no name has such a word."""
+
+    class Named(torch.nn.Module):
+        forward = _forwards()[name]
+
+        def logits(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            assert (source.shape, target.shape) == ((2, 4), (2, 3))
+            return torch.arange(2 * 3 * 5.0).reshape(2, 3, 5)
+
+    call, logits = find_direct(Named(), Known(*IDS, 1, 1, 5))
+    assert logits.shape == (2, 3, 5)
+    assert torch.equal(call.logits(call.call(Named(), *IDS), 2), logits)
+
+
+@pytest.mark.parametrize("axes", list(permutations(range(3))))
+def test_logits_in_any_order_of_axes(axes: tuple[int, ...]) -> None:
+    logits = torch.arange(2 * 3 * 5.0).reshape(2, 3, 5)
+
+    class Turned(torch.nn.Module):
+        def forward(self, src: Any, tgt: Any) -> Any:
+            return {("a", "tuple"): {"hidden": logits.permute(axes)}}
+
+    _, found = find_direct(Turned(), Known(*IDS, 1, 1, 5))
+    assert torch.equal(found, logits)
 
 
 UNCALLED = {
@@ -119,7 +175,7 @@ UNCALLED = {
     "tokens": "it returns Tensor of [7, 9]",
     "only_last": "it returns Tensor of [7, 19]",
     "nothing": "it returns NoneType without tensors",
-    "two_alike": "received 2, 0, 1",
+    "two_alike": "received 2, output[0], output[1]",
     "target_shifted": "expected logits [7, 9, 19] [B, T, V]; it returns Tensor of [7, 8, 19]",
     "fixed_length": "raised RuntimeError: The size of tensor a (12) must match the size of tensor b (11)",
     "fixed_batch": "raised RuntimeError: The size of tensor a (7) must match",

@@ -29,7 +29,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.exporting.transformers import export_transformers
 from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.batch_schedule import batches

@@ -19,7 +19,7 @@ from systems import SYSTEMS
 
 from jax_transformer.comparison.gates.compare import compare, float32_rule
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting import import_checkpoint
 from torch_reference.trace import Trace

@@ -30,7 +30,7 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch, make_batch
 from jax_transformer.model.functional import apply
 from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import PortingError, export_adapter, import_adapter, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model

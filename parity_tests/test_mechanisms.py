@@ -18,13 +18,12 @@ from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.config.specs import Attention
-from jax_transformer.parity.allowances import with_keys_for_all
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.backends.lowering import lowered
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import formulas, forward
 from jax_transformer.parity.oracle.graph import has_window
-from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
+from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem, with_keys_for_all
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.training import ZERO, compare_gradients, compare_losses
 from jax_transformer.proof import decide

@@ -37,7 +37,7 @@ from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.backends.jax_model import QUICKLY, understood
+from jax_transformer.parity.backends.jax_sides import QUICKLY, understood
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.storage.model_directory import Model

@@ -15,7 +15,7 @@ from systems import SYSTEMS, TIED, Case, bits, make_case
 from jax_transformer.cli import main
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.storage.model_directory import load_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

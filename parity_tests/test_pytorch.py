@@ -16,7 +16,7 @@ from systems import START_ID, SYSTEMS, TIED, Case, bits, make_case
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.parity.stages.forward import attended
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten

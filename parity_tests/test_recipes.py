@@ -28,8 +28,7 @@ from jax_transformer.comparison.gates.tolerances import (
 )
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.data.batching import Batch
-from jax_transformer.parity.backends.jax_model import QUICKLY, understood
-from jax_transformer.parity.backends.parameters import cast
+from jax_transformer.parity.backends.jax_sides import QUICKLY, cast, understood
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.dialects import Text, get_dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict

@@ -16,7 +16,7 @@ from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, ha
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.backends.side import Gradients
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.oracle import forward, nodes

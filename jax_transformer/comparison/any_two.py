@@ -6,7 +6,8 @@ trace are compared with the module's output and its submodules' activations, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.comparison.capture import OWN, tensors_in, unfused_attention, watch
-from jax_transformer.comparison.findings import Fault, Finding
+from jax_transformer.comparison import run as comparison
+from jax_transformer.comparison.capture import OWN, check_module, tensors_in, unfused_attention, watch
+from jax_transformer.comparison.checksums import hash_files
 from jax_transformer.comparison.gates import tolerances
-from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.arrays import ParityError, named_arrays
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.gates.rounding import (
     allow_for_rounding,
@@ -30,8 +32,9 @@ from jax_transformer.comparison.gates.rounding import (
 )
 from jax_transformer.comparison.gates.stages import Stage, compare_stage
 from jax_transformer.comparison.precision import in_precision, on_device, wide
-from jax_transformer.comparison.report.report import Report, depth_of
-from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
+from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.run import FORWARD, Order, Results, Work
+from jax_transformer.comparison.sides import DTYPES, Arrays, CannotRun, Dtype, Path, name_of, selected
 from jax_transformer.comparison.torch_tensors import distance, to_array
 from jax_transformer.comparison.user_errors import cannot_run, shapes_of
 from jax_transformer.mapping.maps import NameMap
@@ -59,6 +62,35 @@ class AnyPair:
     names: NameMap = field(default_factory=NameMap)
     """The module's names → the trace's, where they differ."""
 
+    def copies(self) -> dict[str, np.ndarray]:
+        """Copies the inputs."""
+        return {name: np.array(array) for name, array in self.inputs.items()}
+
+
+def compare_on_inputs(
+    function: Callable[..., Any],
+    module: Any,
+    inputs: Mapping[str, Any] | Path,
+    names: NameMap | Path | None,
+    stages: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    candidate_name: str | None,
+    reference_name: str | None,
+) -> Report:
+    """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for unknown inputs, stages
+    or dtypes."""
+    pair = AnyPair(
+        candidate_name or name_of(function),
+        function,
+        reference_name or name_of(module),
+        module,
+        dict(named_arrays(inputs, "inputs").arrays),
+        NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
+    )
+    check_module(module, pair.reference_name)
+    report = run(pair, stages=selected(stages, STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes"))
+    return replace(report, sha256=hash_files(inputs))
+
 
 def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32")) -> Report:
     """Compares the two and reports the first difference, without a cause: the intended function is unknown.
@@ -70,37 +102,28 @@ def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype
     Raises:
       ParityError: the function or the module can't be run on these inputs.
     """
-    inputs_before = {name: np.array(array) for name, array in pair.inputs.items()}
+    results = Results()
+    order = Order(("inputs", *map(_title, dtypes), "gradients"))
+    works = _works(pair, stages, dtypes, results)
+    return comparison.run((pair.candidate_name, pair.reference_name), works, results, order, stages, inputs=pair.copies)
+
+
+def _works(pair: AnyPair, stages: Sequence[str], dtypes: Sequence[Dtype], results: Results) -> Iterator[Work]:
+    """Runs both sides in all dtypes, and yields the work of comparing them."""
     runs = {dtype: _attempt(pair, dtype) for dtype in dtypes}
-    results: list[Stage] = []
-    doubts: list[str] = []
     of_float64 = runs.get("float64")
     if isinstance(of_float64, _Runs):
-        doubts += of_float64.doubts + _repeats(pair, of_float64)
-    if "inputs" in stages:
-        results.append(compare_stage("inputs", pair.inputs, inputs_before, tolerance=0.0))
+        results.doubts |= dict.fromkeys(of_float64.doubts + _repeats(pair, of_float64))
     if "forward" in stages:
         for dtype, found in runs.items():
-            stage = _compare_forward(pair, dtype, found)
-            if isinstance(found, _Runs) and dtype != "float64" and not _diverged(results):
-                stage = _excused(pair, dtype, found, stage)
-            results.append(stage)
+            yield Work("", _title(dtype), "", partial(_compare_forward, pair, dtype, found, results))
     if "gradients" in stages and "float64" in dtypes:
-        try:
-            stage, seen = _compare_gradients(pair, of_float64)
-            doubts += seen
-        except CannotRun as reason:
-            stage = Stage("gradients", not_run=str(reason))
-        results.append(stage)
-    depth = depth_of(results[1]) if len(results) > 1 and results[1].name == "forward" else ()
-    return Report(
-        pair.candidate_name,
-        pair.reference_name,
-        tuple(results),
-        faults=_unexplained(_diverged(results)),
-        doubts=tuple(doubts),
-        depth=depth,
-    )
+        yield Work("", "gradients", "", partial(_compare_gradients, pair, of_float64, results))
+
+
+def _title(dtype: Dtype) -> str:
+    """Returns the name of the stage that compares activations in a dtype."""
+    return FORWARD if dtype == "float64" else f"{FORWARD} {dtype}"
 
 
 @dataclass(frozen=True)
@@ -135,19 +158,15 @@ def _repeats(pair: AnyPair, first: _Runs) -> list[str]:
     ]
 
 
-def _compare_forward(pair: AnyPair, dtype: Dtype, found: _Runs | CannotRun) -> Stage:
-    """Compares outputs and activations in one dtype."""
-    title = "forward" if dtype == "float64" else f"forward {dtype}"
+def _compare_forward(pair: AnyPair, dtype: Dtype, found: _Runs | CannotRun, results: Results) -> Stage:
+    """Compares outputs and activations in one dtype. Raises CannotRun if a side can't run in it."""
     if isinstance(found, CannotRun):
-        return Stage(title, not_run=str(found))
-    theirs = _renamed(pair, found.candidate, found.reference)
-    truth = None
+        raise found
+    theirs, truth = _renamed(pair, found.candidate, found.reference), None
     if dtype != "float64":
-        try:
-            truth = _renamed(pair, found.candidate, _reference(pair, "float64", rounded=dtype)[0])
-        except CannotRun as reason:
-            return Stage(title, not_run=str(reason))
-    return compare_stage(title, found.candidate, theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype))
+        truth = _renamed(pair, found.candidate, _reference(pair, "float64", rounded=dtype)[0])
+    stage = compare_stage(_title(dtype), found.candidate, theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype))
+    return stage if dtype == "float64" or results.have_diverged else _excused(pair, dtype, found, stage)
 
 
 def _excused(pair: AnyPair, dtype: Dtype, found: _Runs, stage: Stage) -> Stage:
@@ -163,18 +182,6 @@ def _excused(pair: AnyPair, dtype: Dtype, found: _Runs, stage: Stage) -> Stage:
         return compare_stage(stage.name, again, theirs, tolerance=tolerances.MOST_FOR_ROUNDING)
 
     return excuse_rounding(stage, dtype, {"candidate": candidate_stage, "reference": reference_stage})
-
-
-def _diverged(stages: Sequence[Stage]) -> Stage | None:
-    return next((stage for stage in stages if stage.verdict == "diverged"), None)
-
-
-def _unexplained(stage: Stage | None) -> tuple[Fault, ...]:
-    row = None if stage is None else stage.first_divergence
-    if stage is None or row is None:
-        return ()
-    error = row.error.relative_rms if row.error is not None else np.nan
-    return (Fault("unknown", stage.name, Finding(row.name, stage.name, np.nan, (), None), error),)
 
 
 def _same(first: Arrays, second: Arrays) -> bool:
@@ -288,22 +295,22 @@ def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, n
     return dict(sorted((same | renamed).items(), key=lambda item: ours.get(item[0], order.get(item[0], len(order)))))
 
 
-def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tuple[Stage, list[str]]:
-    """Compares gradients; returns doubts, too, if computing gradients changes a side's output.
+def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None, results: Results) -> Stage:
+    """Compares gradients; doubts a side whose output changes while gradients are computed.
 
     Raises:
       CannotRun: a side has none.
     """
     both = _gradients(pair)
     plain = (getattr(forward, "candidate", {}).get(OWN), getattr(forward, "reference", {}).get(OWN))
-    doubts = [
+    results.doubts |= {
         f"the {side} computes something else while gradients are computed: its {OWN} is off by a relative RMS of "
-        f"{relative_rms(one.output, expected):.1e}"
+        f"{relative_rms(one.output, expected):.1e}": None
         for side, one, expected in zip(("candidate", "reference"), both, plain, strict=True)
         if expected is not None
         and one.output.shape == expected.shape
         and not relative_rms(one.output, expected) <= tolerances.FLOAT64_RELATIVE_RMS
-    ]
+    }
 
     @cache
     def rounded_otherwise(draw: int) -> tuple[_Gradients, _Gradients]:
@@ -316,7 +323,7 @@ def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tupl
     stage = compare_stage("gradients", *(one.parameters for one in both))
     stage = allow_for_rounding(stage, [partial(side, 0) for side in sides.values()])
     stage = without_cancelled(stage, *(one.parameters for one in both))
-    return excuse_rounding(stage, "float64", sides), doubts
+    return excuse_rounding(stage, "float64", sides)
 
 
 def _nudged(pair: AnyPair, dtype: Dtype = "float64", draw: int = 0) -> AnyPair:

@@ -21,8 +21,9 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.precision import in_bits
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.comparison.ties import Leaf, MemoryPlace, Ties, find_ties, shared_memory
-from jax_transformer.comparison.user_errors import RAISED, cannot_run, shapes_of
+from jax_transformer.comparison.user_errors import cannot_run, shapes_of
 from jax_transformer.programs.copies import copied
+from jax_transformer.programs.raised import RAISED
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.proof import Program, Task, UnknownOperation
 from jax_transformer.proof.jaxprs import used_inputs

@@ -10,7 +10,6 @@ import numpy as np
 
 from jax_transformer.comparison.capture import part_in_training
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.discover.checking import (
     Candidate,
     Check,
@@ -30,11 +29,12 @@ from jax_transformer.discover.reach import coverage, reach
 from jax_transformer.discover.small_scores import with_small_scores
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.allowances import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.problems import FIRST_TOKEN, FULLY_MASKED, INNER_PADDING
 from jax_transformer.programs.calling import Call, as_module, find_call
 from jax_transformer.programs.calling.limits import LONGEST
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.exact import exact_constants, tables_among
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.programs.recorder import RecordingTooLarge, record
 from jax_transformer.programs.trace import Recording
 from jax_transformer.runtime.memory import check_fits

@@ -14,7 +14,6 @@ import numpy as np
 
 from jax_transformer.comparison.gates.rounding import nudged
 from jax_transformer.comparison.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, long_checks
@@ -27,6 +26,7 @@ from jax_transformer.programs.calling import Call
 from jax_transformer.programs.calling.trials import first_line, place
 from jax_transformer.programs.copies import copied
 from jax_transformer.programs.modes import wide
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.programs.torch_precision import deterministic
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import as_arrays, read_tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jax_transformer.comparison.gates.arrays import ParityError
-from jax_transformer.comparison.named_arrays import compare_arrays, compare_on_inputs
+from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import DTYPES, selected
 from jax_transformer.parity.sides.options import Options, as_side, kind_of, map_of, rule_of
@@ -71,6 +71,8 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     if told.inputs is not None:
         if kinds != ("function", "module"):
             raise ParityError("inputs: only a JAX function compared with a torch.nn.Module takes them")
+        from jax_transformer.comparison.any_two import compare_on_inputs
+
         told.check("a function and a module on inputs", ours, theirs)
         return compare_on_inputs(
             ours.program,
@@ -85,7 +87,7 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     told.check("models", ours, theirs)
     if told.model is not None and kind_of(told.model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(told.model).__name__}")
-    from jax_transformer.parity.allowances import ALLOWANCES
+    from jax_transformer.parity.problems import ALLOWANCES
     from jax_transformer.parity.rules import make_rules
     from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
@@ -150,9 +152,9 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
     """
     from jax_transformer.comparison.capture import check_module
     from jax_transformer.comparison.sides import name_of
-    from jax_transformer.parity.backends.module_names import names_for_draft
+    from jax_transformer.parity.backends.modules import names_for_draft
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.sides.loading import load
+    from jax_transformer.parity.sides.pairing import load
 
     check_module(module, name_of(module))
     return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

@@ -12,15 +12,17 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Sinusoidal, Table
 from jax_transformer.config.specs import Stack, Tokens
 from jax_transformer.parity.oracle.formulas import StackName, position_factor, position_numbers, rows
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes, recompute
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ROWS = 7
@@ -38,6 +40,16 @@ MEAN = 250.0
 off by 1e-11 or so in float64, and a right one by less than 1e-13."""
 SMALL = 1e-4
 """The deviation of a norm's inputs where it is small."""
+
+FULLY_MASKED = "fully-masked"
+"""What an attention gives a query that sees no key: programs give uniform weights, zeros or NaN."""
+INNER_PADDING = "inner-padding"
+"""What depends on padding before a token: programs of sentences that are only ever padded at their ends may treat it in
+any way."""
+FIRST_TOKEN = "first-token"
+"""What a target's first token does: programs that put their own start token in its place ignore it."""
+ALLOWANCES = (FULLY_MASKED, INNER_PADDING, FIRST_TOKEN)
+"""The differences that a caller may allow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +73,51 @@ class Problem:
     @property
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
         return self.source_ids, self.decoder_input_ids
+
+
+class Problems(NamedTuple):
+    """Makes the problems of a run, which differ as little as their kinds do."""
+
+    config: TransformerConfig
+    params: Mapping[str, Any]
+    seed: int
+    start_id: int | None
+    """The token with which some targets begin; None: none is known."""
+    kept: frozenset[str] = frozenset()
+    """The paths of constants that keep their values."""
+    allow: frozenset[str] = frozenset()
+    """The differences of ALLOWANCES that no problem shows."""
+
+    def own(self) -> Problem:
+        """Returns the model's own weights with every kind of padding.
+
+        Raises:
+          ParityError: first tokens may differ, and no token is known to begin targets.
+        """
+        return self._allowing(own_problem(self.config, self.params, self.seed, self.start_id))
+
+    def others(self) -> Iterator[Problem]:
+        """Yields the other problems of the forward pass, one at a time: long sentences, and other weights."""
+        longer = long_problem(self.config, self.params, self.seed, self.start_id)
+        if longer is not None:
+            yield self._allowing(longer)
+        yield from self.with_other_weights()
+
+    def with_other_weights(self) -> Iterator[Problem]:
+        """Yields problems with other weights, random ones first."""
+        yield from map(self._allowing, other_weights(self.config, self.params, self.seed, self.kept, self.start_id))
+
+    def _allowing(self, problem: Problem) -> Problem:
+        """Returns a problem without what would show the differences that are allowed."""
+        if INNER_PADDING in self.allow:
+            problem = with_padding_at_the_end(self.config, problem)
+        if FULLY_MASKED in self.allow:
+            problem = with_keys_for_all(self.config, problem)
+        if FIRST_TOKEN not in self.allow:
+            return problem
+        if self.start_id is None:
+            raise ParityError(f"allow {FIRST_TOKEN}: expected the id that targets begin with: give decoder_start_id")
+        return with_first_token(problem, self.start_id)
 
 
 def own_problem(
@@ -463,3 +520,77 @@ def _labels(
     labels[nothing_to_read] = config.target.pad_id
     labels[0, 0] = config.target.pad_id
     return labels
+
+
+# --- problems that leave out what is allowed to differ
+
+
+def with_first_token(problem: Problem, token: int) -> Problem:
+    """Returns the problem with one token at the beginning of every target."""
+    target = problem.decoder_input_ids.copy()
+    target[:, 0] = token
+    return replace(problem, decoder_input_ids=target)
+
+
+def with_padding_at_the_end(config: TransformerConfig, problem: Problem) -> Problem:
+    """Returns the problem with tokens in place of the pads that stand before a token of their sentence."""
+    source, target = problem.ids
+    rng = np.random.default_rng(len(source))
+    sources, targets = _pads(config)
+    return replace(
+        problem,
+        source_ids=_filled(source, _before_a_token(source, sources), sources, config.source.vocab_size, rng),
+        decoder_input_ids=_filled(target, _before_a_token(target, targets), targets, config.target.vocab_size, rng),
+    )
+
+
+def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
+    """Returns the problem with tokens in place of the pads of every sentence in which a query sees no key.
+
+    The sentences of source and target are filled apart, so that all other padding stays.
+    """
+    source, target = problem.ids
+    filled_source, filled_target = (np.zeros(len(source), bool) for _ in range(2))
+    ids = dict(zip(MODEL_INPUTS, (source, target), strict=True))
+    for node in (one for one in nodes(config) if one.kind == "mask"):
+        blind = _blind(recompute(node, config, ids, {}), len(source))
+        if len(node.inputs) > 1:  # of cross-attention
+            filled_source |= blind & (source == config.source.pad_id).all(axis=1)
+            filled_target |= blind & (config.attentions[-1].padding in ("queries", "both"))
+        elif "source_ids" in node.inputs.values():
+            filled_source |= blind
+        else:
+            filled_target |= blind
+    rng = np.random.default_rng(len(source))
+    sources, targets = _pads(config)
+    return replace(
+        problem,
+        source_ids=_filled(source, filled_source[:, None], sources, config.source.vocab_size, rng),
+        decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target.vocab_size, rng),
+    )
+
+
+def _pads(config: TransformerConfig) -> tuple[list[int], list[int]]:
+    """Returns the ids that may count as padding in sources and in targets."""
+    of_targets = (config.target.pad_id, config.decoder.self_attention.padding_id, config.source.pad_id)
+    return [config.source.pad_id], [pad for pad in of_targets if pad is not None]
+
+
+def _before_a_token(ids: np.ndarray, pads: list[int]) -> np.ndarray:
+    """Returns for each place [B, T] whether a token follows."""
+    is_token = ~np.isin(ids, pads)
+    return np.asarray(np.flip(np.logical_or.accumulate(np.flip(is_token, axis=1), axis=1), axis=1))
+
+
+def _blind(mask: np.ndarray, sentences: int) -> np.ndarray:
+    """Returns for each sentence whether a query of it sees no key."""
+    sees = np.asarray(mask.any(axis=-1))  # [B, 1, Q], 1 along an axis without difference
+    return np.broadcast_to(~np.asarray(sees.all(axis=(1, 2))), sentences).copy()
+
+
+def _filled(
+    ids: np.ndarray, places: np.ndarray, pads: list[int], vocab_size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns the ids with real tokens in place of the pads at some places ([B, T], or [B, 1] for sentences)."""
+    tokens = rng.choice([token for token in range(vocab_size) if token not in pads], ids.shape)
+    return np.where(places & np.isin(ids, pads), tokens, ids).astype(ids.dtype)

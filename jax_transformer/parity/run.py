@@ -1,37 +1,41 @@
-"""Run both sides of a pair through all stages, on every problem, and make the report."""
+"""The stages of a parity run over a pair of models, on every problem, in the order of execution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
+from jax_transformer.comparison import run as comparison
 from jax_transformer.comparison.gates.arrays import ParityError
-from jax_transformer.comparison.gates.stages import Stage, compare_stage
+from jax_transformer.comparison.gates.stages import Stage
 from jax_transformer.comparison.report.report import Report
+from jax_transformer.comparison.run import INPUTS, Work
 from jax_transformer.comparison.sides import DTYPES, CannotRun, Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Plan
 from jax_transformer.parity.oracle.graph import nodes
-from jax_transformer.parity.problems import (
-    Problem,
-    decoding_problem,
-    long_problem,
-    other_weights,
-    own_problem,
-    training_problem,
-    unseen_windows,
-)
-from jax_transformer.parity.run_results import STAGES, Pair, RunResults
+from jax_transformer.parity.problems import Problem, Problems, decoding_problem, training_problem, unseen_windows
+from jax_transformer.parity.run_results import ORDER, STAGES, Pair, RunResults
 from jax_transformer.parity.stages.ctranslate2 import compare_with_ctranslate2
 from jax_transformer.parity.stages.decoding import compare_decoding, searches
 from jax_transformer.parity.stages.forward import run_forward
 from jax_transformer.parity.stages.precision import run_precision
 from jax_transformer.parity.stages.proof import prove_pair, usual_stages
-from jax_transformer.parity.stages.training import run_training
+from jax_transformer.parity.stages.training import training_works
 from jax_transformer.parity.stages.weights import compare_weights
 from jax_transformer.runtime.trees import nearest
+
+
+class _Selected(NamedTuple):
+    """Selects what a run computes."""
+
+    stages: Sequence[str]
+    dtypes: Sequence[Dtype]
+    seed: int
 
 
 def run(
@@ -55,51 +59,15 @@ def run(
     Raises:
       ParityError: `node` is no activation of this model; the user's program can't be run.
     """
-    results = RunResults(progress)
     if node is not None:
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
-    own = pair.allowing(own_problem(pair.config, pair.params, seed, pair.start_id))
-    trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
-    decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
-    _check_precision(pair, dtypes, results)
-    if "weights" in stages:
-        progress("weights")
-        results.attempt("weights", own.name, partial(compare_weights, pair, results))
-    if "float64" in dtypes:
-        for side in pair.sides.values():
-            in_advance = decoded if "decode" in stages and not pair.is_large else None
-            side.get_ready(Plan(stages, trained, in_advance, searches(pair)[0]))
-    inputs_before, longest = _copies(own), own
-    if {"masks", "forward"} & {*stages} and "float64" in dtypes:
-        for problem in _problems(pair, own, seed):
-            longest = max(longest, problem, key=lambda one: one.source_ids.shape[1])
-            progress(f"forward, {problem.name}")
-            run_forward(pair, problem, results, is_own=problem is own)
-    for dtype in dtypes:
-        if dtype != "float64" and "forward" in stages:
-            progress(f"forward in {dtype}")
-            results.attempt(f"forward {dtype}", own.name, partial(run_precision, pair, own, dtype, results))
-    results.truth = None  # training needs the memory
-    if "float64" in dtypes:
-        run_training(pair, trained, stages, seed, results)
-    if "ctranslate2" in stages and {"float32", "float64"} <= {*dtypes}:
-        progress("ctranslate2")
-        results.attempt("ctranslate2", own.name, partial(compare_with_ctranslate2, pair, own, seed, results))
-    if "decode" in stages:
-        progress("decode")
-        results.attempt("decode", own.name, partial(compare_decoding, pair, decoded, results))
-    if "inputs" in stages:
-        results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
-    if "proof" in stages:
-        inside = results.harmless(pair.config)
-        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=progress, inside=inside)
-    results.remarks += unseen_windows(pair.config, own, longest)
-    _add_missing_stages(stages, dtypes, results, own.name)
-    for name, case in results.not_finite.items():
-        results.doubts[f"the reference isn't finite: {name} has NaN or infinity (first on {case})"] = None
-    results.doubts |= {doubt: None for side in pair.sides.values() for doubt in side.doubts}
-    return results.report(pair, stages, node)
+    results = RunResults(progress)
+    problems = pair.problems(seed)
+    own = problems.own()
+    works = _works(pair, problems, own, _Selected(stages, dtypes, seed), results)
+    names = pair.candidate.name, pair.reference.name
+    return comparison.run(names, works, results, ORDER, stages, inputs=partial(_copies, own), node=node)
 
 
 def check_node(config: TransformerConfig, node: str) -> None:
@@ -111,14 +79,52 @@ def check_node(config: TransformerConfig, node: str) -> None:
         )
 
 
-def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
-    """Yields the problems of the forward pass, those with the same weights together: loading others takes time."""
-    yield own
-    longer = long_problem(pair.config, pair.params, seed, pair.start_id)
-    if longer is not None:
-        yield pair.allowing(longer)
-    for problem in other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id):
-        yield pair.allowing(problem)
+def _works(pair: Pair, problems: Problems, own: Problem, selected: _Selected, results: RunResults) -> Iterator[Work]:
+    """Yields the work of all stages that are selected, and notes what makes the run inconclusive."""
+    stages, dtypes, seed = selected
+    trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
+    decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
+    _check_precision(pair, dtypes, results)
+    if "weights" in stages:
+        yield Work("weights", "weights", own.name, partial(compare_weights, pair, results))
+    if "float64" in dtypes:
+        for side in pair.sides.values():
+            in_advance = decoded if "decode" in stages and not pair.is_large else None
+            side.get_ready(Plan(stages, trained, in_advance, searches(pair)[0]))
+    if {"masks", "forward"} & {*stages} and "float64" in dtypes:
+        yield from _forward_works(pair, own, problems, results)
+    else:
+        results.remarks += unseen_windows(pair.config, own, own)
+    for dtype in dtypes:
+        if dtype != "float64" and "forward" in stages:
+            rounded = partial(run_precision, pair, own, dtype, results)
+            yield Work(f"forward in {dtype}", f"forward {dtype}", own.name, rounded)
+    results.truth = None  # training needs the memory
+    if "float64" in dtypes:
+        yield from training_works(pair, trained, problems, stages, results)
+    if "ctranslate2" in stages and {"float32", "float64"} <= {*dtypes}:
+        scored = partial(compare_with_ctranslate2, pair, own, seed, results)
+        yield Work("ctranslate2", "ctranslate2", own.name, scored)
+    if "decode" in stages:
+        yield Work("decode", "decode", own.name, partial(compare_decoding, pair, decoded, results))
+    if "proof" in stages:
+        inside = results.harmless(pair.config)
+        results.proof = prove_pair(pair, stages=usual_stages(pair), seed=seed, progress=results.progress, inside=inside)
+    _add_missing_stages(stages, dtypes, results, own.name)
+    for name, case in results.not_finite.items():
+        results.doubts[f"the reference isn't finite: {name} has NaN or infinity (first on {case})"] = None
+    results.doubts |= {doubt: None for side in pair.sides.values() for doubt in side.doubts}
+
+
+def _forward_works(pair: Pair, own: Problem, problems: Problems, results: RunResults) -> Iterator[Work]:
+    """Yields the work of the forward pass on all problems, the model's own first; those with the same weights follow
+    one another, since loading others takes time. Remarks which windows they don't show."""
+    longest = own
+    for problem in chain([own], problems.others()):
+        longest = max(longest, problem, key=lambda one: one.source_ids.shape[1])
+        forward = partial(run_forward, pair, problem, results, is_own=problem is own)
+        yield Work(f"forward, {problem.name}", "forward", problem.name, forward)
+    results.remarks += unseen_windows(pair.config, own, longest)
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:
@@ -132,7 +138,7 @@ def _copies(problem: Problem) -> dict[str, np.ndarray]:
 def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results: RunResults, problem: str) -> None:
     """Adds a stage that says why for each requested stage that wasn't compared, so that it doesn't pass."""
     for name in stages:
-        if name == "proof" or any(known.split()[0] == name for known in results.stages):
+        if name in (INPUTS, "proof") or any(known.split()[0] == name for known in results.stages):
             continue
         if "float64" not in dtypes:
             results.add(
@@ -142,7 +148,7 @@ def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results:
             results.add(Stage(name, not_run=f"compared in float32, which isn't among {', '.join(dtypes)}"), problem)
         elif name == "masks" and "forward" not in stages:  # a forward pass without masks is fine
             results.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
-    if {*stages} == {"inputs"}:
+    if {*stages} == {INPUTS}:
         results.doubts[
             "nothing was computed: the stage inputs only checks that other stages leave the batch unchanged"
         ] = None

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from systems import make_case
 
-from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.backends.lowering import lowered
+from jax_transformer.parity.problems import with_keys_for_all
 from jax_transformer.proof import Result, decide
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.faults import Replay, Variant, catalogue
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes, parameter
 from jax_transformer.parity.problems import Problem
 from selftest.open_world import Site, applicable
 

@@ -14,7 +14,7 @@ from block_pairs import PAIRS, BlocksReference
 
 from jax_transformer.comparison.findings import Fault
 from jax_transformer.comparison.sides import Arrays, CannotRun
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import Reference, TorchSide
 from jax_transformer.parity.oracle.graph import Kind

@@ -114,7 +114,7 @@ DECODER = "no token's output depends on later tokens: the module is decoder-only
         (WithLoss, f"{ONE}, `idx`, and {DECODER}"),
         (WithMask, f"forward(x, mask) {ONE}, `x`"),
         (WithSegments, f"{ONE}, `input_ids`, and a token's output depends on later tokens"),
-        (Classifier, f"{ONE}, `text`, and returns Tensor with it [3, 19]"),
+        (Classifier, f"{ONE}, `text`, and returns Tensor of [3, 19]"),
         (IgnoresSource, "depend on no source ids (return self.module(source_ids, decoder_input_ids)): the module "),
         (Speech, f"`sounds` {NUMBERS} [3, 7, 9], and no ids"),
         (Vectors, f"`src` {NUMBERS} ["),

@@ -398,10 +398,10 @@ class Weathered(Named):
 
 
 def test_the_draft_is_the_call_that_gets_furthest() -> None:
-    with pytest.raises(CallError, match=r"received Tensor with it \[\d+\]") as unread:
+    with pytest.raises(CallError, match=r"received Tensor of \[\d+\]") as unread:
         find_call(Scores())
     text = unread.value.adapter
-    assert "# This call runs, and returns Tensor with it [" in text
+    assert "# This call runs, and returns Tensor of [" in text
     assert "return self.module(source_ids, decoder_input_ids, None)" in text
     with pytest.raises(
         CallError, match=r"none of \d+ ways .* \(TypeError: 'NoneType' object is not callable"

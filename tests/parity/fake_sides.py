@@ -20,9 +20,8 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.backends.side import Gradients, Hypotheses, Plan, Training, layer_by_layer
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle.decoding import DecodeRule, decode, logits_of_model
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes, parameter
 from jax_transformer.parity.oracle.losses import LossRule, loss
-from jax_transformer.parity.oracle.replay import parameter
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 from jax_transformer.parity.problems import Problem, randomised
 from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP

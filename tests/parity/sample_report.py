@@ -18,7 +18,7 @@ from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle import Node, forward, nodes, recompute
 from jax_transformer.parity.oracle.formulas import sinusoid_table
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import parameter
 from jax_transformer.runtime.trees import flatten, unflatten
 
 Arrays = dict[str, np.ndarray]

@@ -17,8 +17,7 @@ from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay, outcomes
 from jax_transformer.parity.oracle import forward, nodes
-from jax_transformer.parity.oracle.graph import place
-from jax_transformer.parity.oracle.replay import parameter, recompute
+from jax_transformer.parity.oracle.graph import parameter, place, recompute
 from jax_transformer.runtime.trees import flatten, unflatten
 
 SIZES: dict[str, Any] = {

@@ -19,8 +19,7 @@ from jax_transformer.parity.faults.layers import layers
 from jax_transformer.parity.faults.projections import MERGES, SPLITS
 from jax_transformer.parity.faults.rotary import LAYOUTS
 from jax_transformer.parity.oracle.formulas import rotary_pairs
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes, parameter
 from jax_transformer.parity.problems import own_problem
 
 Fault = Callable[[Replay], np.ndarray]

@@ -12,7 +12,7 @@ from fake_sides import CONFIG, GENERATION, own_params
 
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.sides import CannotRun
-from jax_transformer.parity.backends.jax_function import FunctionSide
+from jax_transformer.parity.backends.jax_sides import FunctionSide
 from jax_transformer.parity.problems import long_problem, own_problem
 from jax_transformer.storage.model_directory import Model
 

@@ -8,7 +8,7 @@ from fake_sides import CONFIG, GENERATION, make_params
 from selftest.subjects import make_model
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide, understood
+from jax_transformer.parity.backends.jax_sides import QUICKLY, JaxSide, understood
 from jax_transformer.parity.backends.side import Plan
 from jax_transformer.parity.diagnosis.training import Step, explain_steps
 from jax_transformer.parity.oracle.updates import initial_state

@@ -11,11 +11,10 @@ from fake_sides import CONFIG, NORM, FakeSide, blamed, own_params, run_pair
 
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.report.report import Report
-from jax_transformer.parity.allowances import with_keys_for_all
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle import formulas, forward
-from jax_transformer.parity.problems import own_problem
+from jax_transformer.parity.problems import own_problem, with_keys_for_all
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -13,7 +13,6 @@ from fake_sides import CONFIG, make_params
 from selftest.subjects import SUBJECTS, make_model
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.allowances import with_padding_at_the_end
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.problems import (
@@ -24,6 +23,7 @@ from jax_transformer.parity.problems import (
     own_problem,
     randomised,
     swap_target_ids,
+    with_padding_at_the_end,
 )
 from jax_transformer.runtime.trees import flatten, unflatten
 

@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jax_transformer.parity import Certificate, prove
-from jax_transformer.parity.allowances import ALLOWANCES
+from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.stages.proof import OF_STAGE
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.certificate import SCHEMA, VERIFY, SideProgram, StageProof, TaskProof

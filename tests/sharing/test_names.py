@@ -18,7 +18,7 @@ from jax_transformer.cli import main
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig
-from jax_transformer.parity.sides.loading import load
+from jax_transformer.parity.sides.pairing import load
 from jax_transformer.storage.hub import HubError, hub_name, is_model_on_hub, pinned
 from jax_transformer.storage.model_directory import Model, origin_of
 from jax_transformer.storage.model_files import ModelError

@@ -86,7 +86,7 @@ def _compare(context: Context, name: str, model: Any) -> None:
     import jax
 
     from jax_transformer.parity.backends.families import family_reference
-    from jax_transformer.parity.backends.jax_model import without_dropout
+    from jax_transformer.parity.backends.jax_sides import without_dropout
 
     model = dataclasses.replace(model, config=without_dropout(model.config))
     reference = family_reference(model)

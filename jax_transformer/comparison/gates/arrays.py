@@ -1,4 +1,4 @@
-"""Saves and reads named arrays as .npz files, in order."""
+"""Reads named arrays, and saves them as .npz files, in order."""
 
 from __future__ import annotations
 
@@ -110,3 +110,32 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.hasobject:
         raise ParityError(f"{name}: expected numbers; received an array of objects")
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # ml_dtypes register theirs
+
+
+def named_arrays(side: Mapping[str, Any] | str | os.PathLike[str], what: str) -> ArrayFile:
+    """Reads named arrays of NumPy, JAX or PyTorch, or an .npz of them, as NumPy arrays.
+
+    Raises:
+      ParityError: a value is no array of numbers; see also `read_arrays`.
+    """
+    if isinstance(side, str | os.PathLike):
+        return read_arrays(side)
+    arrays, widened = {}, {}
+    for name, value in side.items():
+        array, dtype = _as_numpy(value)
+        if array.dtype.kind not in "biufc":
+            raise ParityError(f"{what}: expected names with arrays; {name!r} is a {type(value).__name__}")
+        arrays[name] = array
+        if dtype != array.dtype.name:
+            widened[name] = dtype
+    return ArrayFile(arrays, {"widened": widened})
+
+
+def _as_numpy(value: Any) -> tuple[np.ndarray, str]:
+    """Converts an array of JAX or PyTorch to NumPy, bfloat16 to float32, and returns the name of its dtype too."""
+    if hasattr(value, "detach"):
+        value, dtype = value.detach().cpu(), str(value.dtype).removeprefix("torch.")
+        return (value if hasattr(np, dtype) else value.float()).numpy(), dtype
+    array = np.asarray(value)
+    is_extended = array.dtype.kind == "V" and array.dtype.fields is None  # one of ml_dtypes
+    return (array.astype(np.float32) if is_extended else array), array.dtype.name

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.parity.backends.module_names import names_of
-from jax_transformer.parity.backends.modules import ModuleReference
+from jax_transformer.parity.backends.modules import ModuleReference, names_of
 from jax_transformer.parity.backends.torch_module import Pass
-from jax_transformer.parity.problems import own_problem
+from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.exporting import export_checkpoint
 from jax_transformer.storage.model_directory import Model
@@ -86,14 +85,11 @@ class FamilyReference(ModuleReference):
         return tokens[:, 1:]
 
 
-def is_of_transformers(module: nn.Module) -> bool:
-    """Returns whether a module is a model of transformers, or of a subclass of one."""
-    transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
-
-
-def family_reference(model: Model) -> FamilyReference:
+def family_reference(model: Model, problem: Problem | None = None) -> FamilyReference:
     """Exports a ported model in the format of transformers, and loads it there.
+
+    Args:
+      problem: the model's own weights and ids; None: they are made.
 
     Raises:
       ImportError: transformers isn't installed.
@@ -112,7 +108,7 @@ def family_reference(model: Model) -> FamilyReference:
     reference = FamilyReference(
         module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
     )
-    return reference.tried(f"transformers, {dialect.name}", own_problem(model.config, model.params))
+    return reference.tried(f"transformers, {dialect.name}", problem or own_problem(model.config, model.params))
 
 
 @contextlib.contextmanager

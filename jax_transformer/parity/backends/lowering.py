@@ -17,8 +17,7 @@ from jax_transformer.comparison.lowering import GRADIENT, is_masked
 from jax_transformer.comparison.precision import in_precision
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.parity.backends import proof_jax, proof_torch
-from jax_transformer.parity.backends.jax_function import FunctionSide
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import FunctionSide, JaxSide
 from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.proof_jax import LOSS, RATES, after
 from jax_transformer.parity.backends.side import layer_by_layer

@@ -5,45 +5,65 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
 
 from jax_transformer.comparison.capture import call_unwatched, part_in_training, unfused_attention, watch
+from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import ParityError
+from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.comparison.torch_tensors import distance, equal_tensor, may_differ, to_array
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.mapping.rules import matcher
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.masks import infer_masks
+from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import copying_trace
+from jax_transformer.parity.names.drafts import Names
 from jax_transformer.parity.oracle.graph import known_nodes, shown_by
-from jax_transformer.parity.problems import Problem
-from jax_transformer.porting.dialects import Dialect
+from jax_transformer.parity.problems import Problem, own_problem
+from jax_transformer.porting.activations import activation_names
+from jax_transformer.porting.dialects import Dialect, detect, get_dialect
 from jax_transformer.porting.names_of_dialects import NAME as MAP
+from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.programs.copies import converted, copied
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import as_arrays
+from jax_transformer.storage.tensors import PortingError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
+MOST_PROBLEMS = 6
+"""The most problems with parameters that a message lists."""
 LOGITS = "logits"
 OWN_LOGITS = "logits#own"
 """The name of the logits among the activations of `outputs`, whatever a part of the module is called."""
+
+
+class Naming(NamedTuple):
+    """Says how a caller relates a module's names to a model's."""
+
+    dialect: str | None
+    names: NameMap | str | os.PathLike[str] | None
+    """A map, or its file; None: none was given."""
 
 
 @dataclass(frozen=True)
@@ -390,6 +410,9 @@ class ModuleReference:
         raise CannotRun("a module has no beam search of its own")
 
 
+Made = TypeVar("Made", bound=ModuleReference)
+
+
 def _watched_by_hooks(why: str) -> dict[str, Any]:
     return {"notes": {"watching": f"by hooks: {why}"}}
 
@@ -404,3 +427,165 @@ def shapes_of_trace(
         partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
     )
     return MappingProxyType({name: value.shape for name, value in trace.items()})
+
+
+# --- the names of a module: which of its tensors are which of our parameters, by a dialect or a map
+
+
+def names_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> NameMap:
+    """Returns the activations of a dialect's programs that a module computes; none where a tensor holds all layers, as
+    a map may say, so that layers have no modules.
+
+    Args:
+      prefix: precedes all names, as in a module that holds such a program.
+    """
+    rules = dialect.rules(config)
+    if any("/layers/" in path and not rule.stacked for rule in rules for path in rule.paths):
+        return NameMap()
+    return NameMap({prefix + theirs: ours for theirs, ours in activation_names(config, rules).items()})
+
+
+def layers_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> dict[str, str]:
+    """Returns the captured names of what a known dialect's layers read and return, as modules → our names."""
+    found: dict[str, str] = {}
+    for stack, layers in (("encoder", config.encoder.num_layers), ("decoder", config.decoder.num_layers)):
+        names = [
+            rule.names[0]
+            for rule in dialect.rules(config)
+            if rule.paths[0].startswith(f"{stack}/layers/") and "{i}" in rule.names[0]
+        ]
+        paths = {name[: name.index("{i}") + 3] for name in names}
+        if len(paths) == 1:
+            (path,) = paths
+            found[f"{prefix}{path.replace('{i}', '0')}@input"] = f"{stack}.embedding"
+            found |= {f"{prefix}{path.replace('{i}', str(i))}": f"{stack}.layers.{i}.output" for i in range(layers)}
+    return found
+
+
+def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
+    """Returns what precedes all of a dialect's names among these; "" for nothing, or if they aren't a dialect's."""
+    prefixes = {name[: dot.end()] for name in tensors for dot in re.finditer(r"\.", name)}
+    for prefix in ("", *sorted(prefixes, key=len)):
+        if dialect.recognises([name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]):
+            return prefix
+    return ""
+
+
+def module_reference(
+    kind: type[Made], name: str, module: nn.Module, model: Model, given: NameMap | None, how: Naming, problem: Problem
+) -> Made:
+    """Returns a user's module as a reference, after a trial.
+
+    Args:
+      kind: the class of the reference.
+      name: the module's name in messages.
+      given: the map of names that relates it to the model, if the caller has one.
+      how: how the caller relates them, for messages and in place of a map.
+      problem: see `ModuleReference.tried`.
+
+    Raises:
+      ParityError: its parameters have other names than the dialect's; it can't be called.
+      PortingError: its parameters aren't the model's.
+    """
+    constants, names, prefix = constants_of(model), given, ""
+    if names is None and how.dialect is None:
+        names = map_of_origin(model.origin)
+    if names is not None and names.parameters:
+        paths = [path for path, _ in module.named_modules()]
+        names = names.under(names.prefix_in(module.state_dict().keys()), paths)
+        dialect = dialect_of_map(
+            names, names.rules(), lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()}
+        )
+    else:
+        known = how.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
+        dialect = get_dialect(known)
+        prefix = prefix_of(dialect, module.state_dict())
+    reference = kind(module, dialect, model.config, constants, names or NameMap(), prefix)
+    _check_parameters(reference, name, how)
+    if not reference.names.activations:
+        reference = dataclasses.replace(reference, names=names_of(dialect, model.config, prefix))
+    if names is None:
+        reference = dataclasses.replace(reference, layers=layers_of(dialect, model.config, prefix))
+    follow = names is not None and bool(names.parameters) and not names.activations
+    return reference.tried(name, problem, only_called=follow)
+
+
+def _check_parameters(reference: ModuleReference, name: str, how: Naming) -> None:
+    """Raises ValueError unless the module's parameters correspond to the model's."""
+    own, dialect, side = reference.own(), reference.dialect, f"reference {name}"
+    if how.names is None and not dialect.recognises([one.removeprefix(reference.prefix) for one in own]):
+        some = ", ".join(list(own)[:3])
+        raise ParityError(
+            f"{side}: its parameters ({some}, …) don't have the names of dialect {dialect.name}: map them with names "
+            "(--map FILE); draft_map (--draft-map FILE) drafts such a map"
+        )
+    try:
+        reference.leaves(own)
+    except PortingError as error:
+        shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
+        by = f"dialect {dialect.name}" if how.names is None else "the map of names"
+        by = os.fspath(how.names) if isinstance(how.names, str | os.PathLike) else by
+        problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
+        raise PortingError(f"{side}: its parameters aren't the model's by {by}", problems) from None
+
+
+def constants_of(model: Model) -> dict[str, np.ndarray]:
+    """Returns a model's constants by name."""
+    return {name: np.asarray(leaf) for name, leaf in model.params.get("constants", {}).items()}
+
+
+def names_for_draft(module: nn.Module, name: str, model: Model) -> tuple[Names, Names]:
+    """Returns the shapes of a module's activations and parameters on one batch, and those of ours.
+
+    Args:
+      name: the module's name in messages.
+
+    Raises:
+      ParityError: the module can't be run on it.
+    """
+    import torch
+
+    problem = own_problem(model.config, model.params)
+    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    calling = find_calling(module, name, model.config, source_ids, decoder_input_ids)
+    seen = watch(module, *calling.arguments(source_ids, decoder_input_ids)).tensors
+    theirs = Names(
+        {name: tuple(tensor.shape) for name, tensor in seen.items()},
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+    )
+    parameters = layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(model.params).items()})
+    activations = shapes_of_trace(model.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+    return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})
+
+
+# --- the position table that a module holds outside its state_dict, where programs compute it
+
+
+def own_table(module: nn.Module, model: Model) -> np.ndarray | None:
+    """Returns the position table [rows, D] of a module whose state_dict lacks it, if it isn't the one that was computed
+    for the ported model; None if it is, or if it is off by more than rounding, which is a fault to be found.
+
+    Programs compute the table in float32 or float64, each with its own rounding, and with as many rows as they like.
+    """
+    dialect = (model.origin or {}).get("dialect")
+    if dialect is None or not get_dialect(dialect).leaves_out_positions(model.config):
+        return None
+    computed = np.asarray(model.params["constants"]["encoder_positions"])
+    for table in _tables(module, computed.shape[1]):
+        rows = min(len(table), len(computed))
+        apart = relative_rms(table[:rows].astype(np.float64), computed[:rows].astype(np.float64))
+        if rows > 1 and apart <= tolerances.COMPUTED_IN["float32"]:
+            return None if apart == 0.0 and len(table) == len(computed) else table
+    return None
+
+
+def _tables(module: nn.Module, width: int) -> Iterator[np.ndarray]:
+    """Yields all tables of this width that modules hold as buffers or plain attributes."""
+    import torch
+
+    for part in module.modules():
+        for value in (*part.buffers(recurse=False), *vars(part).values()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                table = value.detach().reshape([size for size in value.shape if size != 1] or [1])
+                if table.ndim == 2 and table.shape[1] == width:
+                    yield to_array(table).copy()

@@ -15,8 +15,7 @@ from jax_transformer.comparison.lowering import GRADIENT
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.model import functional
 from jax_transformer.parallel.tracing import divide_rows
-from jax_transformer.parity.backends.jax_function import FunctionSide
-from jax_transformer.parity.backends.jax_model import JaxSide, mean_loss
+from jax_transformer.parity.backends.jax_sides import FunctionSide, JaxSide, mean_loss
 from jax_transformer.parity.backends.side import layer_by_layer
 from jax_transformer.parity.problems import Problem
 from jax_transformer.runtime.trees import flatten

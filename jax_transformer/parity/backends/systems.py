@@ -78,6 +78,9 @@ class SystemReference:
     def own(self) -> None:
         return None
 
+    def visible(self) -> None:
+        """Returns None: it shows all activations."""
+
     def build(self, dtype: torch.dtype) -> nn.Module:
         sizes = {name: getattr(self.config, name) for name in SIZES}
         kind = getattr(self._program, CLASSES[self._name])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jax_transformer.comparison.gates.arrays import ParityError
-from jax_transformer.comparison.user_errors import RAISED, in_short
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import Hypotheses
+from jax_transformer.programs.raised import RAISED, in_short
 from jax_transformer.proof.programs import UnknownOperation
 
 if TYPE_CHECKING:

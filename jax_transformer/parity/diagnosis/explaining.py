@@ -14,8 +14,7 @@ from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dty
 from jax_transformer.parity.faults import Replay, Variant, catalogue, outcomes, rotary
 from jax_transformer.parity.faults.masks import fill_names
 from jax_transformer.parity.faults.positions import read_from_sum
-from jax_transformer.parity.oracle.graph import Node
-from jax_transformer.parity.oracle.replay import parameter, recompute
+from jax_transformer.parity.oracle.graph import Node, parameter, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

@@ -11,8 +11,7 @@ from jax_transformer.comparison.findings import Finding, Match
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import GATE, measure, rows_of, within
-from jax_transformer.parity.oracle.graph import Node, nodes
-from jax_transformer.parity.oracle.replay import recompute
+from jax_transformer.parity.oracle.graph import Node, nodes, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

@@ -23,8 +23,7 @@ from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
 from jax_transformer.parity.diagnosis.padding import zeroed_padding
 from jax_transformer.parity.diagnosis.placement import misplaced_norms
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes
-from jax_transformer.parity.oracle.replay import parameter, recompute
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes, parameter, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

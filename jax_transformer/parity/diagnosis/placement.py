@@ -17,8 +17,7 @@ from jax_transformer.comparison.findings import Finding, Match
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import measure, rows_of
-from jax_transformer.parity.oracle.graph import Node, nodes, place, placement_of
-from jax_transformer.parity.oracle.replay import recompute
+from jax_transformer.parity.oracle.graph import Node, nodes, place, placement_of, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

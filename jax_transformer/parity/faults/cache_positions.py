@@ -10,8 +10,7 @@ import numpy as np
 
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.decoding import Captured
-from jax_transformer.parity.oracle.graph import Node, nodes
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Node, nodes, parameter
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

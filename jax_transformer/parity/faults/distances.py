@@ -10,8 +10,7 @@ import numpy as np
 from jax_transformer.config.positions import Alibi, RelativeBias, RelativeVectors
 from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Kind, parameter
 
 
 def distances() -> Iterator[Variant]:

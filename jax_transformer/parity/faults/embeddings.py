@@ -11,8 +11,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Kind, parameter, place
 
 NEAR = 1e-9
 """Largest distance of a vector's first value from a token's, relative to the table's largest, at which the remaining

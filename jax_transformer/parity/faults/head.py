@@ -14,8 +14,7 @@ import numpy as np
 from jax_transformer.parity.faults.attention import CAPS
 from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Kind, parameter
 
 
 def head() -> Iterator[Variant]:

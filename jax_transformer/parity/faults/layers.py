@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant
-from jax_transformer.parity.oracle.graph import Kind, place
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Kind, parameter, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

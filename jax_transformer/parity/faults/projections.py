@@ -9,8 +9,15 @@ import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, known_nodes, norm_module, place, placement_of, sublayers_of
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import (
+    Kind,
+    known_nodes,
+    norm_module,
+    parameter,
+    place,
+    placement_of,
+    sublayers_of,
+)
 
 
 def projections() -> Iterator[Variant]:

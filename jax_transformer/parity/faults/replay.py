@@ -14,8 +14,7 @@ from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.config.specs import LayerNorm, RmsNorm
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter, parameter_index, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

@@ -4,7 +4,6 @@
 under the model's config to measure the local error, under another config to test a hypothesis.
 """
 
-from jax_transformer.parity.oracle.graph import Node, Place, downstream, nodes, place
-from jax_transformer.parity.oracle.replay import forward, parameter, recompute
+from jax_transformer.parity.oracle.graph import Node, Place, downstream, forward, nodes, parameter, place, recompute
 
 __all__ = ["Node", "Place", "downstream", "forward", "nodes", "parameter", "place", "recompute"]

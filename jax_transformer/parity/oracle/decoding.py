@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.oracle.graph import downstream, nodes
-from jax_transformer.parity.oracle.replay import recompute
+from jax_transformer.parity.oracle.graph import downstream, nodes, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig

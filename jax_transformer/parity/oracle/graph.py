@@ -536,3 +536,85 @@ def _add_logits(model: _Scope, x: str) -> None:
         model.add(
             "logits", "logits", formulas.logits, {"x": x}, {"kernel": "head/kernel"} | bias, parts={"spec": "head"}
         )
+
+
+# --- the graph, or a node of it, computed
+
+
+def forward(
+    config: TransformerConfig,
+    params: Mapping[str, Any],
+    source_ids: np.ndarray,
+    decoder_input_ids: np.ndarray,
+    *,
+    replace: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Returns the trace of the whole model in float64, in execution order, without dropout.
+
+    Args:
+      params: the nested dict of `functional.apply`, its leaves of any dtype.
+      source_ids, decoder_input_ids: [B, S] and [B, T], integers.
+      replace: arrays by name that replace activations or masks; later nodes are computed from them.
+
+    Raises:
+      ValueError: a parameter is missing; an id or a position has no row in its table; `replace` has an unknown
+        name, or another shape.
+    """
+    replace, graph = replace or {}, nodes(config)
+    unknown = sorted(replace.keys() - {node.name for node in graph})
+    if unknown:
+        raise ValueError(f"replace: expected names of this model's activations; received {', '.join(unknown)}")
+    arrays = dict(zip(MODEL_INPUTS, (np.asarray(source_ids), np.asarray(decoder_input_ids)), strict=True))
+    for node in graph:
+        array = recompute(node, config, arrays, params)
+        if node.name in replace:
+            array = _in_place_of(array, _exact(replace[node.name]), node.name)
+        arrays[node.name] = array
+    return {node.name: arrays[node.name] for node in graph}
+
+
+def recompute(
+    node: Node, config: TransformerConfig, captured: Mapping[str, np.ndarray], params: Mapping[str, Any]
+) -> np.ndarray:
+    """Returns one node in float64, computed from captured ids, masks and activations by name, and its parameters.
+
+    Non-finite values are results like others.
+
+    Raises:
+      ValueError: an input wasn't captured, or a parameter is missing; an id or a position has no row in its table.
+    """
+    missing = [name for name in node.inputs.values() if name not in captured]
+    if missing:
+        raise ValueError(f"{node.name} is computed from {', '.join(missing)}, which the trace doesn't have")
+    inputs = {argument: _exact(captured[name]) for argument, name in node.inputs.items()}
+    parameters = {argument: parameter(params, path) for argument, path in node.parameters.items()}
+    with np.errstate(all="ignore"):
+        return node.compute(config, inputs, parameters)
+
+
+def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
+    """Returns a parameter or constant in float64, that of a layer as `encoder/layers/self_attention/query/kernel[0]`.
+
+    Raises:
+      ValueError: there is no such parameter.
+    """
+    names, _, index = path.removesuffix("]").partition("[")
+    leaf: Any = params
+    try:
+        for name in names.split("/"):
+            leaf = leaf[name]
+        return _exact(np.asarray(leaf)[int(index)] if index else leaf)
+    except (KeyError, IndexError):
+        raise ValueError(f"{path} is not among the parameters, but the config asks for it") from None
+
+
+def _exact(array: Any) -> np.ndarray:
+    """Returns floating-point arrays in float64, and others unchanged."""
+    array = np.asarray(array)
+    return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
+
+
+def _in_place_of(array: np.ndarray, given: np.ndarray, name: str) -> np.ndarray:
+    if given.shape != array.shape:
+        raise ValueError(f"replace: {name}: expected shape {array.shape}, received {given.shape}")
+    return given.astype(array.dtype)

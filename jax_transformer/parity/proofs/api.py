@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from jax_transformer.comparison.capture import OWN, check_module
-from jax_transformer.comparison.gates.arrays import Arrays, ParityError
+from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
-from jax_transformer.comparison.named_arrays import read_inputs
 from jax_transformer.comparison.sides import name_of, selected
-from jax_transformer.parity.allowances import ALLOWANCES
+from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
 from jax_transformer.parity.rules import make_rules
@@ -82,7 +81,8 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
                 f"candidate's; received a {kind} (--map is for models)"
             )
         shown = (ours.name, theirs.name)
-        two = _two(ours.program, theirs.program, read_inputs(told.inputs), told.weights, names, shown)
+        inputs = dict(named_arrays(told.inputs, "inputs").arrays)
+        two = _two(ours.program, theirs.program, inputs, told.weights, names, shown)
         return _prove_any(two, selected(told.stages, ANY_STAGES, "stages"), told.seed, told.progress)
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
@@ -130,7 +130,7 @@ def _weights(
     are those of the other side's module, by the function's names for them."""
     of_modules = [weights_of(one, None) if kind_of(one) == "module" else None for one in (candidate, reference)]
     if weights is not None:
-        given = read_inputs(weights)
+        given = dict(named_arrays(weights, "weights").arrays)
         ours, theirs = (given if one is None else one for one in of_modules)
         return ours, theirs
     ours, theirs = of_modules  # type: ignore[assignment]

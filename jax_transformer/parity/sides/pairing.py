@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +21,13 @@ from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import name_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules
-from jax_transformer.parity.sides.loading import load, with_own_table
 from jax_transformer.parity.sides.options import Options, Side, map_of
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
-    from jax_transformer.parity.backends.modules import ModuleReference
+    from jax_transformer.parity.problems import Problem
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
-
-MOST_PROBLEMS = 6
-"""The most problems with parameters that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -115,32 +114,35 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     Raises:
       see `compare_models`.
     """
-    from jax_transformer.parity.backends.jax_model import JaxSide
+    from jax_transformer.parity.problems import own_problem
     from jax_transformer.parity.run_results import Pair
 
     _check_kinds(sides)
+    ours, theirs = _names(sides)
     if sides.module is not None:
-        check_module(sides.module, _reference_name(sides))
-    model = load(sides.source, sides.options.dialect, sides.options.hints)
-    model, table = with_own_table(model, sides.source, sides.options.dialect, sides.options.hints, sides.module)
+        check_module(sides.module, theirs)
+    model, table = _load(sides)
     if sides.options.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
         _check_axes(sides.options.mesh)
         check_divides(model.config, sides.options.mesh)
-    reference, visible = _reference(sides, model)
-    visible, unseen = _shown(reference, visible, model)
-    ours = sides.rules, sides.candidate.programs
-    candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.options.mesh)
-    if sides.kinds[0] == "function":
-        from jax_transformer.parity.backends.jax_function import FunctionSide
-        from jax_transformer.parity.problems import own_problem
-
-        candidate = FunctionSide(_candidate_name(sides), sides.candidate.program, model, *ours)
-        own = own_problem(model.config, model.params)
-        candidate.check(own)
-        shown = frozenset(candidate.forward(own, "float32"))
+    problem = own_problem(model.config, model.params)
+    reference, visible = _reference(sides, model, theirs, problem)
+    visible, unseen = _shown(reference, visible, model, problem)
+    candidate, shown = _candidate(sides, model, ours, problem)
+    if shown is not None:
         visible = shown if visible is None else shown & visible
+    notes = _notes(sides, model, table, visible, unseen)
+    kept = _kept(reference, model)
+    pair = Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules, kept=kept)
+    return pair, notes
+
+
+def _notes(
+    sides: Sides, model: Model, table: str, visible: frozenset[str] | None, unseen: frozenset[str]
+) -> dict[str, str]:
+    """Returns what the report should say of how both sides were paired."""
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     notes |= {"position table": table} if table else {}
     if sides.options.mesh is not None:
@@ -151,40 +153,51 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         notes["reference shows"] = f"{len(visible)} activations"
     if unseen:
         notes["reference doesn't show"] = f"{len(unseen)} masks, logits and weights of attentions"
-    notes |= {
+    return notes | {
         f"{side}'s {name}": name_of(program)
         for side, programs in (("candidate", sides.candidate.programs), ("reference", sides.reference.programs))
         for name, program in vars(programs).items()
         if program is not None
     }
-    kept = _kept(reference, model)
-    pair = Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules, kept=kept)
-    return pair, notes
+
+
+def _candidate(sides: Sides, model: Model, name: str, problem: Problem) -> tuple[Any, frozenset[str] | None]:
+    """Returns the candidate, and the activations that a function shows; None: all.
+
+    Raises:
+      ParityError: a function can't be run.
+    """
+    from jax_transformer.parity.backends.jax_sides import FunctionSide, JaxSide
+
+    ours = sides.rules, sides.candidate.programs
+    if sides.kinds[0] != "function":
+        return JaxSide(name, model, *ours, mesh=sides.options.mesh), None
+    side = FunctionSide(name, sides.candidate.program, model, *ours)
+    side.check(problem)
+    return side, frozenset(side.forward(problem, "float32"))
 
 
 def _kept(reference: Any, model: Model) -> frozenset[str]:
     """Returns the paths of constants that no tensor of a module holds."""
-    from jax_transformer.parity.backends.modules import ModuleReference
+    from jax_transformer.parity.backends.modules import ModuleReference, constants_of
     from jax_transformer.parity.backends.torch_module import TorchSide
 
     if not (isinstance(reference, TorchSide) and isinstance(reference.reference, ModuleReference)):
         return frozenset()
-    paths = (f"constants/{name}" for name in _constants(model))
+    paths = (f"constants/{name}" for name in constants_of(model))
     return frozenset(path for path in paths if not reference.reference.holds(path))
 
 
 def _shown(
-    reference: Any, visible: frozenset[str] | None, model: Model
+    reference: Any, visible: frozenset[str] | None, model: Model, problem: Problem
 ) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax; all
     and none if it can't be run, which the run will tell."""
     from jax_transformer.comparison.sides import CannotRun
-    from jax_transformer.parity.problems import own_problem
-    from jax_transformer.parity.sides.seen import unseen
+    from jax_transformer.parity.stages.forward import unseen
 
     if visible is None:
         return None, frozenset()
-    problem = own_problem(model.config, model.params)
     try:
         trace = reference.forward(problem, "float64")
     except CannotRun:
@@ -227,28 +240,130 @@ def _check_axes(mesh: AnyMesh) -> None:
         )
 
 
-def _candidate_name(sides: Sides) -> str:
-    return sides.candidate.name or (
-        f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate.program)
+def _names(sides: Sides) -> tuple[str, str]:
+    """Returns the names of both sides."""
+    program = sides.reference.program
+    reference = sides.reference.name or name_of(sides.candidate.program if program is None else program)
+    candidate = f"{reference} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate.program)
+    return sides.candidate.name or candidate, reference
+
+
+# --- the model
+
+
+def _load(sides: Sides) -> tuple[Model, str]:
+    """Returns the model. Of a checkpoint that lacks the position table which a module holds, it has the module's; the
+    text is a note of it, or ""."""
+    from jax_transformer.parity.backends.modules import own_table
+    from jax_transformer.storage.model_directory import Model
+
+    source, dialect, hints = sides.source, sides.options.dialect, sides.options.hints
+    model = load(source, dialect, hints)
+    is_checkpoint = not isinstance(source, Model) and not _is_directory_of_a_model(source)
+    if sides.module is None or not is_checkpoint or {"position_table", "max_length"} & {*hints}:
+        return model, ""
+    table = own_table(sides.module, model)
+    if table is None:
+        return model, ""
+    own = load(source, dialect, {**hints, "position_table": table})
+    return own, f"the reference's own, {list(table.shape)} in {table.dtype}"
+
+
+def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
+    """Returns the Model itself, reads a model directory or a checkpoint, or ports a module's weights.
+
+    Raises:
+      ParityError: hints for a model that needs none.
+      ModelError, PortingError: it can't be read.
+    """
+    from jax_transformer.porting.importing import import_checkpoint
+    from jax_transformer.storage.model_directory import Model, load_model
+
+    is_path, is_directory = isinstance(source, str | os.PathLike), _is_directory_of_a_model(source)
+    if is_directory or isinstance(source, Model):
+        if hints:
+            raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
+        return load_model(source) if is_directory else source
+    if is_path:
+        return import_checkpoint(source, dialect, **hints)
+    return _import_module(source, dialect, hints)
+
+
+def _is_directory_of_a_model(source: Any) -> bool:
+    from jax_transformer.storage.hub import is_model_on_hub
+    from jax_transformer.storage.model_directory import is_model_directory
+
+    is_path = isinstance(source, str | os.PathLike)
+    return is_path and (
+        any(is_model_directory(path) for path in (source, Path(source) / "model")) or is_model_on_hub(source)
     )
 
 
-def _reference_name(sides: Sides) -> str:
-    program = sides.reference.program
-    return sides.reference.name or name_of(sides.candidate.program if program is None else program)
+def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
+    """Ports a module's weights, without the buffers and the second copies of tied tensors that the dialect lacks; the
+    module keeps these itself. A model of transformers has a config that tells what hints don't."""
+    from jax_transformer.comparison.torch_tensors import equal_tensor
+    from jax_transformer.porting.hugging_face import read_configs
+    from jax_transformer.porting.importing import import_checkpoint
+    from jax_transformer.storage.tensors import PortingError
+
+    held = module.state_dict()
+    if dialect is None and _is_of_transformers(module):
+        configs = module.config, getattr(module, "generation_config", None)
+        dialect, told = read_configs(*({} if one is None else one.to_dict() for one in configs))
+        hints = {**told, **hints}
+    try:
+        return import_checkpoint(held, dialect, **hints)
+    except PortingError as error:
+        unexpected = [re.match(r"unexpected tensor (\S+) ", problem) for problem in error.problems]
+        ends = tuple(match[1] for match in unexpected if match)  # without the prefix of all names, if there is one
+        others = [name for name in held if ends and name.endswith(ends)]
+        named, buffers = held.keys() - {*others}, dict(module.named_buffers(remove_duplicate=False))
+        spare = {name for name in others if name in buffers or equal_tensor(held, name, named) is not None}
+        if not spare:
+            raise
+    return import_checkpoint({name: tensor for name, tensor in held.items() if name not in spare}, dialect, **hints)
+
+
+def _is_of_transformers(module: Any) -> bool:
+    """Returns whether a module is a model of transformers, or of a subclass of one."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
 
 
 # --- the reference
 
 
-def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    """Returns the other side, and the activations that it can show; None: all."""
-    if sides.module is not None:
-        return _module_side(sides, model)
-    if sides.reference.program is not None:
-        return _model_side(sides, model), None
-    from jax_transformer.parity.backends.systems import SystemReference, knows
+def _reference(sides: Sides, model: Model, name: str, problem: Problem) -> tuple[Any, frozenset[str] | None]:
+    """Returns the other side, and the activations that it can show; None: all.
+
+    Args:
+      name: its name, unless it is the program of the model's dialect.
+      problem: the model's own weights and ids.
+    """
+    if sides.module is None and sides.reference.program is not None:
+        return _model_side(sides, model, name), None
     from jax_transformer.parity.backends.torch_module import TorchSide
+
+    if sides.module is not None:
+        from jax_transformer.parity.backends.families import FamilyReference
+        from jax_transformer.parity.backends.modules import ModuleReference, Naming, module_reference
+
+        kind = FamilyReference if _is_of_transformers(sides.module) else ModuleReference
+        how = Naming(sides.options.dialect, sides.names)
+        program: Any = module_reference(kind, name, sides.module, model, sides.name_map(), how, problem)
+    else:
+        title, program = _program(sides, model, problem)
+        name = sides.reference.name or title
+    shown = program.visible()
+    side = TorchSide(name, model, program, sides.rules, sides.reference.programs)
+    return side, None if shown is None else frozenset(shown)
+
+
+def _program(sides: Sides, model: Model, problem: Problem) -> tuple[str, Any]:
+    """Returns the published program of the model's dialect, and its name."""
+    from jax_transformer.parity.backends.modules import constants_of
+    from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.porting.dialects import get_dialect
     from jax_transformer.porting.names_of_dialects import NAME as MAP
 
@@ -261,19 +376,16 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     refusals = get_dialect(dialect).refusals(model.config)
     if refusals:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
-    name, theirs = sides.reference.name, (sides.rules, sides.reference.programs)
     if knows(dialect):
-        program = SystemReference(dialect, model.config, _constants(model))
-        return TorchSide(name or f"torch_reference.{dialect}", model, program, *theirs), None
+        return f"torch_reference.{dialect}", SystemReference(dialect, model.config, constants_of(model))
     from jax_transformer.parity.backends.families import family_reference
 
-    family = family_reference(model)
-    return TorchSide(name or f"transformers, {dialect}", model, family, *theirs), _frozen(family.visible())
+    return f"transformers, {dialect}", family_reference(model, problem)
 
 
-def _model_side(sides: Sides, model: Model) -> Any:
+def _model_side(sides: Sides, model: Model, name: str) -> Any:
     """Returns another model as the reference. Raises ParityError for one of other parameters."""
-    from jax_transformer.parity.backends.jax_model import JaxSide
+    from jax_transformer.parity.backends.jax_sides import JaxSide
     from jax_transformer.runtime.trees import flatten
 
     program, options = sides.reference.program, sides.options
@@ -283,75 +395,10 @@ def _model_side(sides: Sides, model: Model) -> Any:
     if different:
         received, expected = (side.get(different[0], "none") for side in shapes)
         raise ParityError(
-            f"reference {_reference_name(sides)}: expected a model with the candidate's parameters; {different[0]} is "
-            f"{expected} here and {received} there ({len(different)} differ)"
+            f"reference {name}: expected a model with the candidate's parameters; {different[0]} is {expected} here "
+            f"and {received} there ({len(different)} differ)"
         )
-    return JaxSide(_reference_name(sides), other)
-
-
-def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    from jax_transformer.parity.backends.families import FamilyReference, is_of_transformers
-    from jax_transformer.parity.backends.module_names import layers_of, names_of, prefix_of
-    from jax_transformer.parity.backends.modules import ModuleReference
-    from jax_transformer.parity.backends.torch_module import TorchSide
-    from jax_transformer.parity.problems import own_problem
-    from jax_transformer.porting.dialects import detect, get_dialect
-    from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin
-
-    module, constants, names, prefix = sides.module, _constants(model), sides.name_map(), ""
-    if names is None and sides.options.dialect is None:
-        names = map_of_origin(model.origin)
-    if names is not None and names.parameters:
-        paths = [path for path, _ in module.named_modules()]
-        names = names.under(names.prefix_in(module.state_dict().keys()), paths)
-        dialect = dialect_of_map(
-            names, names.rules(), lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()}
-        )
-    else:
-        known = sides.options.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
-        dialect = get_dialect(known)
-        prefix = prefix_of(dialect, module.state_dict())
-    kind = FamilyReference if is_of_transformers(module) else ModuleReference
-    reference = kind(module, dialect, model.config, constants, names or NameMap(), prefix)
-    _check_parameters(reference, sides)
-    if not reference.names.activations:
-        reference = dataclasses.replace(reference, names=names_of(dialect, model.config, prefix))
-    if names is None:
-        reference = dataclasses.replace(reference, layers=layers_of(dialect, model.config, prefix))
-    follow = names is not None and bool(names.parameters) and not names.activations
-    problem = own_problem(model.config, model.params)
-    reference = reference.tried(_reference_name(sides), problem, only_called=follow)
-    side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference.programs)
-    return side, _frozen(reference.visible())
-
-
-def _check_parameters(reference: ModuleReference, sides: Sides) -> None:
-    """Raises ValueError unless the module's parameters correspond to the model's."""
-    from jax_transformer.storage.tensors import PortingError
-
-    own, dialect, side = reference.own(), reference.dialect, f"reference {_reference_name(sides)}"
-    if sides.names is None and not dialect.recognises([name.removeprefix(reference.prefix) for name in own]):
-        some = ", ".join(list(own)[:3])
-        raise ParityError(
-            f"{side}: its parameters ({some}, …) don't have the names of dialect {dialect.name}: map them with names "
-            "(--map FILE); draft_map (--draft-map FILE) drafts such a map"
-        )
-    try:
-        reference.leaves(own)
-    except PortingError as error:
-        shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
-        by = f"dialect {dialect.name}" if sides.names is None else "the map of names"
-        by = os.fspath(sides.names) if isinstance(sides.names, str | os.PathLike) else by
-        problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
-        raise PortingError(f"{side}: its parameters aren't the model's by {by}", problems) from None
-
-
-def _constants(model: Model) -> dict[str, np.ndarray]:
-    return {name: np.asarray(leaf) for name, leaf in model.params.get("constants", {}).items()}
-
-
-def _frozen(names: set[str] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)
+    return JaxSide(name, other)
 
 
 def _fitting_dialect(model: Model) -> str:
@@ -381,7 +428,7 @@ def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
         for path, digest in hash_files(part).items()
     }
     if sides.module is not None:
-        sums[f"{_reference_name(sides)}, its state_dict"] = hash_arrays(as_arrays(sides.module.state_dict()))
+        sums[f"{_names(sides)[1]}, its state_dict"] = hash_arrays(as_arrays(sides.module.state_dict()))
     if not sums:
         arrays = {path: np.asarray(leaf) for path, leaf in flatten(pair.params).items()}
         sums[f"{pair.candidate.name}, its parameters"] = hash_arrays(arrays)

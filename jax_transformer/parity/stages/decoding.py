@@ -19,7 +19,7 @@ from jax_transformer.parity.faults.decoding import DecodingProblem
 from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.problems import Problem, swap_target_ids
 from jax_transformer.parity.rules import SEARCH_FIELDS
-from jax_transformer.parity.run_results import FROM_OWN_RESULTS, Pair, RunResults
+from jax_transformer.parity.run_results import ORDER, Pair, RunResults
 
 BEAMS = 4
 NEW_TOKENS = 12
@@ -116,7 +116,7 @@ def _explained(
     explained = {
         name: decoded_by(pair.config, pair.generation, own, decoding, found[name], floor) for name in pair.sides
     }
-    if all(fault.stage in FROM_OWN_RESULTS for fault in results.faults):
+    if all(fault.stage in ORDER.from_own_results for fault in results.faults):
         results.faults += [
             Fault(name, "decode", one.finding, one.finding.local_error, own.name)
             for name, one in explained.items()

@@ -15,16 +15,15 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.rounding import allow_for_rounding
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.report.report import Effect, HeatMap
-from jax_transformer.comparison.sides import Arrays, CannotRun
+from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order
-from jax_transformer.parity.diagnosis.nodes import walk, with_ids
+from jax_transformer.parity.diagnosis.nodes import diagnose, walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
-from jax_transformer.parity.oracle.graph import known_nodes
+from jax_transformer.parity.oracle.graph import Node, known_nodes, nodes, recompute
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Forward, Pair, RunResults
-from jax_transformer.parity.sides.seen import with_shared_masks
 
 MASK = "mask."
 LARGEST_MAP = 120
@@ -48,7 +47,9 @@ def compare_forward(
         them, which are otherwise inferred from logits.
     """
     if visible is not None:
-        reference = with_shared_masks(config, problem, {name: reference[name] for name in reference if name in visible})
+        shown_by_reference = {name: reference[name] for name in reference if name in visible}
+        graph = nodes(config)
+        reference = with_shared_masks(graph, shown_by_reference, right_masks(graph, config, problem))
     where = attended(config, candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
@@ -270,6 +271,96 @@ def _pooled(cells: np.ndarray) -> np.ndarray:
     return np.asarray(padded.reshape(len(cells), -1, share).max(axis=-1))
 
 
+# --- the activations that can be compared: what a module shows of its attentions when it runs
+
+# A map of names promises the logits and weights of every softmax. A module may compute its weights without one, as
+# exp(s − logsumexp(s)), or apply the mask after it. Nothing is then seen there, or other logits than attention's.
+
+OF_ATTENTION = ("mask", "attention_logits", "attention_weights")
+
+
+def unseen(config: TransformerConfig, problem: Problem, trace: Arrays) -> frozenset[str]:
+    """Returns the masks, and the logits and weights of attentions, that a module doesn't show on a problem.
+
+    Args:
+      trace: what it shows; masks as they are inferred from logits.
+    """
+    graph = nodes(config)
+    internal = [node for node in graph if node.kind in OF_ATTENTION]
+    missing = {node.name for node in internal if node.name not in trace}
+    masks = right_masks(graph, config, problem)
+    trace = with_shared_masks(graph, trace, masks)
+    wrong = {name for name, mask in masks.items() if name in trace and not _same(mask, trace[name])}
+    if not wrong:
+        return frozenset(missing)
+    of_wrong = {node.name for node in internal if _mask_of(node, graph) in wrong}
+    without = {name: array for name, array in trace.items() if name not in of_wrong}
+    found = diagnose(config, problem.params, with_ids(without, *problem.ids))
+    fits = not any(finding.effect == "function" for finding in found)
+    return frozenset(missing | (of_wrong if fits else set()))
+
+
+def with_shared_masks(graph: Sequence[Node], trace: Arrays, masks: Arrays) -> dict[str, np.ndarray]:
+    """Returns the trace with the right mask in place of an inferred one if an attention applies it.
+
+    A mask is read from the logits of one attention, by their size. That attention may be the one at fault, or masked
+    logits may be larger than usual.
+
+    Args:
+      masks: the right ones; see `right_masks`.
+    """
+    shared = dict(trace)
+    for node in graph:
+        name = node.inputs.get("mask", "")
+        is_wrong = name in shared and node.name in trace and not _same(masks[name], shared[name])
+        if is_wrong and _applies(trace[node.name], masks[name]):
+            shared[name] = masks[name]
+    return shared
+
+
+def right_masks(graph: Sequence[Node], config: TransformerConfig, problem: Problem) -> dict[str, np.ndarray]:
+    """Returns the model's masks for a problem's ids, by name."""
+    ids = with_ids({}, *problem.ids)
+    return {node.name: recompute(node, config, ids, problem.params) for node in graph if node.kind == "mask"}
+
+
+def _mask_of(node: Node, graph: tuple[Node, ...]) -> str:
+    """Returns the name of the mask that a node is, or that an attention's logits or weights have; "" for none."""
+    if node.kind == "mask":
+        return node.name
+    logits = node if node.kind == "attention_logits" else _named(graph, node.inputs["logits"])
+    return logits.inputs.get("mask", "")
+
+
+def _named(graph: tuple[Node, ...], name: str) -> Node:
+    return next(node for node in graph if node.name == name)
+
+
+def _same(mask: np.ndarray, other: np.ndarray) -> bool:
+    try:
+        return bool((mask == other).all())
+    except ValueError:  # of other shapes
+        return False
+
+
+def _applies(logits: np.ndarray, mask: np.ndarray) -> bool:
+    """Returns whether logits have this mask: all that are masked are very low, or have one value.
+
+    Scores of trained models may be as low as fills. They are of many values, where another mask's fill is one.
+    """
+    try:
+        hidden = ~np.broadcast_to(mask, logits.shape)
+    except ValueError:
+        return False
+    low = logits <= tolerances.MASKED_BELOW
+    values, others = logits[hidden], logits[low & ~hidden]
+    are_scores = bool(np.isfinite(others).all()) and (others.size == 1 or np.unique(others).size > 1)
+    is_one_value = values.size > 1 and bool((values == values[0]).all())
+    if np.array_equal(low, hidden):
+        return True
+    return is_one_value and (not low.any() or (are_scores and bool((others != values[0]).all())))
+
+
 # --- as a stage of a run
 
 
@@ -278,15 +369,14 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
 
     Args:
       is_own: whether the problem has the model's own weights, on which doubts and the report's depth rest.
+
+    Raises:
+      CannotRun: a side can't run it.
     """
-    try:
-        traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
-        if is_own:
-            for name, side in pair.sides.items():
-                _repeats(name, side, problem, traces[name], results)
-    except CannotRun as reason:
-        results.add(Stage("forward", not_run=str(reason)), problem.name)
-        return
+    traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+    if is_own:
+        for name, side in pair.sides.items():
+            _repeats(name, side, problem, traces[name], results)
     if is_own and not any("logits" in trace for trace in traces.values()):
         results.doubts["neither side shows its logits"] = None
     result = compare_forward(

@@ -12,11 +12,10 @@ import numpy as np
 from jax_transformer.comparison.lowering import GRADIENT
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.parallel.mesh import described as described_mesh
-from jax_transformer.parity.allowances import with_keys_for_all
-from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.jax_sides import JaxSide
 from jax_transformer.parity.backends.lowering import Lowered, lowered
 from jax_transformer.parity.diagnosis.padding import where_not_padding
-from jax_transformer.parity.problems import Problem, own_problem
+from jax_transformer.parity.problems import Problem, with_keys_for_all
 from jax_transformer.parity.proofs.witness_weights import kinds_for_model
 from jax_transformer.parity.proofs.witnesses import Subject, find_witness
 from jax_transformer.parity.run_results import LIBRARIES, Pair
@@ -107,7 +106,7 @@ def _name(candidate: Any) -> str:
 def proof_problem(pair: Pair, seed: int) -> Problem:
     """Returns a batch in which every query sees a key, without what shows allowed differences; a small one for large
     models."""
-    problem = with_keys_for_all(pair.config, pair.allowing(own_problem(pair.config, pair.params, seed, pair.start_id)))
+    problem = with_keys_for_all(pair.config, pair.problems(seed).own())
     if not pair.is_large:
         return problem
     source, target = LENGTHS_OF_LARGE

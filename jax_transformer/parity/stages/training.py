@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from jax_transformer.comparison.findings import Blamed, Fault, Finding, Match, S
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
+from jax_transformer.comparison.run import Work
 from jax_transformer.comparison.sides import Arrays, CannotRun
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
@@ -26,7 +27,7 @@ from jax_transformer.parity.diagnosis.padding import where_not_padding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
-from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
+from jax_transformer.parity.problems import Problem, Problems, nudged_problem, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -126,26 +127,20 @@ def _exempt(parameters: Mapping[str, np.ndarray], config: TransformerConfig | No
 # --- as stages of a run
 
 
-def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
-    """Runs the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
-    counts_pads = pair.rules.train.loss_counts_pads
+def training_works(
+    pair: Pair, own: Problem, problems: Problems, stages: Sequence[str], results: RunResults
+) -> Iterator[Work]:
+    """Yields the work of the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
     if {"loss", "gradients"} & {*stages}:
-        _gradients(pair, own, results)
-        _gradients(
-            pair,
-            training_problem(
-                pair.config,
-                pair.allowing(next(other_weights(pair.config, pair.params, seed, pair.kept, pair.start_id))),
-                counts_pads,
-            ),
-            results,
-        )
+        yield Work("", "gradients", own.name, partial(_gradients, pair, own, results))
+        yield Work("", "gradients", "", partial(_gradients_of_random, pair, problems, results))
     for name in ("step", "trajectory"):
         if name in stages:
-            steps = partial(_on_finite_rows, own, partial(_steps, pair, name, results), results)
-            results.attempt(name, own.name, steps)
+            steps = partial(_steps, pair, name, results)
+            yield Work("", name, own.name, partial(_on_finite_rows, own, steps, results))
     if "resume" in stages:
-        results.attempt("resume", own.name, partial(_on_finite_rows, own, partial(_resume, pair, results), results))
+        resumed = partial(_resume, pair, results)
+        yield Work("", "resume", own.name, partial(_on_finite_rows, own, resumed, results))
 
 
 def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunResults) -> T:
@@ -173,6 +168,12 @@ def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend]
         results.progress(f"{what}: the {name}")
         done[name] = do(side)
     return done
+
+
+def _gradients_of_random(pair: Pair, problems: Problems, results: RunResults) -> None:
+    """Adds the stages loss and gradients on random weights, which nothing keeps."""
+    random = next(problems.with_other_weights())
+    _gradients(pair, training_problem(pair.config, random, pair.rules.train.loss_counts_pads), results)
 
 
 def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:

@@ -34,7 +34,21 @@ Role = Literal[
 
 SOURCE = {"src", "source", "sources", "enc", "encoder", "article", "question", "sentence"}
 WEAK_SOURCE = {"input", "inputs", "inp", "x", "xs", "e", "s", "in", "i"}
-TARGET = {"tgt", "trg", "target", "targets", "dec", "decoder", "tar", "prev", "labels", "label", "reply", "answer"}
+TARGET = {
+    "tgt",
+    "trg",
+    "target",
+    "targets",
+    "dec",
+    "decoder",
+    "tar",
+    "prev",
+    "shifted",
+    "labels",
+    "label",
+    "reply",
+    "answer",
+}
 LABELS = {"labels", "label", "targets", "gold", "golds", "truth"}
 WEAK_TARGET = {"output", "outputs", "out", "y", "ys", "d", "t"}
 MASK = {"mask", "masks", "masking", "msk", "padding", "nopeak", "peek", "causal", "lookahead", "subsequent", "bias"}
@@ -81,6 +95,12 @@ class Parameter:
     def is_plainly_causal(self) -> bool:
         """Returns whether the name says that a mask hides only later positions."""
         return bool({*words(self.name)} & PLAINLY_CAUSAL) and not self.is_padding
+
+    @property
+    def names_a_side(self) -> bool:
+        """Returns whether the name has a word of one side, such as `src` or `decoder`, and none of its results."""
+        found = {*words(self.name)}
+        return bool(found & (SOURCE | TARGET)) and not found & RESULT
 
     @property
     def is_mask(self) -> bool:
@@ -223,6 +243,7 @@ def _with_ids(parts: list[Parameter], has_memory: bool, side: str) -> list[Param
     return parts
 
 
-def _likelihood(part: Parameter) -> tuple[bool, bool]:
-    """Returns the sort key of parameters for the same ids: required ones first, then inputs before labels."""
-    return not part.is_required, bool({*words(part.name)} & LABELS)
+def _likelihood(part: Parameter) -> tuple[bool, bool, bool]:
+    """Returns the sort key of parameters for the same ids: required ones first, then inputs before labels, then those
+    whose name has a side's word before letters such as `x`."""
+    return not part.is_required, bool({*words(part.name)} & LABELS), not part.names_a_side
