@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import mostly_nightly
 
 from jax_transformer.cli import main
 from jax_transformer.runtime.limits import CERTIFICATE_BYTES
@@ -211,7 +212,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
-@pytest.mark.parametrize("name", list(EDITS))
+@mostly_nightly("name", list(EDITS), 9)
 def test_an_edited_claim_never_holds(name: str, folder: Path, verify: Any) -> None:
     certificate = held(folder, "normed")
     before = copy.deepcopy(certificate)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jax import lax
+from nightly import mostly_nightly
 
 from jax_transformer.proof import UnknownOperation, decide
 from proof.pairs import Pair, Side, gradients_in_jax, gradients_in_torch, in_jax, in_torch
@@ -254,7 +255,7 @@ def differ(pair: tuple[Side, Side]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", list(SAME))
+@mostly_nightly("name", list(SAME), 9)
 def test_the_same_choices_are_proven(name: str) -> None:
     assert not differ(SAME[name])
     assert judged(SAME[name]) == "proven"

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
@@ -306,7 +307,7 @@ def step_by_step(config: TransformerConfig, params: Any, ids: Any, length: int) 
     return np.stack(columns, axis=1)
 
 
-@pytest.mark.parametrize("name", CACHED)
+@mostly_nightly("name", CACHED, 8)
 def test_decoding_with_a_cache_equals_teacher_forcing(
     config: TransformerConfig, ids: Any, random_params: Any, name: str
 ) -> None:
