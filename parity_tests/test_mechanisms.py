@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mechanisms import MECHANISMS, MechanismReference, make_model
+from nightly import mostly_nightly
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -66,7 +67,7 @@ def test_jax_torch_and_the_truth_agree_on_every_activation_in_float64(name: str)
             assert len(result.masks.rows) + len(result.forward.rows) == len(expected)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@mostly_nightly("name", TRAINED, 4)
 def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     """Of one layer in each stack, as compiling takes most of the time. Those of key biases too, where a rotation or a
     norm makes them matter."""

@@ -206,7 +206,7 @@ def test_generate_works_on_what_comes_back(family: str, folder: Path, tmp_path: 
     assert torch.equal(expected, received)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@mostly_nightly("dtype", [torch.bfloat16, torch.float64], 1)
 def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path) -> None:
     there = type(first.theirs).from_pretrained(first.directory, dtype=dtype)
     there.save_pretrained(tmp_path / "there")

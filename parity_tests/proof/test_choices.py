@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from jax import lax
-from nightly import mostly_nightly
 
 from jax_transformer.proof import UnknownOperation, decide
 from proof.pairs import Pair, Side, gradients_in_jax, gradients_in_torch, in_jax, in_torch
@@ -255,7 +254,7 @@ def differ(pair: tuple[Side, Side]) -> bool:
     return False
 
 
-@mostly_nightly("name", list(SAME), 9)
+@pytest.mark.parametrize("name", list(SAME))
 def test_the_same_choices_are_proven(name: str) -> None:
     assert not differ(SAME[name])
     assert judged(SAME[name]) == "proven"

@@ -110,7 +110,7 @@ CASES["transposed, by one leaf"] = (
 )
 
 
-@mostly_nightly("name", list(CASES), 8)
+@mostly_nightly("name", list(CASES), 12)
 def test_tied_weights_are_one_variable(name: str) -> None:
     ours, theirs, verdict, conditions = CASES[name]
     certificate = prove(ours, theirs, inputs=IDS if isinstance(theirs, Tied) else X)

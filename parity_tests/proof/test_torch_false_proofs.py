@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nightly import mostly_nightly
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.dlpack import to_dlpack
@@ -195,7 +194,7 @@ SAME: dict[str, tuple[Function, Function]] = {
 }
 
 
-@mostly_nightly("name", list(SAME), 4)
+@pytest.mark.parametrize("name", list(SAME))
 def test_the_same_program_is_proven(name: str) -> None:
     assert compared(*SAME[name]).verdict == "proven"
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import hook
+import mutant_hook as hook
 import pytest
 
 hook.install()

@@ -7,6 +7,7 @@
 (`mutations.py`), runs for each the tests that call the changed function, the quickest first, and stops at the first
 that fails: so a slow test is a killer only of what no quicker test kills. A change that none notices is a survivor: a
 gap in the tests, or a change that makes no difference. Rows of other seeds in the record stay.
+Further arguments go to pytest.
 
 A function that only a forked process, or only a program cached by an earlier test, calls is taken for unreached by the
 tests that didn't call it themselves.
@@ -28,11 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import core
-import hook
+import mutant_core as core
+import mutant_hook as hook
 import pytest
+from mutant_runner import Kill, Runner
 from mutations import Mutant
-from runner import Kill, Runner
 
 HEAD = ["seed", "module", "number", "line", "function", "change", "outcome", "test", "test_seconds"]
 ALIVE = ("survived", "unreached")
@@ -129,7 +130,9 @@ def kill_of(mutant: Mutant, tests: list[Test], runner: Runner, most_rounds: int)
     return None
 
 
-def measure(mutants: list[Mutant], tests: list[Test], places: list[str], folder: Path, options: Any) -> None:
+def measure(
+    mutants: list[Mutant], tests: list[Test], places: list[str], folder: Path, options: Any, paths: list[str]
+) -> None:
     """Writes a line for each mutant. One that is known to be killed isn't tried again."""
     numbers = {place: number for number, place in enumerate(places)}
     seconds = {test.name: test.seconds for test in tests}
@@ -151,17 +154,17 @@ def measure(mutants: list[Mutant], tests: list[Test], places: list[str], folder:
             with (folder / "kills.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
-    run_pytest(Runner(folder, work), folder)
+    run_pytest(Runner(folder, work), folder, paths)
 
 
-def run_pytest(runner: Runner, folder: Path) -> None:
+def run_pytest(runner: Runner, folder: Path, paths: list[str]) -> None:
     here = Path(__file__).parent
     os.chdir(core.ROOT)
     sys.path.insert(0, str(core.ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join((str(core.ROOT), str(here / "startup")))
     os.environ["PYTEST_XDIST_WORKER"] = "gw0"  # so that the cache of compiled programs lies beside the temporary files
     options = ["-n", "0", "-q", "-p", "no:cacheprovider", "-m", "", "--basetemp", str(folder / "popen-gw0")]
-    pytest.main(options, plugins=[runner])
+    pytest.main([*options, *paths], plugins=[runner])
 
 
 def read_rows(folder: Path) -> list[list[Any]]:
@@ -181,7 +184,7 @@ def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path) -> set
         total = sum(seconds[name] for name in names)
         bad.update(kill.test for kill in runner.kills(None, names, total, only_first=False))
 
-    run_pytest(Runner(folder, work), folder)
+    run_pytest(Runner(folder, work), folder, [])
     return bad
 
 
@@ -208,7 +211,7 @@ def main() -> int:
     for index, folder in enumerate(folders):
         child = os.fork()
         if child == 0:
-            measure(drawn[index :: arguments.processes], tests, places, folder, arguments)
+            measure(drawn[index :: arguments.processes], tests, places, folder, arguments, rest)
             os._exit(0)
         children.append(child)
     for child in children:

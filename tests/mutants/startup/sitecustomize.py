@@ -4,6 +4,6 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-import hook
+import mutant_hook as hook
 
 hook.install()

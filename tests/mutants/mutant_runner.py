@@ -1,7 +1,7 @@
 """A plugin of pytest that collects every test once, and runs some of them against mutants, each in a fork.
 
 A fork exchanges the code of the changed function, which takes no time beside importing the package anew. What a module
-computed when it was imported stays as it was. Processes that a test starts import the change (`hook.py`).
+computed when it was imported stays as it was. Processes that a test starts import the change (`mutant_hook.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import hook
+import mutant_hook as hook
 import pytest
 from mutations import Mutant, mutated
 
@@ -49,16 +49,24 @@ class Runner:
         self.items: dict[str, pytest.Item] = {}
         self.functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         self.only_first = True
+        self.computing = ""
 
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         from jax._src import xla_bridge
 
-        if xla_bridge._backends:  # a module of tests has computed: a fork would lack the threads
-            xla_bridge._clear_backends()
+        if xla_bridge._backends and not self.computing:
+            self.computing = report.nodeid
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if self.computing:
+            raise pytest.UsageError(
+                f"expected modules of tests to compute nothing with JAX when they are imported, since a fork lacks its "
+                f"threads; {self.computing} does. Leave it out by --ignore={self.computing}"
+            )
         self.items = {item.nodeid: item for item in session.items}
         gc.unfreeze()  # what is frozen isn't listed
         for value in gc.get_objects():
-            if isinstance(value, types.FunctionType) and "jax_transformer" in value.__code__.co_filename:
+            if type(value) is types.FunctionType and "jax_transformer" in value.__code__.co_filename:
                 self.functions[_key(value.__code__)].append(value)
         gc.collect()
         gc.freeze()
@@ -113,6 +121,9 @@ class Runner:
             os._exit(0)
 
     def _exchange(self, mutant: Mutant) -> None:
+        if mutant.module not in sys.modules:  # a test imports it with its change
+            hook.install()
+            return
         path = sys.modules[mutant.module].__file__
         assert path is not None
         source = Path(path).read_text("utf-8")
