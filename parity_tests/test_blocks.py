@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from block_pairs import PAIRS, BlocksReference, make_case, state_dict
-from nightly import mostly_nightly
 from selftest.injections import Injection, known_faults
 from selftest.matrix import Prepared, false_alarms, try_injection
 from selftest.run import BLOCKS
@@ -29,7 +28,7 @@ from torch_reference.trace import Trace
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@mostly_nightly("name", PAIRS, 8)
+@pytest.mark.parametrize("name", PAIRS)
 def test_a_block_is_its_torch_module(name: str) -> None:
     """Every activation, in the same order, and the gradients of all parameters."""
     case = make_case(name)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from mechanisms import MECHANISMS, MechanismReference, make_model
-from nightly import mostly_nightly
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -67,7 +66,7 @@ def test_jax_torch_and_the_truth_agree_on_every_activation_in_float64(name: str)
             assert len(result.masks.rows) + len(result.forward.rows) == len(expected)
 
 
-@mostly_nightly("name", TRAINED, 4)
+@pytest.mark.parametrize("name", TRAINED)
 def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
     """Of one layer in each stack, as compiling takes most of the time. Those of key biases too, where a rotation or a
     norm makes them matter."""

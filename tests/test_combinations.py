@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
@@ -135,7 +134,7 @@ def step_by_step(config: TransformerConfig, params: Any, ids: Any, encoder_outpu
     return np.stack(columns, axis=1)
 
 
-@mostly_nightly("name", COMBINATIONS, 2)
+@pytest.mark.parametrize("name", COMBINATIONS)
 def test_options_work_together(config: TransformerConfig, ids: Any, random_params: Any, name: str) -> None:
     """Scanned and unrolled layers learn alike; then the trace is the oracle's, and cached logits are the prefix's."""
     target = ids.target.copy()

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nightly import mostly_nightly
 
 from jax_transformer.cli import main
 from jax_transformer.runtime.limits import CERTIFICATE_BYTES
@@ -212,7 +211,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
-@mostly_nightly("name", list(EDITS), 9)
+@pytest.mark.parametrize("name", list(EDITS))
 def test_an_edited_claim_never_holds(name: str, folder: Path, verify: Any) -> None:
     certificate = held(folder, "normed")
     before = copy.deepcopy(certificate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nightly import mostly_nightly
+import pytest
 
 from jax_transformer.proof import decide
 from proof.changed_library import ROOT
@@ -22,7 +22,7 @@ TRIED = (
 """Pairs that stand for the others, which the command own_table.py proves."""
 
 
-@mostly_nightly("pair", [each for each in PAIRS if each.title in TRIED], 2, ids=lambda pair: pair.title)
+@pytest.mark.parametrize("pair", [each for each in PAIRS if each.title in TRIED], ids=lambda pair: pair.title)
 def test_is_proven(pair: OwnPair) -> None:
     result = decide(pair.task())
     assert result.verdict == "proven", (result.reason, result.difference)
@@ -33,7 +33,7 @@ def test_is_proven(pair: OwnPair) -> None:
 FAULTS_TRIED = ("a token's keys overwrite those before", "a packed decoder attends to the pair before")
 
 
-@mostly_nightly("fault", [each for each in FAULTS if each.name in FAULTS_TRIED], 1, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [each for each in FAULTS if each.name in FAULTS_TRIED], ids=lambda fault: fault.name)
 def test_a_fault_is_refuted_where_it_is(fault: OwnFault) -> None:
     result = decide(fault.task())
     assert result.verdict == "refuted"

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from nightly import mostly_nightly
 
 from jax_transformer.parity import Certificate, prove
 from jax_transformer.proof import Task, decide
@@ -28,7 +27,7 @@ def repaired(task: Task) -> Repair | None:
     return find_repair(result.difference.task)
 
 
-@mostly_nightly("name", FAULTS, 6)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_a_decoder_is_mended_and_named(name: str) -> None:
     written, kind = FAULTS[name]
     with jax.enable_x64(True):

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
-from nightly import mostly_nightly
 from torch import Tensor, nn
 
 from jax_transformer.parity import prove
@@ -110,7 +110,7 @@ CASES["transposed, by one leaf"] = (
 )
 
 
-@mostly_nightly("name", list(CASES), 12)
+@pytest.mark.parametrize("name", list(CASES))
 def test_tied_weights_are_one_variable(name: str) -> None:
     ours, theirs, verdict, conditions = CASES[name]
     certificate = prove(ours, theirs, inputs=IDS if isinstance(theirs, Tied) else X)

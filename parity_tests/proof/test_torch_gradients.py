@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
-from nightly import mostly_nightly
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -188,7 +188,7 @@ def after_a_step(module: Net) -> tuple[Tensor, dict[str, Tensor], dict[str, Tens
     return output, gradients, after
 
 
-@mostly_nightly("name", list(SETUPS), 6)
+@pytest.mark.parametrize("name", list(SETUPS))
 def test_gradients_are_those_of_the_program(name: str) -> None:
     setup, forward, gradients = SETUPS[name]
     ours, theirs = Net(), Net()

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-from nightly import mostly_nightly
 
 from jax_transformer.compiling.costs import count_costs
 from jax_transformer.compiling.hlo import parse
@@ -73,10 +72,9 @@ def mesh() -> Mesh:
     return make_mesh(devices=jax.devices()[:1])
 
 
-@mostly_nightly(
+@pytest.mark.parametrize(
     ("name", "variant"),
     [("evaluate", "tied"), *((name, variant) for name in ("train", "decode") for variant in VARIANTS)],
-    5,
 )
 def test_the_program_computes_what_the_model_needs(name: Name, variant: str, mesh: Mesh) -> None:
     """Every product of the program belongs to the model, and the other way round. A search attends to all positions

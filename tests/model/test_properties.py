@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
@@ -307,7 +306,7 @@ def step_by_step(config: TransformerConfig, params: Any, ids: Any, length: int) 
     return np.stack(columns, axis=1)
 
 
-@mostly_nightly("name", CACHED, 8)
+@pytest.mark.parametrize("name", CACHED)
 def test_decoding_with_a_cache_equals_teacher_forcing(
     config: TransformerConfig, ids: Any, random_params: Any, name: str
 ) -> None:
