@@ -6,9 +6,9 @@ Each argument is the interpreter of an environment with the package's dependenci
 
     python3.12 -m venv py312 && py312/bin/pip install -e '.[dev]' -c constraints.txt
 
-What follows -- goes to pytest; by default, the whole suite runs, one environment after the other. --write puts a row
-for each environment between the markers of a page, in place of an earlier one for the same versions. Exits with 1 if
-any test fails.
+What follows -- goes to pytest; by default, the whole suite runs (nightly tests too), one environment after the other.
+--write puts a row for each environment between the markers of a page, in place of an earlier one for the same versions.
+Exits with 1 if any test fails.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run_tests(interpreter: str, arguments: list[str]) -> Outcome:
     asked = subprocess.run([interpreter, "-c", ASK], capture_output=True, text=True, check=True)
     with tempfile.TemporaryDirectory() as folder:
         report, start = Path(folder) / "report.xml", time.perf_counter()
-        command = [interpreter, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+        command = [interpreter, "-m", "pytest", "-q", "-m", "", f"--junitxml={report}", *arguments]
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         seconds = time.perf_counter() - start
         if not report.exists():

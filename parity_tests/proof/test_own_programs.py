@@ -65,6 +65,7 @@ def test_a_wrong_optimizer_is_refuted_and_shown() -> None:
 
 
 @pytest.mark.usefixtures("one_step")
+@pytest.mark.nightly
 def test_both_optimizers_may_be_of_a_user() -> None:
     def sgd(module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(module.parameters(), 0.01)

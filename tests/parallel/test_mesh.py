@@ -43,15 +43,30 @@ def beyond(rows: dict[str, dict[str, float]], most: float) -> dict[str, dict[str
     }
 
 
-def test_twenty_steps_with_dropout_equal_those_of_one_device() -> None:
-    rows = run("twenty_steps")["twenty_steps"]
-    assert len(rows) == 3
+@pytest.fixture(scope="module")
+def training() -> dict[str, dict[str, Any]]:
+    """Finds of the cases that compile several steps, in one process for both."""
+    return run("twenty_steps", "families")
+
+
+def test_twenty_steps_with_dropout_equal_those_of_one_device(training: dict[str, Any]) -> None:
+    rows = training["twenty_steps"]
+    assert len(rows) == 1
     assert beyond(rows, FLOAT64) == {}
     assert all(row["learned"] > 0 for row in rows.values())
 
 
-def test_published_families_train_the_same() -> None:
-    assert beyond(run("families")["families"], FLOAT64) == {}
+def test_published_families_train_the_same(training: dict[str, Any]) -> None:
+    assert len(training["families"]) == 2
+    assert beyond(training["families"], FLOAT64) == {}
+
+
+@pytest.mark.nightly
+def test_all_meshes_and_families_train_the_same() -> None:
+    found = run("twenty_steps", "families", "--all")
+    assert (len(found["twenty_steps"]), len(found["families"])) == (10, 5)
+    for rows in found.values():
+        assert beyond(rows, FLOAT64) == {}
 
 
 def test_communication_between_devices() -> None:
