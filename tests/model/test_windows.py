@@ -17,7 +17,8 @@ from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import Attention
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.data.packing import Shape, pack_batch
+from jax_transformer.data.batching import pack_batch
+from jax_transformer.data.planning import Shape
 from jax_transformer.model import functional
 from jax_transformer.model.masks import Masks
 from jax_transformer.porting.one_level import obstacles

@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 CORE = (
     "comparison/gates/*.py",
     "config/*.py",
-    "data/ba*.py",
-    "data/blocks.py",
+    "data/batching.py",
     "data/loader.py",
-    "data/packing.py",
+    "data/planning.py",
+    "data/token_pairs.py",
     "decoding/*.py",
     "model/*.py",
     "parity/diagnosis/*.py",
@@ -40,7 +40,9 @@ CORE = (
 
 def core_files() -> dict[str, Path]:
     """Returns module → its file."""
-    found = {file for pattern in CORE for file in (ROOT / "jax_transformer").glob(pattern)}
+    matched = {pattern: [*(ROOT / "jax_transformer").glob(pattern)] for pattern in CORE}
+    assert all(matched.values()), [pattern for pattern, files in matched.items() if not files]
+    found = {file for files in matched.values() for file in files}
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in found}
     return {name: names[name] for name in sorted(names) if not name.endswith(".__init__")}
 
