@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         start_decoding,
     )
     from jax_transformer.parity.api import compare
+    from jax_transformer.parity.proofs.api import assert_same, prove
     from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
@@ -57,6 +58,7 @@ __all__ = [
     "TrainConfig",
     "TransformerConfig",
     "apply",
+    "assert_same",
     "compare",
     "config",
     "data",
@@ -75,6 +77,7 @@ __all__ = [
     "parallel",
     "parity",
     "porting",
+    "prove",
     "save_model",
     "score",
     "split_constants",
@@ -105,6 +108,7 @@ _HOMES = {
         "start_decoding",
     ),
     "jax_transformer.parity.api": ("compare",),
+    "jax_transformer.parity.proofs.api": ("assert_same", "prove"),
     "jax_transformer.porting.exporting": ("export_checkpoint",),
     "jax_transformer.porting.importing": ("import_checkpoint",),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),

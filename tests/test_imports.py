@@ -55,7 +55,8 @@ ALLOWED: dict[str, set[str]] = {
         *("programs", "proof"),
     },
     "parity": {
-        *("comparison", "config", "data", "decoding", "exporting", "mapping", "model", "pages", "parallel", "porting"),
+        *("comparison", "config", "data", "decoding", "exporting", "mapping", "matching", "model", "pages", "parallel"),
+        "porting",
         *("programs", "proof", "runtime", "storage", "training"),
     },
     "discover": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from jax_transformer.proof.programs import UnknownOperation
 
 SERIES = 8
 """Points that are drawn until no divisor is zero."""
+FEWEST_SIBLINGS = 3
+"""Layers alike from which on another name of one is worth a note."""
 Verdict = Literal["proven", "refuted", "unknown", "not proven"]
 
 
@@ -49,8 +51,15 @@ class FoundMap:
     """Why there is no proof, or where the programs part."""
     unmapped: tuple[str, ...] = ()
     """Leaves of the candidate, and tensors of the reference that it reads, without a partner."""
+    missing: tuple[str, ...] = ()
+    """Leaves that the candidate reads and that have elements without a partner. Nothing is proven then."""
     irregular: tuple[str, ...] = ()
-    """What is unlike its siblings: a layer with other axes; without a proof, also where names alone were compared."""
+    """Layers that are mapped unlike their siblings, such as one transposed kernel among others."""
+    renamed: tuple[str, ...] = ()
+    """Single layers whose tensor has another name than those of all their siblings, such as swapped norms."""
+    by_name: tuple[str, ...] = ()
+    """Without a proof, leaves for which names and order alone were compared, since they meet what the reference doesn't
+    compute."""
     completed: tuple[str, ...] = ()
     """Leaves of which these inputs read only some elements; the others follow from those."""
     unwritten: str = ""
@@ -117,7 +126,12 @@ class FoundMap:
             head += ", but not regular" if self.irregular else ", but not whole"
         lines = [f"{head} ({self.seconds:.1f} s)"]
         lines += [f"  {self.reason}"] if self.reason else []
-        for title, several in (("unmapped", self.unmapped), ("irregular", self.irregular)):
+        for title, several in (
+            ("unmapped", self.unmapped),
+            ("irregular", self.irregular),
+            ("another name than its siblings", self.renamed),
+            ("by name alone", self.by_name),
+        ):
             lines += [f"  {title}: {each}" for each in several]
         if self.completed:
             lines.append(f"  read in part by these inputs: {', '.join(self.completed)}")
@@ -193,19 +207,22 @@ def map_between(
     search_seconds = time.perf_counter() - begin
     pieces, partners = _completed(state, leaves, tensors)
     grafts = _grafts(state, leaves, tensors)
-    result = _proof(candidate, reference, leaves, tensors, partners) if proves else None
+    needed = [name for name in candidate.program.inputs if name in leaves.shapes]
+    missing = tuple(name for name in needed if (partners[leaves.numbers(name)] < 0).any())
+    result = _proof(candidate, reference, leaves, tensors, partners, missing) if proves else None
     unread, unmapped = _unmapped(partners, leaves, tensors)
     names, unwritten = None, ""
     try:
-        missing = [name for name in leaves.shapes if name not in pieces]
-        if missing:
-            raise Unwritten(f"{missing[0]} has no partner along its axes")
+        without_axes = [name for name in leaves.shapes if name not in pieces]
+        if without_axes:
+            raise Unwritten(f"{without_axes[0]} has no partner along its axes")
         ignored = [name for unused in unread for name in (unused, *reference.copies.get(unused, ()))]
         names = written(pieces, leaves, tensors, reference.copies, ignored)
         check(names, leaves, tensors, partners, reference.copies)
     except Unwritten as reason:
         names, unwritten = None, str(reason)
     verdict: Verdict = "not proven" if result is None else result.verdict
+    irregular, renamed = _irregular(pieces, leaves, tensors)
     return FoundMap(
         map=names,
         partners={name: partners[leaves.numbers(name)] for name in leaves.shapes},
@@ -213,7 +230,10 @@ def map_between(
         verdict=verdict,
         reason=_reason(result),
         unmapped=unmapped,
-        irregular=(*_irregular(pieces, leaves, tensors), *(grafts if verdict != "proven" else ())),
+        missing=missing,
+        irregular=irregular,
+        renamed=renamed,
+        by_name=tuple(grafts) if verdict != "proven" else (),
         completed=tuple(
             name
             for name in pieces
@@ -261,12 +281,14 @@ def _completed(state: State, leaves: Elements, tensors: Elements) -> tuple[dict[
 
 
 def _proof(
-    candidate: LoweredSide, reference: LoweredSide, leaves: Elements, tensors: Elements, partners: np.ndarray
-) -> Result | None:
-    """Returns what a proof says of both programs with weights that the map carries over; None if weights that the
-    candidate reads have no partner."""
-    read = [name for name in candidate.program.inputs if name in leaves.shapes]
-    missing = [name for name in read if (partners[leaves.numbers(name)] < 0).any()]
+    candidate: LoweredSide,
+    reference: LoweredSide,
+    leaves: Elements,
+    tensors: Elements,
+    partners: np.ndarray,
+    missing: Sequence[str],
+) -> Result:
+    """Returns what a proof says of both programs with weights that the map carries over."""
     if missing:
         return Result("unknown", reason=f"{missing[0]} has no partner")
     shapes = {**candidate.data, **reference.data, **tensors.shapes}
@@ -318,14 +340,16 @@ def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:
             name = leaves.name_of(int(choice.guess.ours[choice.guess.ours >= 0].flat[0]))
             found.append(
                 f"{name}: {ours.line or ours.name} reads what the reference doesn't compute; it is taken for what "
-                f"{theirs.line or theirs.name} of the reference reads, by name and order alone"
+                f"{theirs.line or theirs.name} of the reference reads"
             )
     return found
 
 
-def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Elements) -> list[str]:
-    """Describes the layers that are mapped unlike most others of their kind: to a tensor of another name, or with other
-    axes."""
+def _irregular(
+    pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Elements
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Describes the layers whose axes are unlike those of their siblings that have tensors of the same name, and the
+    single ones that have a tensor of another name than three or more siblings."""
     kinds: dict[tuple[str, ...], list[tuple[str, tuple[str, str]]]] = {}
     for leaf, several in pieces.items():
         for piece in several:
@@ -333,14 +357,19 @@ def _irregular(pieces: Mapping[str, list[Piece]], leaves: Elements, tensors: Ele
             parts = tuple(map(str, piece.index if _alike(leaf) != leaf else piece.index[1:]))
             form = _alike(piece.tensor), form_of(piece, tensors)
             kinds.setdefault((_alike(leaf), *parts), []).append((place, form))
-    found = []
+    irregular, renamed = list[str](), list[str]()
     for siblings in kinds.values():
-        forms = [form for _, form in siblings]
-        if len({name for name, _ in forms}) == len(forms):
-            continue  # parts of one layer
-        usual = max(forms, key=forms.count)
-        found += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in siblings if form != usual]
-    return found
+        names = [name for _, (name, _) in siblings]
+        for kind in dict.fromkeys(names):
+            forms = [form for _, form in siblings if form[0] == kind]
+            usual = max(forms, key=forms.count)
+            alike = [(place, form) for place, form in siblings if form[0] == kind and form != usual]
+            irregular += [f"{place}: {_said(form)}; its siblings: {_said(usual)}" for place, form in alike]
+        usual_name = max(names, key=names.count)
+        if names.count(usual_name) >= FEWEST_SIBLINGS:
+            single = [(place, name) for place, (name, _) in siblings if names.count(name) == 1]
+            renamed += [f"{place}: {name}; its siblings: {usual_name}" for place, name in single]
+    return tuple(irregular), tuple(renamed)
 
 
 def _said(form: tuple[str, str]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jax_transformer.comparison.report.report import Divergence, Report
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parity.api import assert_parity, compare, draft_map
-    from jax_transformer.parity.proofs.api import prove
+    from jax_transformer.parity.proofs.api import assert_same, prove
     from jax_transformer.parity.sides.options import Options, Side
     from jax_transformer.proof.certificate import Certificate
     from jax_transformer.proof.witness import Witness
@@ -29,7 +29,7 @@ _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
     "jax_transformer.comparison.capture": ("capture",),
     "jax_transformer.comparison.gates.arrays": ("ParityError",),
-    "jax_transformer.parity.proofs.api": ("prove",),
+    "jax_transformer.parity.proofs.api": ("assert_same", "prove"),
     "jax_transformer.parity.sides.options": ("Options", "Side"),
     "jax_transformer.proof.certificate": ("Certificate",),
     "jax_transformer.proof.witness": ("Witness",),
@@ -47,6 +47,7 @@ __all__ = [
     "Side",
     "Witness",
     "assert_parity",
+    "assert_same",
     "capture",
     "compare",
     "draft_map",

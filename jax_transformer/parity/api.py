@@ -7,8 +7,8 @@ from typing import Any
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
-from jax_transformer.comparison.sides import DTYPES, selected
-from jax_transformer.parity.sides.options import Options, as_side, kind_of, map_of, rule_of
+from jax_transformer.comparison.sides import DTYPES, name_of, selected
+from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, kind_of, map_of, rule_of
 
 
 def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
@@ -64,6 +64,10 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       ('diverged', 'output')
     """
     ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    for one in (ours, theirs):
+        if has_own_weights(one):
+            name = one.name or name_of(one.program)
+            raise ParityError(f"{name} holds its weights: compare reads none; prove, or assert_same, finds their map")
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if "arrays" in kinds:
         told.check("named arrays", ours, theirs)
@@ -151,7 +155,6 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       # A DRAFT
     """
     from jax_transformer.comparison.capture import check_module
-    from jax_transformer.comparison.sides import name_of
     from jax_transformer.parity.backends.modules import names_for_draft
     from jax_transformer.parity.names.drafts import draft
     from jax_transformer.parity.sides.pairing import load

@@ -149,6 +149,10 @@ class Certificate:
     conditions: tuple[str, ...] = ()
     """Conditions on the weights under which the verdict holds, one text each: weights that one program holds
     separately, and the other ties."""
+    map: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What is known of the map of weights that was found: how many have a partner, which have none, which are mapped
+    unlike their siblings ("irregular") or by their names alone, and which the inputs read in part. {}: both programs
+    read the same weights."""
     seed: int = 0
     command: tuple[str, ...] = ()
     """The arguments of the command that made it; () if none did. Nothing runs them."""
@@ -406,6 +410,7 @@ def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
         domain = _domain(certificate)
         yield f"the same function of the weights at these shapes, ids and masks, for {which}{domain}"
     yield from _condition_lines(certificate)
+    yield from (f"  map        {what}: {line}" for what, lines in certificate.map.items() for line in lines)
     if certificate.difference is not None:
         yield from _difference_lines(certificate.difference)
         yield from _witness_lines(certificate.difference["witness"], bool(certificate.command))

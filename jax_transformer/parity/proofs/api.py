@@ -10,15 +10,17 @@ from typing import Any
 from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
-from jax_transformer.comparison.sides import name_of, selected
+from jax_transformer.comparison.sides import CannotRun, name_of, selected
 from jax_transformer.parity.problems import ALLOWANCES
+from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
 from jax_transformer.parity.rules import make_rules
-from jax_transformer.parity.sides.options import Options, as_side, kind_of, rule_of
+from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, kind_of, rule_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
-from jax_transformer.proof import Certificate
+from jax_transformer.proof import Certificate, UnknownOperation
+from jax_transformer.proof.certificate import StageProof
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
@@ -32,6 +34,9 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
     and not for rounding: `compare` judges that. Each call is one of these:
 
     - `prove(model)`, `prove(model, module)`, `prove(module)`, `prove(function, model=model)`: as of `compare`.
+    - `prove(module, module, inputs={...})`: an NNX or Equinox module, or `Side(program, params=...)` of a Linen module
+      or a function with its weights, and a PyTorch module or another of these. The map between their weights is found
+      (`jax_transformer.matching.find_map`), and the certificate says what is known of it.
     - `prove(program, program, inputs={...})`: any two PyTorch modules, JAX functions, or one of each, with the same
       weights. A function is (params, inputs) → an array, or (array, trace) with a trace of named arrays; a module is
       called with the inputs by name. Their outputs are compared, and all activations that both name.
@@ -68,6 +73,8 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
       ('proven', [('forward', 1), ('gradients', 1)])
     """
     ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    if has_own_weights(ours) or has_own_weights(theirs):
+        return _prove_mapped(ours, theirs, told)
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if told.inputs is not None:
         if not {*kinds} <= {"function", "module"}:
@@ -160,6 +167,85 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
             f"({len(wrong) + len(unused)} haven't): name it in names"
         )
     return mapped
+
+
+def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any], **changes: Any) -> Certificate:
+    """Raises AssertionError with the whole certificate unless two programs are proven to be one function.
+
+    For tests: where they differ, the text says in which lines, and with which edit of one they are the same. A map of
+    weights in which a layer is unlike its siblings, such as one transposed kernel, is a failure, too.
+
+    Args:
+      candidate, reference: as of `prove`: PyTorch, NNX and Equinox modules; `Side(module, params=variables)` of a Linen
+        module, or of a function (params, inputs).
+      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all.
+      **changes: options of `prove`, such as stages=("forward",).
+
+    Returns:
+      The certificate.
+
+    Raises:
+      AssertionError: the programs differ, or it isn't known whether they do.
+      ValueError: the programs can't be called on these inputs; an option doesn't apply to them.
+
+    Example:
+      >>> import numpy as np
+      >>> import torch
+      >>> from flax import nnx
+      >>> from jax_transformer.parity import assert_same
+      >>> ours, theirs = nnx.Linear(3, 5, rngs=nnx.Rngs(0)), torch.nn.Linear(3, 5).eval()
+      >>> assert_same(ours, theirs, {"input": np.ones((2, 3), np.float32)}).map["found"]
+      ('2 of 2 weights of Linear have a partner',)
+    """
+    certificate = prove(candidate, reference, inputs=inputs, **changes)
+    if certificate.verdict != "proven" or certificate.map.get("irregular"):
+        raise AssertionError(str(certificate))
+    return certificate
+
+
+def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
+    """Proves programs with weights of their own through the map between these, which it finds."""
+    if told.inputs is None:
+        raise ParityError("inputs: expected the arguments of both programs by name, arrays or an .npz")
+    told.check("two programs on inputs", ours, theirs)
+    if told.names is not None or told.weights is not None:
+        which = "names" if told.names is not None else "weights"
+        raise ParityError(f"{which}: expected none with programs that hold their weights, whose map is found")
+    stages = selected(told.stages, ANY_STAGES, "stages")
+    told.progress("map of the weights")
+    inputs = dict(named_arrays(told.inputs, "inputs").arrays)
+    try:
+        pair = MappedPair(ours, theirs, inputs, told.seed)
+    except (UnknownOperation, CannotRun) as error:
+        return _unknown(ours, theirs, inputs, stages, f"no map of the weights: {error}", told.seed)
+    if pair.found.missing:
+        reason = f"no map of the weights: {pair.found.missing[0]} has no partner"
+        certificate = _unknown(ours, theirs, inputs, stages, reason, told.seed)
+    else:
+        certificate = _prove_any(pair.two, stages, told.seed, told.progress)
+        if pair.found.by_name and certificate.repair is None:
+            certificate = _undecided(certificate, len(pair.found.by_name))
+    return replace(certificate, map=pair.facts())
+
+
+def _undecided(certificate: Certificate, count: int) -> Certificate:
+    """Returns a certificate that refutes nothing: with another map the programs may be the same."""
+    reason = (
+        f"with the map that was found, they differ; {count} of its weights were matched by name alone, and with "
+        "another map they may be the same"
+    )
+    stages = (
+        replace(stage, verdict="unknown", reason=reason) if stage.verdict == "refuted" else stage
+        for stage in certificate.stages
+    )
+    return replace(certificate, stages=tuple(stages))
+
+
+def _unknown(ours: Side, theirs: Side, inputs: Arrays, stages: Sequence[str], reason: str, seed: int) -> Certificate:
+    collected = Collected(seed, output=OWN)
+    collected.stages = [StageProof(name, "unknown", reason=reason) for name in stages]
+    candidate, reference = (one.name or name_of(one.program) for one in (ours, theirs))
+    return replace(collected.certificate(candidate, reference, inputs), kind="programs")
 
 
 def _prove_any(two: AnyTwo, stages: Sequence[str], seed: int, progress: Callable[[str], None]) -> Certificate:

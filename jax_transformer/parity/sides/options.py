@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.sides import Path
+from jax_transformer.matching.programs import is_jax_module
 from jax_transformer.parity.rules import Programs
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Side:
 
     program: Any = None
     """What `compare` takes as a side without a name. None, as a reference: the program of the model's dialect."""
+    params: Any = None
+    """The weights of a JAX function (params, inputs) or of a Linen module, a tree; None for programs that hold theirs.
+    A proof finds the map to the other side's weights."""
     name: str | None = None
     """Its name in the report. None: its path, or that of its function or class."""
     loss: Callable[..., Any] | None = None
@@ -168,6 +172,11 @@ def map_of(names: NameMap | Mapping[str, str] | Path | None) -> NameMap | Path |
     if isinstance(names, Mapping):
         raise ParityError("names: models take a map of names, or its file")
     return names
+
+
+def has_own_weights(side: Side) -> bool:
+    """Returns whether a side is a JAX module, or a function with weights in `params`."""
+    return side.params is not None or is_jax_module(side.program)
 
 
 def kind_of(side: Any) -> Kind:

@@ -1,0 +1,124 @@
+"""Proves programs that hold weights of their own: finds the map between these, and carries one side's over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.comparison.capture import check_module
+from jax_transformer.comparison.gates.arrays import Arrays, ParityError
+from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
+from jax_transformer.comparison.sides import name_of
+from jax_transformer.matching.finding import FoundMap, find_map
+from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
+from jax_transformer.matching.sides import flattened
+from jax_transformer.parity.sides.options import Side, has_own_weights, kind_of
+
+
+class MappedPair:
+    """Two programs with weights of their own, and the map between them.
+
+    The weights of one side, a PyTorch module's if there is one, are the variables of a proof. The other side, a JAX
+    program, reads them through the map.
+
+    Args:
+      inputs: by argument.
+
+    Raises:
+      ParityError: no side is a JAX program; a side can't be called on these inputs.
+      UnknownOperation: an operation that a map needs has no rule.
+    """
+
+    def __init__(self, candidate: Side, reference: Side, inputs: Arrays, seed: int) -> None:
+        sides = candidate, reference
+        if reference.program is None:
+            raise ParityError("inputs: expected two programs; received one")
+        self.names = [one.name or name_of(one.program) for one in sides]
+        self.inputs = inputs
+        programs = [_program(one, name) for one, name in zip(sides, self.names, strict=True)]
+        self._carried = 0 if isinstance(programs[0], PureProgram) else 1
+        own, other = programs[self._carried], programs[1 - self._carried]
+        if not isinstance(own, PureProgram):
+            raise ParityError("expected weights of the same names in two PyTorch modules; use names to map them")
+        is_pure = isinstance(other, PureProgram)
+        self.found = find_map(
+            own.function,
+            other.function if is_pure else other,
+            inputs,
+            candidate_params=own.params,
+            reference_params=other.params if is_pure else None,
+            seed=seed,
+        )
+        if self.found.missing:
+            return
+        weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
+        weights = {name: array for name, array in weights.items() if name in self.found.tensors or not is_pure}
+        pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
+        ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
+        self.two = AnyTwo(ours, theirs)
+
+    def facts(self) -> dict[str, tuple[str, ...]]:
+        """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
+        found = self.found
+        whole = sum(1 for each in found.partners.values() if (each >= 0).all())
+        facts = {
+            "found": (f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner",),
+            "without a partner": found.unmapped,
+            "irregular": found.irregular,
+            "another name than its siblings": found.renamed,
+            "by name alone": found.by_name,
+            "read in part by these inputs": found.completed,
+        }
+        return {what: tuple(several) for what, several in facts.items() if several}
+
+
+def _program(side: Side, name: str) -> Any:
+    if has_own_weights(side):
+        return pure_program(side.program, side.params, name)
+    if kind_of(side.program) != "module":
+        raise ParityError(f"{name}: expected its weights, a tree, in Side(program, params=...)")
+    check_module(side.program, name)
+    return with_one_output(side.program, name)
+
+
+def _of_names(program: PureProgram) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
+    rebuilt = flattened(program.params)[1]
+    return lambda weights, inputs: program.function(rebuilt(weights), inputs)
+
+
+def _through(program: PureProgram, found: FoundMap) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
+    """Returns a program as a function of the other side's weights."""
+    rebuilt = flattened(program.params)[1]
+    sources = {name: _sources(places, found.tensors) for name, places in found.partners.items()}
+
+    def leaf(name: str, weights: Mapping[str, Any]) -> Any:
+        tensors, places = sources[name]
+        if not tensors:  # which the program doesn't read
+            return jnp.zeros(places.shape)
+        return jnp.concatenate([jnp.ravel(weights[tensor]) for tensor in tensors])[places]
+
+    def function(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        return program.function(rebuilt({name: leaf(name, weights) for name in found.partners}), inputs)
+
+    return function
+
+
+def _sources(places: np.ndarray, tensors: Mapping[str, tuple[int, ...]]) -> tuple[list[str], np.ndarray]:
+    """Returns the tensors that hold elements, and where each is among those of these tensors.
+
+    Args:
+      places: of the elements among those of all tensors; −1 for none.
+    """
+    used, own, first, start = list[str](), np.zeros_like(places), 0, 0
+    for name, shape in tensors.items():
+        size = int(np.prod(shape))
+        is_inside = (places >= first) & (places < first + size)
+        if is_inside.any():
+            own = np.where(is_inside, places - first + start, own)
+            used.append(name)
+            start += size
+        first += size
+    return used, own

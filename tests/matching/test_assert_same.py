@@ -1,0 +1,201 @@
+"""Programs that hold weights of their own are proven through the map that is found between these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import linen, nnx
+
+import jax_transformer as jt
+from jax_transformer.parity import Side
+
+IDS = {"input_ids": np.array([[1, 5, 3, 2]])}
+EPSILON = 1e-5
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(8), torch.nn.Linear(8, 12), torch.nn.Linear(12, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class TorchModel(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = torch.nn.Embedding(11, 8), torch.nn.ModuleList([TorchBlock(), TorchBlock()])
+        self.eval()
+
+    def forward(self, input_ids: Any) -> dict[str, Any]:
+        x = self.words(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return {"logits": x @ self.words.weight.T, "hidden": x}
+
+
+class NnxBlock(nnx.Module):
+    def __init__(self, epsilon: float, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.LayerNorm(8, epsilon=epsilon, rngs=rngs)
+        self.wide, self.narrow = nnx.Linear(8, 12, rngs=rngs), nnx.Linear(12, 8, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.narrow(nnx.relu(self.wide(self.norm(x))))
+
+
+class NnxModel(nnx.Module):
+    def __init__(self, epsilon: float = EPSILON) -> None:
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(11, 8, rngs=rngs)
+        self.blocks = nnx.List([NnxBlock(epsilon, rngs) for _ in range(2)])
+
+    def __call__(self, tokens: Any) -> tuple[Any, Any]:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.embed.attend(x), x
+
+
+class LinenModel(linen.Module):
+    @linen.compact
+    def __call__(self, tokens: Any) -> Any:
+        embed = linen.Embed(11, 8)
+        x = embed(tokens)
+        for _ in range(2):
+            y = linen.Dense(12)(linen.LayerNorm(epsilon=EPSILON)(x))
+            x = x + linen.Dense(8)(linen.relu(y))
+        return embed.attend(x)
+
+
+class EquinoxModel(equinox.Module):
+    words: jax.Array
+    norms: list[equinox.nn.LayerNorm]
+    linears: list[equinox.nn.Linear]
+    activation: Any = equinox.field(static=True)
+
+    def __init__(self) -> None:
+        keys = jax.random.split(jax.random.key(0), 4)
+        self.words = jnp.zeros((11, 8))
+        self.norms = [equinox.nn.LayerNorm(8, eps=EPSILON) for _ in range(2)]
+        self.linears = [
+            equinox.nn.Linear(*sizes, key=key) for sizes, key in zip([(8, 12), (12, 8)] * 2, keys, strict=True)
+        ]
+        self.activation = jax.nn.relu
+
+    def __call__(self, input_ids: Any) -> Any:
+        def each(function: Any, x: Any) -> Any:
+            return jax.vmap(jax.vmap(function))(x)
+
+        x = self.words[input_ids]
+        for layer, norm in enumerate(self.norms):
+            wide, narrow = self.linears[2 * layer : 2 * layer + 2]
+            x = x + each(narrow, self.activation(each(wide, each(norm, x))))
+        return x @ self.words.T
+
+
+def linen_side() -> Side:
+    return Side(LinenModel(), params=LinenModel().init(jax.random.key(0), IDS["input_ids"]))
+
+
+def function_side(epsilon: float = EPSILON) -> Side:
+    definition, params = nnx.split(NnxModel(epsilon))
+    return Side(lambda weights, inputs: nnx.merge(definition, weights)(inputs["input_ids"])[0], params=params)
+
+
+@pytest.mark.parametrize("make", [NnxModel, linen_side, EquinoxModel, function_side])
+def test_ports_in_every_style_are_proven(make: Any) -> None:
+    certificate = jt.assert_same(make(), TorchModel(), IDS)
+    assert [stage.name for stage in certificate.stages] == ["forward", "gradients"]
+    ((found,), *rest) = certificate.map.values()
+    count = found.split()[0]
+    assert found.startswith(f"{count} of {count} weights")
+    assert not rest
+
+
+def test_either_side_may_be_the_port() -> None:
+    jt.assert_same(TorchModel(), NnxModel(), IDS, stages=("forward",))
+    jt.assert_same(linen_side(), NnxModel(), {"tokens": IDS["input_ids"]}, stages=("forward",))
+
+
+def test_a_fault_fails_with_its_repair() -> None:
+    with pytest.raises(AssertionError) as caught:
+        jt.assert_same(NnxModel(1e-6), TorchModel(), IDS, stages=("forward",))
+    text = str(caught.value)
+    assert "with 1e-05, the two are proven the same" in text
+    assert "blocks.0.norm" in text
+    assert "by name alone: blocks/0/norm/scale" in text
+
+
+class Turned(NnxModel):
+    """Multiplies by the transposed square kernel in one of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rngs = nnx.Rngs(0)
+        self.blocks = nnx.List([nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)])
+
+    def __call__(self, tokens: Any) -> Any:
+        first, second = self.blocks
+        x = jnp.tanh(first(self.embed(tokens)))
+        return jnp.tanh(x @ second.kernel[...].T + second.bias[...])
+
+
+def test_a_layer_unlike_its_siblings_fails() -> None:
+    linears = (torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh())
+    reference = torch.nn.Sequential(torch.nn.Embedding(11, 8), *linears).eval()
+    with pytest.raises(AssertionError, match=r"irregular: blocks/1/kernel"):
+        jt.assert_same(Turned(), reference, {"input": IDS["input_ids"]}, stages=("forward",))
+
+
+class Scaled(NnxModel):
+    """Scales its last hidden state by a weight that the reference lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nnx.Param(jnp.ones(8))
+
+    def __call__(self, tokens: Any) -> Any:
+        return super().__call__(tokens)[1] * self.scale[...] @ self.embed.embedding[...].T
+
+
+def test_a_weight_that_the_reference_lacks_is_left_out_by_the_repair() -> None:
+    certificate = jt.prove(Scaled(), TorchModel(), inputs=IDS, stages=("forward",))
+    assert certificate.verdict == "refuted"
+    assert "applies mul, and the reference doesn't; without it" in str(certificate.repair)
+
+
+def test_guesses_by_name_refute_nothing_without_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jax_transformer.proof.certificate.find_repair", lambda task: None)
+    certificate = jt.prove(NnxModel(1e-6), TorchModel(), inputs=IDS, stages=("forward",))
+    assert certificate.verdict == "unknown"
+    assert "matched by name alone, and with another map they may be the same" in certificate.stages[0].reason
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: jt.prove(LinenModel(), TorchModel(), inputs=IDS), r"its variables, in Side\(module, params=...\)"),
+        (lambda: jt.prove(Side(NnxModel(), params={}), TorchModel(), inputs=IDS), "no params: the module has its own"),
+        (lambda: jt.prove(NnxModel(), TorchModel()), "inputs: expected the arguments of both programs by name"),
+        (lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS), "NnxModel holds its weights: compare reads none"),
+        (
+            lambda: jt.prove(NnxModel(), TorchModel(), inputs={**IDS, "mask": IDS["input_ids"]}),
+            "NnxModel: expected inputs for its arguments tokens; received input_ids, mask",
+        ),
+        (lambda: jt.prove(NnxModel(), lambda p, i: p, inputs=IDS), r"its weights, a tree, in Side\(program, params="),
+        (lambda: jt.prove(NnxModel(), inputs=IDS), "expected two programs; received one"),
+        (lambda: jt.prove(NnxModel(), TorchModel(), inputs=IDS, names={"a": "b"}), "names: expected none"),
+        (lambda: jt.prove(NnxModel(), TorchModel().train(), inputs=IDS), "call .eval"),
+    ],
+)
+def test_wrong_calls_end_in_one_line(call: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        call()
+    assert "\n" not in str(caught.value)
