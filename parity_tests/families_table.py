@@ -16,12 +16,8 @@ count as equal. Exit code 1: something differs.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +35,7 @@ from families import (
     make_case,
     round_trip,
 )
+from other_transformers import run_with
 
 from jax_transformer.comparison.gates.stages import Stage
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
@@ -117,23 +114,6 @@ def kept_rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def run_with(version: str, arguments: list[str]) -> int:
-    """Runs this script in an environment that has everything of this one, and another version of transformers."""
-    with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        python = Path(folder) / "bin" / "python"
-        of_new = subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        (Path(of_new) / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}"], check=True)
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        return subprocess.run([python, __file__, *arguments], env=environment).returncode
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transformers", metavar="VERSION", help="measure this version instead of the installed one")
@@ -142,7 +122,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.transformers not in (None, transformers.__version__):
         rest = ["--families", *options.families] + (["--write", str(options.write)] if options.write else [])
-        return run_with(options.transformers, rest)
+        return run_with(options.transformers, __file__, rest)
     torch.set_num_threads(1)
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     rows = []
