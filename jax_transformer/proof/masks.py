@@ -47,7 +47,7 @@ def added(x: Fills, y: Fills, line: str) -> Fills:
     """Returns the fills of a sum of two arrays. Raises UnknownOperation for ∞ − ∞."""
     if x is None or y is None:
         return y if x is None else x
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         total = np.asarray(x + y)
     return _defined(total, np.isinf(x) | np.isinf(y), line)
 
@@ -59,7 +59,7 @@ def negated(x: Fills) -> Fills:
 def summed(x: Fills, axes: tuple[int, ...], line: str) -> Fills:
     if x is None:
         return None
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return _defined(np.asarray(x.sum(axis=axes)), np.isinf(x).any(axis=axes), line)
 
 
@@ -69,7 +69,7 @@ def scaled(x: Fills, factor: np.ndarray, line: str) -> Fills:
         return None
     if (np.isinf(x) & (factor == 0)).any():
         raise UnknownOperation("multiply", line, "0 · ∞ is NaN")
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(np.where(factor == 0, 0.0, x * factor))
 
 
