@@ -856,7 +856,8 @@ class _Bench:
         text, cure = f"{here} computes {applied[0]}, {there} computes {applied[1]}", "with the latter"
         numbers = self._number(value), self._number(source)
         if kind == "constant" and numbers[0] is None:
-            text, cure = f"{here} reads another table {list(value.shape)} than {there}", "with that"
+            differ = self._difference_of_tables(edit, value, source)
+            text, cure = f"{here} reads another table {list(value.shape)} than {there}{differ}", "with that"
         elif kind == "constant":
             text, cure = f"{here} has {numbers[0]}, {there} has {numbers[1]}", f"with {numbers[1]}"
         elif kind == "weight":
@@ -875,6 +876,19 @@ class _Bench:
             text, cure = f"{there} applies {applied[1]}, and {here} doesn't", "with it"
         sites = [self.candidate.entry(each.entry).site.where for each in edit.places]
         return Cause(kind, here, there, text, cure, tuple(dict.fromkeys(filter(None, sites))))
+
+    def _difference_of_tables(self, edit: Edit, value: Value, source: Value) -> str:
+        """Returns how many numbers of two tables differ by more than rounding, and the first, as text; "" if the tables
+        can't be compared number by number."""
+        ours, theirs = self.at.array(value), self.reference.array(edit.source)
+        if ours is None or theirs is None or value.known is None or source.known is None:
+            return ""
+        theirs, known = _ordered(theirs, edit.order), _ordered(source.known, edit.order)
+        if ours.shape != theirs.shape or not (places := np.argwhere(ours != theirs)).size:
+            return ""
+        first = tuple(map(int, places[0]))
+        here, there = float(value.known[first]), float(known[first])
+        return f" ({len(places)} of {ours.size} numbers differ; at {list(first)}, {here:.6g} for {there:.6g})"
 
     def _lost_names(self, side: int, entry: int) -> str:
         """Returns the framework's operations among the lost ones that an entry follows from."""

@@ -186,7 +186,8 @@ def test_other_position_tables_are_refused_by_export(folder: Path, tmp_path: Pat
     model = import_checkpoint(make_case("m2m_100", 0, folder).directory)
     model.params["constants"]["decoder_positions"][5] += 1e-4
     with pytest.raises(
-        PortingError, match="constants/encoder_positions and decoder_positions must be the ones that its programs compute"
+        PortingError,
+        match="constants/encoder_positions and decoder_positions must be the ones that its programs compute",
     ):
         export_checkpoint(model, tmp_path / "there")
     assert list(tmp_path.iterdir()) == []

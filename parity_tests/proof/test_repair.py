@@ -48,6 +48,34 @@ def test_what_is_equal_is_never_repaired(name: str) -> None:
         assert find_repair(task) is None
 
 
+class Windowed(torch.nn.Module):
+    """Rotates weights by angles that PyTorch computes in float32, and lets each row see two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(6, 6))
+
+    def forward(self) -> torch.Tensor:
+        angles = torch.arange(6).float()[:, None] * 100.0 ** -(torch.arange(6).float() / 6)
+        return torch.softmax(self.w * torch.cos(angles) + torch.from_numpy(window(2)), -1)
+
+
+def window(width: int) -> np.ndarray:
+    """Returns a mask [6, 6] of the positions that are less than `width` back."""
+    back = np.arange(6)[:, None] - np.arange(6)
+    return np.where((back >= 0) & (back < width), 0, np.finfo(np.float32).min).astype(np.float32)
+
+
+def test_tables_are_compared_number_by_number_behind_tables_that_round_otherwise() -> None:
+    def ported(params: Any, inputs: Any) -> Any:
+        cosines = np.cos(np.arange(6)[:, None] * 100.0 ** -(np.arange(6) / 6)).astype(np.float32).reshape(1, 36)
+        rotated = (params["w"].reshape(1, 36) * cosines).reshape(6, 6)
+        return jax.nn.softmax(rotated + window(3))
+
+    certificate = prove(ported, Windowed().eval(), inputs={}, stages=["forward"])
+    assert "(4 of 36 numbers differ; at [2, 0], 0 for -3.40282e+38)" in str(certificate.repair)
+
+
 def test_several_faults_are_mended_one_after_another() -> None:
     written = Written(
         norm=lambda x, w, layer: rms_norm(x, 1e-5 if layer == 0 else 1e-6) * w,
