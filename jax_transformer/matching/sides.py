@@ -34,6 +34,15 @@ class LoweredSide:
         return {name: shape for name, shape in self.program.inputs.items() if name not in self.shapes}
 
 
+@dataclass(frozen=True)
+class Weights:
+    """Weights of a program by name, those that are one tensor under the first of its names."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    copies: Mapping[str, tuple[str, ...]]
+    """Weights → other names of the same tensor."""
+
+
 def lowered(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> LoweredSide:
     """Lowers a side.
 
@@ -41,6 +50,19 @@ def lowered(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> Lowe
       PortingError: a module with parameters beside, or a function without; weights share memory in parts.
       UnknownOperation: an operation has no rule.
     """
+    side, leaves, weights = _side(program, params, inputs)
+    found = side.lower(leaves, weights.shapes, Selection(None, False))
+    if OWN in found.unknown:
+        raise found.unknown[OWN]
+    return LoweredSide(side.name, found, weights.shapes, weights.copies)
+
+
+def weights_by_name(program: Any, params: Any) -> Weights:
+    """Returns the weights of a side. Raises as `lowered` does."""
+    return _side(program, params, {})[2]
+
+
+def _side(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> tuple[AnyProgram, dict[str, Leaf], Weights]:
     is_module = hasattr(program, "state_dict")
     if is_module != (params is None):
         what = "no parameters beside a PyTorch module" if is_module else "parameters beside a function"
@@ -65,10 +87,7 @@ def lowered(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> Lowe
         if variable != name:
             copies[variable] = (*copies.get(variable, ()), name)
     shapes = {name: tuple(np.shape(side.weights[name])) for name, leaf in leaves.items() if leaf.variable == name}
-    found = side.lower(leaves, shapes, Selection(None, False))
-    if OWN in found.unknown:
-        raise found.unknown[OWN]
-    return LoweredSide(side.name, found, shapes, copies)
+    return side, leaves, Weights(shapes, copies)
 
 
 def flattened(params: Any) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], Any]]:

@@ -13,6 +13,8 @@ import torch
 from flax import linen, nnx
 
 import jax_transformer as jt
+from jax_transformer.matching import find_map
+from jax_transformer.matching.programs import with_one_output
 from jax_transformer.parity import Side
 
 IDS = {"input_ids": np.array([[1, 5, 3, 2]])}
@@ -178,6 +180,67 @@ def test_guesses_by_name_refute_nothing_without_a_repair(monkeypatch: pytest.Mon
     assert "matched by name alone, and with another map they may be the same" in certificate.stages[0].reason
 
 
+def converted(tensors: dict[str, np.ndarray]) -> Any:
+    """Loads the weights of the PyTorch model into the state of the NNX model."""
+    params = nnx.split(NnxModel())[1]
+    params["embed"]["embedding"] = tensors["words.weight"]
+    for layer in range(2):
+        block = params["blocks"][layer]
+        block["norm"]["scale"], block["norm"]["bias"] = (
+            tensors[f"layers.{layer}.norm.{name}"] for name in ("weight", "bias")
+        )
+        for ours, theirs in (("wide", "up"), ("narrow", "down")):
+            block[ours]["kernel"] = tensors[f"layers.{layer}.{theirs}.weight"].T
+            block[ours]["bias"] = tensors[f"layers.{layer}.{theirs}.bias"]
+    return params
+
+
+def test_the_converter_of_a_port_gives_the_map() -> None:
+    certificate = jt.assert_same(NnxModel(), TorchModel(), IDS, stages=("forward",), names=converted)
+    assert certificate.map == {"given": ("13 of 13 weights of NnxModel have a partner",)}
+    assert jt.prove(NnxModel(1e-6), TorchModel(), inputs=IDS, stages=("forward",), names=converted).repair is not None
+
+
+def test_a_wrong_converter_is_refuted() -> None:
+    def swapped(tensors: dict[str, np.ndarray]) -> Any:
+        return converted({**tensors, "layers.1.norm.weight": tensors["layers.1.norm.bias"]})
+
+    certificate = jt.prove(NnxModel(), TorchModel(), inputs=IDS, stages=("forward",), names=swapped)
+    assert certificate.verdict == "refuted"
+    assert certificate.repair is not None
+    assert certificate.repair.causes[0].modules == ("blocks.1.norm",)
+
+
+def test_a_map_that_was_found_may_be_given(tmp_path: Any) -> None:
+    side, file = function_side(), tmp_path / "map.yaml"
+    found = find_map(side.program, with_one_output(TorchModel(), "model"), IDS, candidate_params=side.params)
+    assert found.map is not None
+    found.map.write(file)
+    for names in (file, found.map):
+        certificate = jt.assert_same(side, TorchModel(), IDS, stages=("forward",), names=names)
+        assert [*certificate.map] == ["given"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: {}, "the converter: expected .* received nothing"),
+        (lambda tensors: tensors["absent"], "the converter raised KeyError: 'absent'"),
+        (
+            lambda tensors: converted({**tensors, "words.weight": tensors["words.weight"] - 0.5}),
+            "the converter computes",
+        ),
+        (
+            lambda tensors: converted({**tensors, "words.weight": np.ones((3, 8))}),
+            r"embed.embedding \[11, 8\]; .* \[3, 8\]",
+        ),
+    ],
+)
+def test_a_converter_that_does_not_fit_is_refused(change: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        jt.prove(NnxModel(), TorchModel(), inputs=IDS, names=change)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -191,7 +254,10 @@ def test_guesses_by_name_refute_nothing_without_a_repair(monkeypatch: pytest.Mon
         ),
         (lambda: jt.prove(NnxModel(), lambda p, i: p, inputs=IDS), r"its weights, a tree, in Side\(program, params="),
         (lambda: jt.prove(NnxModel(), inputs=IDS), "expected two programs; received one"),
-        (lambda: jt.prove(NnxModel(), TorchModel(), inputs=IDS, names={"a": "b"}), "names: expected none"),
+        (
+            lambda: jt.prove(NnxModel(), TorchModel(), inputs=IDS, names={"a": "b"}),
+            "names: expected a NameMap, its file, or a function",
+        ),
         (lambda: jt.prove(NnxModel(), TorchModel().train(), inputs=IDS), "call .eval"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.comparison.sides import CannotRun, name_of, selected
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
@@ -208,14 +210,21 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
     if told.inputs is None:
         raise ParityError("inputs: expected the arguments of both programs by name, arrays or an .npz")
     told.check("two programs on inputs", ours, theirs)
-    if told.names is not None or told.weights is not None:
-        which = "names" if told.names is not None else "weights"
-        raise ParityError(f"{which}: expected none with programs that hold their weights, whose map is found")
+    if told.weights is not None:
+        raise ParityError("weights: expected none with programs that hold their weights")
+    given = told.names
+    if isinstance(given, str | os.PathLike):
+        given = NameMap.read(given)
+    if given is not None and not isinstance(given, NameMap) and not callable(given):
+        raise ParityError(
+            "names: expected a NameMap, its file, or a function that converts weights by name to a tree of them; "
+            f"received a {type(given).__name__}"
+        )
     stages = selected(told.stages, ANY_STAGES, "stages")
     told.progress("map of the weights")
     inputs = dict(named_arrays(told.inputs, "inputs").arrays)
     try:
-        pair = MappedPair(ours, theirs, inputs, told.seed)
+        pair = MappedPair(ours, theirs, inputs, told.seed, given)
     except (UnknownOperation, CannotRun) as error:
         return _unknown(ours, theirs, inputs, stages, f"no map of the weights: {error}", told.seed)
     if pair.found.missing:

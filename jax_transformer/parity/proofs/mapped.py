@@ -12,9 +12,11 @@ from jax_transformer.comparison.capture import check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
 from jax_transformer.comparison.sides import name_of
+from jax_transformer.mapping.maps import NameMap
 from jax_transformer.matching.finding import FoundMap, find_map
+from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
-from jax_transformer.matching.sides import flattened
+from jax_transformer.matching.sides import flattened, weights_by_name
 from jax_transformer.parity.sides.options import Side, has_own_weights, kind_of
 
 
@@ -26,13 +28,17 @@ class MappedPair:
 
     Args:
       inputs: by argument.
+      given: a map, or a function that converts weights, from the names of the side whose weights are the variables;
+        None: it is found.
 
     Raises:
-      ParityError: no side is a JAX program; a side can't be called on these inputs.
+      ParityError: no side is a JAX program; a side can't be called on these inputs; the given map doesn't fit.
       UnknownOperation: an operation that a map needs has no rule.
     """
 
-    def __init__(self, candidate: Side, reference: Side, inputs: Arrays, seed: int) -> None:
+    def __init__(
+        self, candidate: Side, reference: Side, inputs: Arrays, seed: int, given: NameMap | Converter | None = None
+    ) -> None:
         sides = candidate, reference
         if reference.program is None:
             raise ParityError("inputs: expected two programs; received one")
@@ -44,14 +50,13 @@ class MappedPair:
         if not isinstance(own, PureProgram):
             raise ParityError("expected weights of the same names in two PyTorch modules; use names to map them")
         is_pure = isinstance(other, PureProgram)
-        self.found = find_map(
-            own.function,
-            other.function if is_pure else other,
-            inputs,
-            candidate_params=own.params,
-            reference_params=other.params if is_pure else None,
-            seed=seed,
-        )
+        program, params = (other.function, other.params) if is_pure else (other, None)
+        if given is not None:
+            self.found = given_map(given, weights_by_name(*own), weights_by_name(program, params))
+        else:
+            both = {"candidate_params": own.params, "reference_params": params}
+            self.found = find_map(own.function, program, inputs, **both, seed=seed)
+        self.is_given = given is not None
         if self.found.missing:
             return
         weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
@@ -64,8 +69,9 @@ class MappedPair:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
         found = self.found
         whole = sum(1 for each in found.partners.values() if (each >= 0).all())
+        count = f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner"
         facts = {
-            "found": (f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner",),
+            "given" if self.is_given else "found": (count,),
             "without a partner": found.unmapped,
             "irregular": found.irregular,
             "another name than its siblings": found.renamed,

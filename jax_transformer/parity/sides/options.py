@@ -93,9 +93,11 @@ class Options:
     are what they are, and floats stand for all floats of their shapes."""
     weights: Mapping[str, Any] | None = None
     """In a proof of two functions, the parameters that both receive, a dict of arrays, whose values don't matter."""
-    names: NameMap | Mapping[str, str] | Path | None = None
+    names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None = None
     """A map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names them.
-    In a proof of two programs on inputs, the reference's names of weights → the candidate's."""
+    In a proof of two programs on inputs, the reference's names of weights → the candidate's. In one of programs that
+    hold their weights, a map with axes, its file, or the function by which a port converts weights: tensors by name → a
+    tree. None: that map is found."""
     stages: Sequence[str] | None = None
     """A selection of stages."""
     dtypes: Sequence[str] | None = None
@@ -167,9 +169,9 @@ class Options:
             raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
 
 
-def map_of(names: NameMap | Mapping[str, str] | Path | None) -> NameMap | Path | None:
-    """Returns a map of names, or its file. Raises ParityError for a mapping, which names weights in some proofs."""
-    if isinstance(names, Mapping):
+def map_of(names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None) -> NameMap | Path | None:
+    """Returns a map of names, or its file. Raises ParityError for a mapping or a function, which some proofs take."""
+    if isinstance(names, Mapping) or callable(names):
         raise ParityError("names: models take a map of names, or its file")
     return names
 
