@@ -99,6 +99,7 @@ def read_checkpoint(
         raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     if names is None and config is not None:
         raise PortingError("config: expected a map of names with it; a dialect says what its programs compute")
+    hints = dict(hints)  # the caller lists those that were assumed afterwards
     known = identify(source, dialect, None if names is None else read_map(names), with_settings=config is None)
     positions = _take_position_table(known, hints)
     fields = _in_our_words(known.table, hints)

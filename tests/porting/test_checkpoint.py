@@ -12,6 +12,7 @@ from jax_transformer.config.recipes import sayhello
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.checkpoint import open_checkpoint
 from jax_transformer.porting.dialects import candidates, get_dialect
+from jax_transformer.porting.importing import read_checkpoint
 from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensors import PortingError
 
@@ -173,6 +174,9 @@ def test_a_position_table_is_computed_or_given(tmp_path: Path) -> None:
         assert model.config.max_length == 9
         for stack in ("encoder", "decoder"):
             np.testing.assert_array_equal(model.params["constants"][f"{stack}_positions"], table)
+    hints = {**HINTS, "position_table": table}
+    read_checkpoint(state_dict(), None, hints)
+    assert hints.keys() == {*HINTS, "position_table"}  # of which `port` lists those that it assumed
     export_checkpoint(model, tmp_path / "back.pt")
     assert list(read_tensors(tmp_path / "back.pt")) == list(state_dict())
     half = import_checkpoint(state_dict(), **HINTS, position_table=torch.from_numpy(table).bfloat16())
