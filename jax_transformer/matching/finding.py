@@ -51,6 +51,8 @@ class FoundMap:
     """Why there is no proof, or where the programs part."""
     unmapped: tuple[str, ...] = ()
     """Leaves of the candidate, and tensors of the reference that it reads, without a partner."""
+    unused: tuple[str, ...] = ()
+    """Tensors that the reference reads, some elements of which no leaf has."""
     missing: tuple[str, ...] = ()
     """Leaves that the candidate reads and that have elements without a partner. Nothing is proven then."""
     irregular: tuple[str, ...] = ()
@@ -210,7 +212,7 @@ def map_between(
     needed = [name for name in candidate.program.inputs if name in leaves.shapes]
     missing = tuple(name for name in needed if (partners[leaves.numbers(name)] < 0).any())
     result = _proof(candidate, reference, leaves, tensors, partners, missing) if proves else None
-    unread, unmapped = _unmapped(partners, leaves, tensors)
+    unread, unmapped, unused = _unmapped(partners, leaves, tensors)
     names, unwritten = None, ""
     try:
         without_axes = [name for name in leaves.shapes if name not in pieces]
@@ -231,6 +233,7 @@ def map_between(
         reason=_reason(result),
         unmapped=unmapped,
         missing=missing,
+        unused=unused,
         irregular=irregular,
         renamed=renamed,
         by_name=tuple(grafts) if verdict != "proven" else (),
@@ -311,12 +314,15 @@ def _reason(result: Result | None) -> str:
     return where or result.reason
 
 
-def _unmapped(partners: np.ndarray, leaves: Elements, tensors: Elements) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the tensors that the reference doesn't read, and the leaves and tensors without a partner."""
+def _unmapped(
+    partners: np.ndarray, leaves: Elements, tensors: Elements
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Returns the tensors that the reference doesn't read, the leaves and tensors without a partner, as text, and the
+    names of the tensors among these."""
     used = np.zeros(tensors.total, bool)
     used[partners[partners >= 0]] = True
     unread = tuple(name for name in tensors.shapes if name not in tensors.program.inputs)
-    found = []
+    found, unused = list[str](), list[str]()
     for name in leaves.shapes:
         count = int((partners[leaves.numbers(name)] < 0).sum())
         if count:
@@ -328,7 +334,8 @@ def _unmapped(partners: np.ndarray, leaves: Elements, tensors: Elements) -> tupl
         if count and name not in unread:
             part = "" if count == tensors.numbers(name).size else f" in {count} of its elements"
             found.append(f"the reference's {name}{part}")
-    return unread, tuple(found)
+            unused.append(name)
+    return unread, tuple(found), tuple(unused)
 
 
 def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:

@@ -13,6 +13,9 @@ from jax_transformer.storage.tensors import PortingError
 OUTPUTS = ("logits", "last_hidden_state", "prediction_logits", "sample")
 """Fields of a result that is a record, in order of preference."""
 
+WEIGHTS = ("params", "batch_stats")
+"""Linen's collections of weights; others are constants of a program."""
+
 
 class PureProgram(NamedTuple):
     """A function (params, inputs) → an array, and its weights."""
@@ -56,7 +59,7 @@ def pure_program(program: Any, params: Any, name: str) -> PureProgram:
 def _nnx(module: Any, name: str) -> PureProgram:
     from flax import nnx
 
-    definition, weights, rest = nnx.split(module, nnx.Param, ...)
+    definition, weights, rest = nnx.split(module, nnx.Any(nnx.Param, nnx.BatchStat), ...)
 
     def function(params: Any, inputs: Mapping[str, Any]) -> Any:
         return _output(_called(nnx.merge(definition, params, rest), inputs, name), name)
@@ -66,12 +69,12 @@ def _nnx(module: Any, name: str) -> PureProgram:
 
 def _linen(module: Any, variables: Any, name: str) -> PureProgram:
     has_collections = isinstance(variables, Mapping) and "params" in variables
-    weights = variables["params"] if has_collections else variables
-    rest = {kind: each for kind, each in variables.items() if kind != "params"} if has_collections else {}
+    collections = dict(variables) if has_collections else {"params": variables}
+    weights = {kind: collections.pop(kind) for kind in WEIGHTS if kind in collections}
 
     def function(params: Any, inputs: Mapping[str, Any]) -> Any:
         def apply(*args: Any, **kwargs: Any) -> Any:
-            return module.apply({"params": params, **rest}, *args, **kwargs)
+            return module.apply({**params, **collections}, *args, **kwargs)
 
         return _output(_called(apply, inputs, name, signature=module.__call__), name)
 

@@ -179,6 +179,48 @@ def native_layer_norm(
     return normed if bias is None else b.add(normed, bias), centre, scale
 
 
+@rule("native_group_norm")
+def native_group_norm(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, n: int, c: int, size: int, groups: int, eps: float
+) -> tuple[Value, Value, Value]:
+    """Returns the norm of each group of channels, its mean and 1/√(variance + ε)."""
+    parts = b.reshape(x, (n, groups, c // groups * size))
+    centre = mean(b, parts, (2,), keepdim=True)
+    scale = b.inverse(b.root(b.add(var(b, parts, (2,), correction=0, keepdim=True), value_of(b, eps))))
+    normed = b.reshape(b.multiply(b.subtract(parts, centre), scale), x.shape)
+    normed = normed if weight is None else b.multiply(normed, _of_channels(b, weight, x))
+    normed = normed if bias is None else b.add(normed, _of_channels(b, bias, x))
+    return normed, b.reshape(centre, (n, groups)), b.reshape(scale, (n, groups))
+
+
+@rule("native_batch_norm")
+def native_batch_norm(
+    b: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_variance: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Returns the norm by running statistics, and two empty arrays. Raises UnknownOperation for a norm by a batch,
+    which changes the statistics."""
+    if training or running_mean is None or running_variance is None:
+        raise UnknownOperation("native_batch_norm", b.line, "it norms by the statistics of a batch")
+    scale = b.inverse(b.root(b.add(running_variance, value_of(b, eps))))
+    normed = b.multiply(b.subtract(x, _of_channels(b, running_mean, x)), _of_channels(b, scale, x))
+    normed = normed if weight is None else b.multiply(normed, _of_channels(b, weight, x))
+    normed = normed if bias is None else b.add(normed, _of_channels(b, bias, x))
+    return normed, b.constant(np.zeros(0)), b.constant(np.zeros(0))
+
+
+def _of_channels(b: Builder, x: Value, whole: Value) -> Value:
+    """Returns numbers of channels in a shape that broadcasts to [N, C, …]."""
+    return b.reshape(x, (*x.shape, *[1] * (len(whole.shape) - 2)))
+
+
 @rule("std")
 def std(b: Builder, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
     return b.root(var(b, x, dim, correction=correction, keepdim=keepdim))

@@ -434,10 +434,12 @@ def _tensors_of(result: Any) -> list[torch.Tensor]:
     return [each for each in (result if isinstance(result, tuple | list) else [result]) if is_tensor(each)]
 
 
-def _decompositions() -> Any:
-    from torch._decomp import core_aten_decompositions
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns PyTorch's own definitions of operations by others: those that its compiler uses, and of interpolation."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
 
-    return dict(core_aten_decompositions().items())
+    interpolations = [torch.ops.aten.upsample_bilinear2d, torch.ops.aten.upsample_bicubic2d]
+    return {**get_decompositions(interpolations), **dict(core_aten_decompositions().items())}
 
 
 def _has_rule(name: str) -> bool:

@@ -108,6 +108,10 @@ CASES: dict[str, list[Case]] = {
     "var_mean": [of(lambda x: torch.var_mean(x, 1)), of(lambda x: torch.var_mean(x, 0, correction=0, keepdim=True))],
     "std": [of(lambda x: x.std(1)), of(lambda x: x.std(0, correction=0, keepdim=True))],
     "linalg_vector_norm": [of(lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True))],
+    "native_group_norm": [of(lambda x, w, b: functional.group_norm(x, 2, w, b, 0.5), (2, 4, 3), (4,), (4,))],
+    "native_batch_norm": [
+        of(lambda x, m, v, w, b: functional.batch_norm(x, m, v, w, b, eps=0.5), (2, 3, 2), *[(3,)] * 4, positive=True)
+    ],
     "native_layer_norm": [of(lambda x, w, b: functional.layer_norm(x, (3,), w, b, 0.5), (2, 3), (3,), (3,))],
     "cumsum": [of(lambda x: x.cumsum(1)), of(lambda x: x.cumsum(0))],
     "amax": [of(lambda x: x.amax(1)), of(lambda x: x.amax((0, 2), keepdim=True), (2, 3, 2))],

@@ -232,16 +232,20 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
         certificate = _unknown(ours, theirs, inputs, stages, reason, told.seed)
     else:
         certificate = _prove_any(pair.two, stages, told.seed, told.progress)
-        if pair.found.by_name and certificate.repair is None:
-            certificate = _undecided(certificate, len(pair.found.by_name))
+        is_guess = bool(pair.found.by_name or (pair.found.unused and not pair.is_given))
+        causes = () if certificate.repair is None else certificate.repair.causes
+        is_mended = bool(causes) and all(cause.kind != "operation" for cause in causes)
+        if is_guess and not is_mended:
+            certificate = _undecided(certificate)
     return replace(certificate, map=pair.facts())
 
 
-def _undecided(certificate: Certificate, count: int) -> Certificate:
-    """Returns a certificate that refutes nothing: with another map the programs may be the same."""
+def _undecided(certificate: Certificate) -> Certificate:
+    """Returns a certificate that refutes nothing: with another map the programs may be the same. A repair that computes
+    as the reference does can always be found, and doesn't show that the map is right."""
     reason = (
-        f"with the map that was found, they differ; {count} of its weights were matched by name alone, and with "
-        "another map they may be the same"
+        "with the map that was found, they differ; some weights were matched by name alone, or have no partner, and "
+        "with another map they may be the same"
     )
     stages = (
         replace(stage, verdict="unknown", reason=reason) if stage.verdict == "refuted" else stage
