@@ -135,6 +135,29 @@ def test_a_fault_fails_with_its_repair() -> None:
     assert "by name alone: blocks/0/norm/scale" in text
 
 
+class Normed(nnx.Module):
+    """Norms by running statistics, in an order of products that no map is found behind."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.conv = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(4, use_running_average=True, rngs=rngs)
+        self.last = nnx.Linear(4, 5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.last(nnx.relu(self.norm(self.conv(x.transpose(0, 2, 3, 1)))).mean((1, 2)))
+
+
+def test_a_map_that_is_not_found_refutes_nothing() -> None:
+    pooled = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5)
+    convolved = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+    inputs = {"input": np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)}
+    reference = torch.nn.Sequential(*convolved, *pooled).eval()
+    certificate = jt.prove(Normed(), reference, inputs=inputs, stages=("forward",))
+    assert certificate.verdict == "unknown"
+    assert len(certificate.map["without a partner"]) > 1
+
+
 class Turned(NnxModel):
     """Multiplies by the transposed square kernel in one of two layers."""
 
