@@ -221,7 +221,7 @@ def test_tables_and_masks_of_stacks_that_differ_are_rearranged(unchecked: None, 
     [
         (
             {"decoder__norm": {"eps": 1e-3}},
-            "the nearest is pegasus: decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps stands for "
+            "the nearest is pegasus: decoder.norm.eps must be 1e-05, as encoder.norm.eps is: one norm_eps applies to "
             "all; received 0.001",
         ),
         ({"decoder__cross_attention": {"scale": 2.0}}, "decoder.cross_attention.scale must be None; received 2.0"),
