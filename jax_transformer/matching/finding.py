@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -148,6 +148,7 @@ def find_map(
     *,
     candidate_params: Any = None,
     reference_params: Any = None,
+    constants: Collection[str] = (),
     proves: bool = True,
     seed: int = 0,
 ) -> FoundMap:
@@ -169,6 +170,8 @@ def find_map(
       inputs: by argument, ids of some tokens that differ.
       candidate_params: a tree of the function's weights, of whatever numbers; None for a module.
       reference_params: the same for the reference.
+      constants: tensors of the reference, a module, that are no weights: a table of positions, say, which the candidate
+        computes. They have their own numbers.
       proves: whether to prove the map right.
       seed: seeds the random weights.
 
@@ -193,7 +196,7 @@ def find_map(
         0.bias: offset
     """
     start = time.perf_counter()
-    sides = (lowered(candidate, candidate_params, inputs), lowered(reference, reference_params, inputs))
+    sides = (lowered(candidate, candidate_params, inputs), lowered(reference, reference_params, inputs, constants))
     return map_between(*map(without_others, sides), proves=proves, seed=seed, start=start)
 
 

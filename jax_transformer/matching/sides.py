@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,14 +43,19 @@ class Weights:
     """Weights → other names of the same tensor."""
 
 
-def lowered(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> LoweredSide:
+def lowered(
+    program: Any, params: Any, inputs: Mapping[str, np.ndarray], constants: Collection[str] = ()
+) -> LoweredSide:
     """Lowers a side.
+
+    Args:
+      constants: tensors of a module that are no weights, but constants of the numbers that they have.
 
     Raises:
       PortingError: a module with parameters beside, or a function without; weights share memory in parts.
       UnknownOperation: an operation has no rule.
     """
-    side, leaves, weights = _side(program, params, inputs)
+    side, leaves, weights = _side(program, params, inputs, constants)
     found = side.lower(leaves, weights.shapes, Selection(None, False))
     if OWN in found.unknown:
         raise found.unknown[OWN]
@@ -62,14 +67,17 @@ def weights_by_name(program: Any, params: Any) -> Weights:
     return _side(program, params, {})[2]
 
 
-def _side(program: Any, params: Any, inputs: Mapping[str, np.ndarray]) -> tuple[AnyProgram, dict[str, Leaf], Weights]:
+def _side(
+    program: Any, params: Any, inputs: Mapping[str, np.ndarray], constants: Collection[str] = ()
+) -> tuple[AnyProgram, dict[str, Leaf], Weights]:
     is_module = hasattr(program, "state_dict")
     if is_module != (params is None):
         what = "no parameters beside a PyTorch module" if is_module else "parameters beside a function"
         raise PortingError(f"{name_of(program)}: expected {what}")
     weights: Mapping[str, np.ndarray]
     if is_module:
-        side = AnyProgram(name_of(program), program, inputs, weights_of(program, None))
+        held = {name: array for name, array in weights_of(program, None).items() if name not in constants}
+        side = AnyProgram(name_of(program), program, inputs, held)
     else:
         weights, rebuilt = flattened(params)
         called = _with_tree(program, rebuilt)

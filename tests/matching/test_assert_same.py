@@ -158,6 +158,50 @@ def test_a_map_that_is_not_found_refutes_nothing() -> None:
     assert len(certificate.map["without a partner"]) > 1
 
 
+def positions(base: float = 100.0) -> np.ndarray:
+    """Returns sines and cosines [6, 8]."""
+    angles = np.arange(6)[:, None] * base ** -(np.arange(4) / 4)
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+class TorchPositions(torch.nn.Module):
+    """Keeps its positions as a tensor that it doesn't train."""
+
+    def __init__(self, is_parameter: bool) -> None:
+        super().__init__()
+        self.words, self.last = torch.nn.Embedding(11, 8), torch.nn.Linear(8, 8)
+        table = torch.from_numpy(positions())
+        if is_parameter:
+            self.positions = torch.nn.Parameter(table, requires_grad=False)
+        else:
+            self.register_buffer("positions", table)
+        self.eval()
+
+    def forward(self, input_ids: Any) -> Any:
+        return torch.tanh(self.last(self.words(input_ids) + self.positions[: input_ids.shape[1]]))
+
+
+class NnxPositions(nnx.Module):
+    def __init__(self, base: float = 100.0) -> None:
+        rngs = nnx.Rngs(0)
+        self.words, self.last, self.base = nnx.Embed(11, 8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs), base
+
+    def __call__(self, tokens: Any) -> Any:
+        return jnp.tanh(self.last(self.words(tokens) + jnp.asarray(positions(self.base))[: tokens.shape[1]]))
+
+
+@pytest.mark.parametrize("is_parameter", [True, False])
+def test_tables_that_a_module_does_not_train_are_constants(is_parameter: bool) -> None:
+    certificate = jt.assert_same(NnxPositions(), TorchPositions(is_parameter), IDS)
+    assert certificate.map["taken as constants, which aren't trained"] == ("positions",)
+
+
+def test_another_table_of_positions_is_refuted() -> None:
+    certificate = jt.prove(NnxPositions(101.0), TorchPositions(True), inputs=IDS, stages=("forward",))
+    assert "reads another table [1, 4, 8]" in str(certificate.repair)
+    assert "0.310237 for 0.310984" in str(certificate.repair)
+
+
 class Turned(NnxModel):
     """Multiplies by the transposed square kernel in one of two layers."""
 

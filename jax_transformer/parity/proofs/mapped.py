@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,17 +51,32 @@ class MappedPair:
         if not isinstance(own, PureProgram):
             raise ParityError("expected weights of the same names in two PyTorch modules; use names to map them")
         is_pure = isinstance(other, PureProgram)
+        self.constants: tuple[str, ...] = ()
         program, params = (other.function, other.params) if is_pure else (other, None)
         if given is not None:
             self.found = given_map(given, weights_by_name(*own), weights_by_name(program, params))
         else:
-            both = {"candidate_params": own.params, "reference_params": params}
-            self.found = find_map(own.function, program, inputs, **both, seed=seed)
+            find = partial(
+                find_map,
+                own.function,
+                program,
+                inputs,
+                candidate_params=own.params,
+                reference_params=params,
+                seed=seed,
+            )
+            self.found = find()
+            self.constants = () if is_pure else _frozen(program, self.found.unused)
+            if self.constants:
+                self.found = find(constants=self.constants)
+                fewer = _without(self.constants, own.params, program, self.found.missing)
+                if {*fewer} < {*self.constants}:
+                    self.constants, self.found = fewer, find(constants=fewer)
         self.is_given = given is not None
         if self.found.missing:
             return
         weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
-        weights = {name: array for name, array in weights.items() if name in self.found.tensors or not is_pure}
+        weights = {name: array for name, array in weights.items() if name not in self.constants}
         pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self.two = AnyTwo(ours, theirs)
@@ -77,8 +93,23 @@ class MappedPair:
             "another name than its siblings": found.renamed,
             "by name alone": found.by_name,
             "read in part by these inputs": found.completed,
+            "taken as constants, which aren't trained": self.constants,
         }
         return {what: tuple(several) for what, several in facts.items() if several}
+
+
+def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:
+    """Returns the tensors among these that a module doesn't train, under all of their names."""
+    held = module.state_dict(keep_vars=True)
+    frozen = [held[name] for name in names if not held[name].requires_grad]
+    return tuple(name for name, tensor in held.items() if any(tensor is one for one in frozen))
+
+
+def _without(names: Sequence[str], params: Any, module: Any, missing: Collection[str]) -> tuple[str, ...]:
+    """Returns the names without those of tensors as large as leaves that need a partner: they may be that."""
+    leaves, held = flattened(params)[0], module.state_dict()
+    sizes = {leaves[name].size for name in missing}
+    return tuple(name for name in names if held[name].numel() not in sizes)
 
 
 def _program(side: Side, name: str) -> Any:
