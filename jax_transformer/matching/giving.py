@@ -20,8 +20,9 @@ EXACT = 2**24
 """Whole numbers up to this are floats of 32 bits."""
 
 
-def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> FoundMap:
-    """Returns a map that is given, element by element: the elements' numbers are carried through it.
+def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> tuple[FoundMap, Any]:
+    """Returns a map that is given, element by element, and the tree that a function makes, which may have more leaves
+    than the program's own; None for a map of names. The numbers of elements are carried through the map.
 
     Args:
       given: a map of names, or a function from tensors by name to a tree of the leaves. The function may rename,
@@ -40,39 +41,45 @@ def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> 
         numbered |= dict.fromkeys((name, *tensors.copies.get(name, ())), np.arange(start, start + size, dtype=dtype))
         numbered |= {each: numbered[each].reshape(shape) for each in (name, *tensors.copies.get(name, ()))}
         start += size
+    tree = None
     if isinstance(given, NameMap):
         ignored = {*given.ignores(numbered)}
         kept = {name: array for name, array in numbered.items() if name not in ignored}
         found = {name: np.asarray(each) for name, each in _carried(given, kept, leaves).items()}
     else:
-        found = _converted(given, numbered, leaves)
+        tree = _converted(given, numbered)
+        found = flattened(tree)[0]
+        _check_leaves(found, leaves)
     partners = {name: _places(array, name, total) for name, array in found.items()}
-    return FoundMap(
+    found_map = FoundMap(
         map=given if isinstance(given, NameMap) else None,
         partners=partners,
         tensors=tensors.shapes,
         verdict="not proven",
         copies=tensors.copies,
     )
+    return found_map, tree
 
 
 def _carried(names: NameMap, numbered: Mapping[str, np.ndarray], leaves: Weights) -> Mapping[str, Any]:
     return leaves_from_tensors(names.rules(), dict(numbered), dict(leaves.shapes), "map")
 
 
-def _converted(converter: Converter, numbered: dict[str, np.ndarray], leaves: Weights) -> dict[str, np.ndarray]:
+def _converted(converter: Converter, numbered: dict[str, np.ndarray]) -> Any:
     try:
-        tree = converter(numbered)
+        return converter(numbered)
     except Exception as error:  # the user's own code may raise anything
         raise PortingError(f"the converter raised {type(error).__name__}: {error}") from error
-    found = flattened(tree)[0]
+
+
+def _check_leaves(found: Mapping[str, np.ndarray], leaves: Weights) -> None:
+    """Raises PortingError unless a converter makes all leaves of a program, in their shapes."""
     shapes = {name: np.shape(array) for name, array in found.items()}
-    different = [name for name in {**leaves.shapes, **shapes} if shapes.get(name) != leaves.shapes.get(name)]
+    different = [name for name, shape in leaves.shapes.items() if shapes.get(name) != shape]
     if different:
         name = different[0]
-        expected, received = (list(each[name]) if name in each else "nothing" for each in (leaves.shapes, shapes))
+        expected, received = list(leaves.shapes[name]), list(shapes[name]) if name in shapes else "nothing"
         raise PortingError(f"the converter: expected {name} {expected}; received {received} ({len(different)} differ)")
-    return {name: found[name] for name in leaves.shapes}
 
 
 def _places(array: np.ndarray, name: str, total: int) -> np.ndarray:

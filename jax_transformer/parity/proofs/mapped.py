@@ -54,7 +54,8 @@ class MappedPair:
         self.constants: tuple[str, ...] = ()
         program, params = (other.function, other.params) if is_pure else (other, None)
         if given is not None:
-            self.found = given_map(given, weights_by_name(*own), weights_by_name(program, params))
+            self.found, tree = given_map(given, weights_by_name(*own), weights_by_name(program, params))
+            own = own if tree is None else own._replace(params=tree)
         else:
             find = partial(
                 find_map,
