@@ -243,7 +243,8 @@ class Certificate:
         del held["verify"]
         stages = tuple(StageProof(**_tuples(stage)) for stage in held.pop("stages"))
         tasks = tuple(_task(task) for task in held.pop("tasks"))
-        read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks})
+        facts = {what: tuple(lines) for what, lines in held.pop("map").items()}
+        read = cls(**{**_tuples(held), "stages": stages, "tasks": tasks, "map": facts})
         if stated != read.verdict:
             raise ValueError(f"{path}: verdict: expected {read.verdict}, as its stages say; received {stated}")
         return read
@@ -547,6 +548,10 @@ def _changes_of_whole(before: Certificate, now: Certificate) -> Iterator[str]:
         then, now_is = getattr(before, what), getattr(now, what)
         if then != now_is:
             yield f"{what}: {_shown(then)} then, {_shown(now_is)} now"
+    for what in dict.fromkeys((*before.map, *now.map)):
+        then, now_is = (list(map(_without_folders, one.map.get(what, ()))) for one in (before, now))
+        if then != now_is:
+            yield f"map, {_shown(what)}: {len(then)} lines then, {len(now_is)} now; they differ"
     if before.inputs != now.inputs:
         yield from _changes_of_inputs(before, now)
     if len(before.tasks) != len(now.tasks):

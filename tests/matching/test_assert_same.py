@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import equinox
@@ -15,7 +16,7 @@ from flax import linen, nnx
 import jax_transformer as jt
 from jax_transformer.matching import find_map
 from jax_transformer.matching.programs import with_one_output
-from jax_transformer.parity import Side
+from jax_transformer.parity import Certificate, Side
 
 IDS = {"input_ids": np.array([[1, 5, 3, 2]])}
 EPSILON = 1e-5
@@ -114,6 +115,10 @@ def function_side(epsilon: float = EPSILON) -> Side:
 @pytest.mark.parametrize("make", [NnxModel, linen_side, EquinoxModel, function_side])
 def test_ports_in_every_style_are_proven(make: Any) -> None:
     certificate = jt.assert_same(make(), TorchModel(), IDS)
+    again = Certificate.from_json(certificate.to_json())
+    assert again.map == certificate.map
+    assert again.changes(certificate) == []
+    assert dataclasses.replace(again, map={"found": ("2 of 3",)}).changes(certificate)
     assert [stage.name for stage in certificate.stages] == ["forward", "gradients"]
     ((found,), *rest) = certificate.map.values()
     count = found.split()[0]
