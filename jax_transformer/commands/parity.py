@@ -224,7 +224,7 @@ def _sides(options: ParityOptions) -> tuple[Side, Side]:
     from jax_transformer.parity.sides.options import Side
 
     function = load_factory(options.candidate, "--candidate") if options.candidate else None
-    if options.candidate and not callable(function):
+    if options.candidate and not (callable(function) or isinstance(function, Side)):
         kind = type(function).__name__
         raise ValueError(
             f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
@@ -234,7 +234,14 @@ def _sides(options: ParityOptions) -> tuple[Side, Side]:
     if function is not None:
         candidate, reference = function, module
     ours, theirs = options.programs.by_side()
-    return Side(candidate, options.candidate, **ours), Side(reference, options.reference, **theirs)
+    return _side(candidate, options.candidate, **ours), _side(reference, options.reference, **theirs)
+
+
+def _side(program: Any, name: str | None, **programs: Any) -> Side:
+    """Returns a side; one that a factory returned, with its weights."""
+    from jax_transformer.parity.sides.options import as_side
+
+    return dataclasses.replace(as_side(program), name=name, **programs)
 
 
 def _mesh(config: MeshConfig) -> Mesh | None:
@@ -284,9 +291,12 @@ def _draft_map(options: ParityOptions) -> int:
 
 
 def _module(name: str) -> Any:
-    """Returns the module that a factory makes. Raises ValueError if it isn't one in evaluation mode."""
+    """Returns what a factory makes: a PyTorch module, or a JAX program with its weights. Raises ValueError if it is
+    neither, or a module in training mode."""
     from jax_transformer.comparison.capture import check_module
+    from jax_transformer.parity.sides.options import as_side, has_own_weights
 
     module = load_factory(name, "--reference")
-    check_module(module, name)
+    if not has_own_weights(as_side(module)):
+        check_module(module, name)
     return module

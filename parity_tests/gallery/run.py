@@ -32,12 +32,12 @@ SECONDS = 900
 
 def measure(name: str) -> dict[str, Any]:
     """Proves one pair, and returns its row."""
-    import numpy as np
     import torch
     from pairs import PAIRS, agrees_with_converter, sides
 
-    from jax_transformer.matching.finding import find_map
     from jax_transformer.parity import prove
+    from jax_transformer.parity.proofs.mapped import MappedPair
+    from jax_transformer.parity.sides.options import as_side
 
     torch.set_num_threads(1)
     pair = next(one for one in PAIRS if one.model == name)
@@ -51,7 +51,7 @@ def measure(name: str) -> dict[str, Any]:
                 torch.nn.init.normal_(parameter)
     converter = ""
     if certificate.map:
-        found = find_map(side.program, logits_of(module), pair.inputs, candidate_params=side.params, proves=False)
+        found = MappedPair(side, as_side(module), dict(pair.inputs), 0).found
         tensors = {key: tensor.detach().numpy() for key, tensor in module.state_dict().items()}
         same = agrees_with_converter(module, side, found.to_candidate({key: tensors[key] for key in found.tensors}))
         converter = "same" if same else "another"
@@ -59,14 +59,7 @@ def measure(name: str) -> dict[str, Any]:
     why = str(certificate.repair or certificate.stages[0].reason or first_difference(certificate))
     gibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     row = (f"Flax{name}", certificate.verdict, whole, converter, short(why), f"{seconds:.0f}", f"{gibibytes:.1f}")
-    assert np.isfinite(seconds)
     return dict(zip(COLUMNS, row, strict=True))
-
-
-def logits_of(module: Any) -> Any:
-    from jax_transformer.matching.programs import with_one_output
-
-    return with_one_output(module, type(module).__name__)
 
 
 def first_difference(certificate: Any) -> str:

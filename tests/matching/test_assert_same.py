@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 import equinox
@@ -14,6 +15,7 @@ import torch
 from flax import linen, nnx
 
 import jax_transformer as jt
+from jax_transformer.cli import main
 from jax_transformer.matching import find_map
 from jax_transformer.matching.programs import with_one_output
 from jax_transformer.parity import Certificate, Side
@@ -205,6 +207,22 @@ def test_another_table_of_positions_is_refuted() -> None:
     certificate = jt.prove(NnxPositions(101.0), TorchPositions(True), inputs=IDS, stages=("forward",))
     assert "reads another table [1, 4, 8]" in str(certificate.repair)
     assert "0.310237 for 0.310984" in str(certificate.repair)
+
+
+def test_factories_of_the_command_return_sides(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = type(sys)("of_the_command")
+    vars(module).update(linen=linen_side, nnx=NnxModel, torch=TorchModel)
+    monkeypatch.setitem(sys.modules, "of_the_command", module)
+    np.savez(tmp_path / "inputs.npz", **IDS)
+    inputs = ["--inputs", str(tmp_path / "inputs.npz"), "--prove", "--stages", "forward"]
+    for ours, theirs in (("linen", "torch"), ("nnx", "torch"), ("torch", "nnx"), ("linen", "nnx")):
+        both = ["--candidate", f"of_the_command:{ours}", "--reference", f"of_the_command:{theirs}"]
+        assert main(["parity", *both, *inputs]) == 0
+        assert f"proven: of_the_command:{ours} against of_the_command:{theirs}" in capsys.readouterr().out
+    assert main(["parity", "--reference", "of_the_command:nnx", "--prove"]) == 2
+    assert "inputs: expected the arguments of both programs by name" in capsys.readouterr().err
 
 
 class Turned(NnxModel):

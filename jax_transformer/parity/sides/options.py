@@ -46,9 +46,6 @@ class Side:
 
     program: Any = None
     """What `compare` takes as a side without a name. None, as a reference: the program of the model's dialect."""
-    params: Any = None
-    """The weights of a JAX function (params, inputs) or of a Linen module, a tree; None for programs that hold theirs.
-    A proof finds the map to the other side's weights."""
     name: str | None = None
     """Its name in the report. None: its path, or that of its function or class."""
     loss: Callable[..., Any] | None = None
@@ -62,6 +59,9 @@ class Side:
     """A PyTorch decoder of yours, (module, source_ids [B, S], start_id=, eos_id=, max_new_tokens=) → ids [B, T] without
     the start token: up to the end token, then pads; or a list of each sentence's ids. It may return (ids, scores), the
     scores [B] as `generate` has them."""
+    params: Any = None
+    """The weights of a JAX function (params, inputs) or of a Linen module, a tree; None for programs that hold theirs.
+    A proof finds the map to the other side's weights."""
 
     @property
     def programs(self) -> Programs:
