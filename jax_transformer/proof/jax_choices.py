@@ -19,7 +19,9 @@ ELEMENTWISE = frozenset((
     "add", "sub", "mul", "neg", "min", "max", "clamp", "rem", "div", "sign", "abs", "lt", "le", "gt", "ge", "eq", "ne",
     "and", "or", "not", "select_n",
 ))  # fmt: skip
-MOVES = frozenset(("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "slice", "rev", "copy"))
+MOVES = frozenset((
+    "reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "slice", "rev", "tile", "copy",
+))  # fmt: skip
 FINDING: dict[str, Rule] = {}
 """Primitives that find places."""
 

@@ -14,7 +14,7 @@ from jax_transformer.proof.programs import UnknownOperation, Value
 
 Rule = Callable[..., Any]
 
-MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev"))
+MOVES = frozenset(("slice", "dynamic_slice", "gather", "rev", "tile"))
 """Primitives that move elements of their first operand."""
 UNCHANGED = ("stop_gradient", "copy", "copy_p", "optimization_barrier")
 """Primitives that return their operand."""

@@ -129,6 +129,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "slice": [of(lambda x: lax.slice(x, (0, 1), (2, 5), (1, 2)), (2, 5))],
     "rev": [of(lambda x: lax.rev(x, (1,)))],
+    "tile": [of(lambda x: jnp.tile(x, (2, 3))), of(lambda x: jnp.tile(x, (2, 1, 3)))],
     "dynamic_slice": [of(lambda x: lax.dynamic_slice(x, (np.int32(1), np.int32(5)), (1, 2)))],
     "gather": [
         of(lambda x: x[np.array([2, 0, -1])], (3, 2)),
