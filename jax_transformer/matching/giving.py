@@ -33,15 +33,9 @@ def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> 
     Raises:
       PortingError: the map doesn't fit; the function raises, makes other leaves, or computes some.
     """
-    numbered, start = dict[str, np.ndarray](), 0
     total = sum(math.prod(shape) for shape in tensors.shapes.values())
-    dtype = np.float32 if total < EXACT else np.float64
-    for name, shape in tensors.shapes.items():
-        size = math.prod(shape)
-        numbered |= dict.fromkeys((name, *tensors.copies.get(name, ())), np.arange(start, start + size, dtype=dtype))
-        numbered |= {each: numbered[each].reshape(shape) for each in (name, *tensors.copies.get(name, ()))}
-        start += size
-    tree = None
+    numbers = np.arange(total, dtype=np.float32 if total < EXACT else np.float64)
+    numbered, tree = _numbered(tensors, numbers), None
     if isinstance(given, NameMap):
         ignored = {*given.ignores(numbered)}
         kept = {name: array for name, array in numbered.items() if name not in ignored}
@@ -50,7 +44,10 @@ def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> 
         tree = _converted(given, numbered)
         found = flattened(tree)[0]
         _check_leaves(found, leaves)
-    partners = {name: _places(array, name, total) for name, array in found.items()}
+        backwards = flattened(_converted(given, _numbered(tensors, numbers[::-1])))[0]
+        for name, array in found.items():  # w + 1 makes other numbers of these
+            _check_moved(array, backwards.get(name), name, total)
+    partners = {name: np.asarray(array).astype(np.int64) for name, array in found.items()}
     found_map = FoundMap(
         map=given if isinstance(given, NameMap) else None,
         partners=partners,
@@ -59,6 +56,16 @@ def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> 
         copies=tensors.copies,
     )
     return found_map, tree
+
+
+def _numbered(tensors: Weights, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns tensors, under all of their names, whose elements have these numbers in order."""
+    found, start = dict[str, np.ndarray](), 0
+    for name, shape in tensors.shapes.items():
+        array = numbers[start : start + math.prod(shape)].reshape(shape)
+        found |= {each: array.copy() for each in (name, *tensors.copies.get(name, ()))}
+        start += math.prod(shape)
+    return found
 
 
 def _carried(names: NameMap, numbered: Mapping[str, np.ndarray], leaves: Weights) -> Mapping[str, Any]:
@@ -82,9 +89,10 @@ def _check_leaves(found: Mapping[str, np.ndarray], leaves: Weights) -> None:
         raise PortingError(f"the converter: expected {name} {expected}; received {received} ({len(different)} differ)")
 
 
-def _places(array: np.ndarray, name: str, total: int) -> np.ndarray:
-    """Returns the numbers of the elements that a leaf consists of."""
-    places = np.asarray(array, np.float64)
-    if not np.array_equal(places, np.round(places)) or places.min(initial=0) < 0 or places.max(initial=0) >= total:
-        raise PortingError(f"the converter computes {name}; a proof follows weights that are moved alone")
-    return places.astype(np.int64)
+def _check_moved(array: np.ndarray, backwards: np.ndarray | None, name: str, total: int) -> None:
+    """Raises PortingError unless a leaf consists of elements, as it does of those that are numbered backwards."""
+    places, others = (np.asarray(each, np.float64) for each in (array, np.nan if backwards is None else backwards))
+    is_whole = np.array_equal(places, np.round(places))
+    is_inside = places.min(initial=0) >= 0 and places.max(initial=0) < total
+    if not (is_whole and is_inside and np.array_equal(others, total - 1 - places)):
+        raise PortingError(f"the converter computes {name}, or narrows it; a proof follows weights that are only moved")

@@ -317,6 +317,8 @@ def test_a_map_that_was_found_may_be_given(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (lambda given: converted(given | {"words.weight": given["words.weight"] + 1}), "computes words|computes embed"),
+        (lambda given: converted({n: jnp.asarray(w, jnp.bfloat16) for n, w in given.items()}), "or narrows it"),
         (lambda tensors: {}, "the converter: expected .* received nothing"),
         (lambda tensors: tensors["absent"], "the converter raised KeyError: 'absent'"),
         (
