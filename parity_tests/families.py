@@ -311,10 +311,10 @@ def compare_training(case: Case) -> list[Stage]:
 def cached_error(case: Case) -> float:
     """Returns the relative RMS by which cached decoding differs from teacher forcing in float64."""
     forced, params = case.candidate.forward(case.problem, "float64")["logits"], cast(case.model.params, "float64")
-    return compare(np.asarray(_decoded_by_steps(case.config, params, *case.problem.ids)), forced).relative_rms
+    decoded = jax.jit(_decoded_by_steps, static_argnames="config", compiler_options=understood(QUICKLY))
+    return compare(np.asarray(decoded(case.config, params, *case.problem.ids)), forced).relative_rms
 
 
-@partial(jax.jit, static_argnames="config", compiler_options=understood(QUICKLY))
 def _decoded_by_steps(
     config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array
 ) -> jax.Array:

@@ -213,7 +213,7 @@ def in_chunks(criterion: Criterion, chunk: int) -> Callable[[TransformerConfig],
 
 def of_all_logits(criterion: Criterion) -> Callable[[TransformerConfig], Computation]:
     def of(config: TransformerConfig) -> Computation:
-        labels = jnp.asarray(BATCH.labels)
+        labels = np.asarray(BATCH.labels)
         return differentiated(lambda params: cross_entropy(logits(config, params, BATCH), labels, criterion)[0])
 
     return of

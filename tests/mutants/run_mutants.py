@@ -174,7 +174,7 @@ def read_rows(folder: Path) -> list[list[Any]]:
     return list({tuple(row[:2]): row for row in map(json.loads, lines)}.values())
 
 
-def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path) -> set[str]:
+def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path, paths: list[str]) -> set[str]:
     """Returns the killers that fail without a change too, when they run by themselves: those kill nothing."""
     seconds = {test.name: test.seconds for test in tests}
     names = sorted({row[6] for row in rows if row[6] in seconds})
@@ -184,7 +184,7 @@ def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path) -> set
         total = sum(seconds[name] for name in names)
         bad.update(kill.test for kill in runner.kills(None, names, total, only_first=False))
 
-    run_pytest(Runner(folder, work), folder, [])
+    run_pytest(Runner(folder, work), folder, paths)
     return bad
 
 
@@ -217,7 +217,7 @@ def main() -> int:
     for child in children:
         os.waitpid(child, 0)
     rows = [row for folder in folders for row in read_rows(folder)]
-    bad = check_killers(rows, tests, arguments.work / "check") if arguments.check else set()
+    bad = check_killers(rows, tests, arguments.work / "check", rest) if arguments.check else set()
     print(*(f"fails without a change: {test}" for test in sorted(bad)), sep="\n")
     rows = [[arguments.seed, *(row if row[6] not in bad else [*row[:5], "unclear", *row[6:]])] for row in rows]
     rows.sort(key=lambda row: (row[1], row[2]))

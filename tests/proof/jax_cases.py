@@ -16,11 +16,11 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from rule_checks import Case
 
-EXPLICIT, AUTO = (
-    jax.NamedSharding(jax.make_mesh((1,), ("rows",), axis_types=(kind,)), P("rows"))
-    for kind in (AxisType.Explicit, AxisType.Auto)
-)
 SQUARE, PAIR = ((3, 3),), ((2, 3), (2, 3))
+
+
+def _by_rows(kind: AxisType) -> jax.NamedSharding:
+    return jax.NamedSharding(jax.make_mesh((1,), ("rows",), axis_types=(kind,)), P("rows"))
 
 
 def of(function: Callable[..., Any], *shapes: tuple[int, ...], positive: bool = False) -> Case:
@@ -37,10 +37,10 @@ UNARY: dict[str, Callable[..., Any]] = {
     "logistic": lax.logistic, "sign": lax.sign, "abs": lax.abs, "square": lax.square, "expm1": lax.expm1,
     "erfc": lax.erfc,
     "stop_gradient": lax.stop_gradient, "copy": lax.copy_p.bind,
-    "sharding_constraint": lambda x: lax.with_sharding_constraint(x, AUTO),
-    "reshard": lambda x: jax.reshard(x, EXPLICIT),
+    "sharding_constraint": lambda x: lax.with_sharding_constraint(x, _by_rows(AxisType.Auto)),
+    "reshard": lambda x: jax.reshard(x, _by_rows(AxisType.Explicit)),
     "layout_constraint": lambda x: with_layout_constraint(x, Layout((1, 0))),
-    "device_put": lambda x: jax.device_put(x, AUTO),
+    "device_put": lambda x: jax.device_put(x, _by_rows(AxisType.Auto)),
     "optimization_barrier": lax.optimization_barrier, "name": partial(checkpoint_name, name="x"),
 }  # fmt: skip
 POSITIVE: dict[str, Callable[..., Any]] = {
