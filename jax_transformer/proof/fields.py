@@ -224,17 +224,30 @@ def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[slice, list[slice], 
 def draw_field(key: np.random.Generator, squares: frozenset[int] = frozenset()) -> PrimeField:
     """Draws one of the primes near 2⁵⁰, some 2³³, in whose fields the small primes are squares, and the given integers.
 
-    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if −p is a square modulo q.
-
     Args:
       squares: positive integers whose roots the program uses.
     """
+    modulus, choices = _residues()
+    low, high = 2 ** (BITS - 1), 2**BITS
     while True:
-        p = 8 * int(key.integers(2 ** (BITS - 4), 2 ** (BITS - 3))) - 1
-        if all(pow(-p, q // 2, q) == 1 for q in SMALL_PRIMES) and is_prime(p):
+        residue = sum(each[int(key.integers(len(each)))] for each in choices) % modulus
+        p = residue + modulus * int(key.integers(low // modulus, high // modulus + 1))
+        if low < p < high and is_prime(p):
             field = PrimeField(p)
             if all(field.is_square(n) for n in squares):
                 return field
+
+
+@functools.cache
+def _residues() -> tuple[int, list[list[int]]]:
+    """Returns 8 times the small primes, and one list of integers for 8 and for each of these primes. A sum of one of
+    each list is, modulo the product, what a prime may be, by the Chinese remainder theorem.
+
+    By quadratic reciprocity, an odd prime q is a square modulo p ≡ 7 (mod 8) if −p is a square modulo q.
+    """
+    modulus = 8 * math.prod(SMALL_PRIMES)
+    allowed = {8: [7]} | {q: [r for r in range(1, q) if pow(-r, q // 2, q) == 1] for q in SMALL_PRIMES}
+    return modulus, [[r * (modulus // q) * pow(modulus // q, -1, q) for r in rs] for q, rs in allowed.items()]
 
 
 def is_prime(n: int) -> bool:

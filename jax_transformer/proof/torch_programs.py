@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -434,8 +434,13 @@ def _tensors_of(result: Any) -> list[torch.Tensor]:
     return [each for each in (result if isinstance(result, tuple | list) else [result]) if is_tensor(each)]
 
 
+@cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's own definitions of operations by others: those that its compiler uses, and of interpolation."""
+    """Returns PyTorch's own definitions of operations by others: those that its compiler uses, and of interpolation.
+
+    PyTorch builds its table anew in a second whenever it is asked, for operations that a user may have added meanwhile.
+    Those aren't needed here: what isn't in the table decomposes itself.
+    """
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     interpolations = [torch.ops.aten.upsample_bilinear2d, torch.ops.aten.upsample_bicubic2d]
