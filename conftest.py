@@ -37,6 +37,8 @@ from jax._src import compilation_cache  # noqa: E402 (there is no public way to 
 
 from jax_transformer.runtime.allocator import trim  # noqa: E402
 
+NIGHTLY = frozenset((Path(__file__).parent / "tests/mutants/nightly.txt").read_text("utf-8").splitlines())
+"""Tests that wait for the night, which `tests/mutants/run_mutants.py night` chooses."""
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
 """Linux gives a process 65,530 (vm.max_map_count). XLA's CPU compiler takes several for each program, and crashes where
@@ -102,6 +104,13 @@ def quick_compilation() -> Iterator[None]:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid in NIGHTLY:
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -15,7 +15,6 @@ import pytest
 import torch
 import transformers
 from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
-from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
@@ -112,7 +111,7 @@ def make_search(family: str, folder: Path) -> Search:
 PENALTIES = (1.0, 0.0, 2.0, -0.5)
 
 
-@mostly_nightly(("stopping", "beams"), itertools.product([False, True, "never"], [1, 2, 4, 5, 8]), 5)
+@pytest.mark.parametrize(("stopping", "beams"), [*itertools.product([False, True, "never"], [1, 2, 4, 5, 8])])
 def test_beams_of_marian(beams: int, stopping: Any, folder: Path) -> None:
     """Every size and stopping rule, with length penalties that are 0, usual, large and negative."""
     if beams == 1 and stopping:
@@ -134,7 +133,7 @@ def test_beams_of_the_other_families(family: str, beams: int, stopping: Any, fol
     search.assert_same(beams, options, options)
 
 
-@mostly_nightly("family", [family for family in FAMILIES if family not in ("marian", "bart", "m2m_100", "t5")], 3)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("marian", "bart", "m2m_100", "t5")])
 def test_beams_of_their_relatives(family: str, folder: Path) -> None:
     make_search(family, folder).assert_same(4, {}, {})
 

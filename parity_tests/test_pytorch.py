@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nightly import mostly_nightly
 from safetensors.torch import load_file
 from systems import START_ID, SYSTEMS, TIED, Case, bits, make_case
 
@@ -130,7 +129,7 @@ def test_greedy_tokens_are_torchs_with_and_without_a_cache(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-@mostly_nightly("name", TIED, 2)
+@pytest.mark.parametrize("name", TIED)
 def test_tied_parameters_go_through_files_and_back(name: str, dtype: torch.dtype, suffix: str, tmp_path: Path) -> None:
     """torch → JAX → torch → JAX, bit by bit, dtypes and order included. (test_round_trips.py has the untied ones.)"""
     case = make_case(name)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import user_dtypes
-from nightly import mostly_nightly
 from parity_command import PYTORCH, Run
 
 from jax_transformer import compare
@@ -16,7 +15,7 @@ from jax_transformer.storage.tensor_files import as_array
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@mostly_nightly("name", ["marian", "marian_in_bfloat16"], 1)
+@pytest.mark.parametrize("name", ["marian", "marian_in_bfloat16"])
 def test_a_module_with_frozen_sinusoids_passes_with_default_options(name: str, run: Run) -> None:
     outcome = run("--reference", f"user_dtypes:{name}", stages=None, dtypes=None)
     assert outcome.code == 0, outcome.told

@@ -22,7 +22,6 @@ from families import (
     randomised,
     round_trip,
 )
-from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.porting import export_checkpoint, import_checkpoint
@@ -110,7 +109,7 @@ def test_pytorch_model_bin_is_read(first: Case, tmp_path: Path) -> None:
     assert_same_function(first, tmp_path)
 
 
-@mostly_nightly(
+@pytest.mark.parametrize(
     ("family", "base"),
     [
         ("marian", "MarianModel"),
@@ -124,7 +123,6 @@ def test_pytorch_model_bin_is_read(first: Case, tmp_path: Path) -> None:
         ("m2m_100", "M2M100Model"),
         ("t5", "T5Model"),
     ],
-    3,
 )
 def test_a_model_without_its_head_is_read_with_a_tied_one(family: str, base: str, folder: Path, tmp_path: Path) -> None:
     """BART's own checkpoints have no head; transformers ties it."""
@@ -165,7 +163,7 @@ def test_other_keys_of_a_config_mean_what_they_mean_to_transformers(
     assert_same_activations(other)
 
 
-@mostly_nightly("family", ["bart", "m2m_100", "marian", "mbart", "blenderbot", "pegasus"], 2)
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "marian", "mbart", "blenderbot", "pegasus"])
 def test_two_embeddings_and_an_untied_head_come_back(family: str, folder: Path, tmp_path: Path) -> None:
     """transformers keeps an unused shared embedding; import leaves it out, and export writes the source's there."""
     case = make_case(family, 0, folder)
@@ -207,7 +205,7 @@ def test_generate_works_on_what_comes_back(family: str, folder: Path, tmp_path: 
     assert torch.equal(expected, received)
 
 
-@mostly_nightly("dtype", [torch.bfloat16, torch.float64], 1)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path) -> None:
     there = type(first.theirs).from_pretrained(first.directory, dtype=dtype)
     there.save_pretrained(tmp_path / "there")

@@ -20,7 +20,6 @@ from families import (
     greedy_tokens,
     make_case,
 )
-from nightly import mostly_nightly
 
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.comparison.sides import Dtype
@@ -53,25 +52,25 @@ def test_jax_transformers_and_the_truth_agree_on_every_activation_in_float64(une
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@mostly_nightly("first", FAMILIES, 4, indirect=True)
+@pytest.mark.parametrize("first", FAMILIES, indirect=True)
 def test_jax_is_as_precise_as_transformers_in_lower_precision(first: Case, dtype: Dtype) -> None:
     stage = compare_in_precision(first, dtype)
     assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
 
 
-@mostly_nightly("either", EITHER, 5, ids=lambda key: key[0], indirect=True)
+@pytest.mark.parametrize("either", EITHER, ids=lambda key: key[0], indirect=True)
 def test_loss_and_gradients_agree(either: Case) -> None:
     for stage in compare_training(either):
         assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
     assert len(stage.rows) > 40
 
 
-@mostly_nightly("either", EITHER, 5, ids=lambda key: key[0], indirect=True)
+@pytest.mark.parametrize("either", EITHER, ids=lambda key: key[0], indirect=True)
 def test_decoding_with_a_cache_is_teacher_forcing(either: Case) -> None:
     assert cached_error(either) <= FLOAT64_RELATIVE_RMS
 
 
-@mostly_nightly("uneven", BOTH, 6, ids=lambda key: f"{key[0]}_{key[1]}", indirect=True)
+@pytest.mark.parametrize("uneven", BOTH, ids=lambda key: f"{key[0]}_{key[1]}", indirect=True)
 def test_greedy_decoding_is_that_of_generate(uneven: Case) -> None:
     ours, theirs, eos_id = greedy_tokens(uneven)
     np.testing.assert_array_equal(ours, theirs)

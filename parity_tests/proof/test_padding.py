@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
-from nightly import mostly_nightly
 from torch import Tensor, nn
 
 from jax_transformer.parity import prove
@@ -49,7 +49,7 @@ def doubled(logits: Tensor, source: Tensor, target: Tensor) -> Tensor:
     return logits * (1 + (target == PAD)[..., None].to(logits.dtype))
 
 
-@mostly_nightly("change", [zeroed, doubled], 1)
+@pytest.mark.parametrize("change", [zeroed, doubled])
 def test_what_differs_at_padding_alone_is_a_note(change: Change) -> None:
     certificate = certificate_of(change)
     assert certificate.verdict == "proven", certificate.summary()
@@ -72,6 +72,6 @@ def last_token_too(logits: Tensor, source: Tensor, target: Tensor) -> Tensor:
     return zeroed(logits, source, target) * (following != PAD)[..., None].to(logits.dtype)
 
 
-@mostly_nightly("stages", [("forward",), ("forward", "loss")], 1)
+@pytest.mark.parametrize("stages", [("forward",), ("forward", "loss")])
 def test_a_place_that_counts_refutes(stages: tuple[str, ...]) -> None:
     assert certificate_of(last_token_too, stages).verdict == "refuted"

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from nightly import mostly_nightly
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -99,7 +98,7 @@ def logits_of(config: Any, params: Any, source_ids: Any, decoder_input_ids: Any)
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@mostly_nightly("fault", FAULTS, 2)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_both_programs_show_the_difference_on_the_written_weights(fault: str, tmp_path: Path) -> None:
     module = FAULTS[fault]()
     certificate = refuted(module)

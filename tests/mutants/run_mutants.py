@@ -2,12 +2,15 @@
 
     python tests/mutants/run_mutants.py reach --marks /tmp/marks
     python tests/mutants/run_mutants.py kill --marks /tmp/marks --seed 1 --count 250 --write tests/mutants/record.csv
+    python tests/mutants/run_mutants.py night --marks /tmp/marks --write tests/mutants/nightly.txt
 
 `reach` runs every test once, and notes its time and the functions of the core that it calls. `kill` draws changes
 (`mutations.py`), runs for each the tests that call the changed function, the quickest first, and stops at the first
 that fails: so a slow test is a killer only of what no quicker test kills. A change that none notices is a survivor: a
 gap in the tests, or a change that makes no difference. Rows of other seeds in the record stay.
-Further arguments go to pytest.
+
+`night` chooses the tests that wait for the night (`nights.py`), by their times and by the record. Further arguments go
+to pytest.
 
 A function that only a forked process, or only a program cached by an earlier test, calls is taken for unreached by the
 tests that didn't call it themselves.
@@ -25,7 +28,6 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ import mutant_hook as hook
 import pytest
 from mutant_runner import Kill, Runner
 from mutations import Mutant
+from nights import Timed, waiting
 
 HEAD = ["seed", "module", "number", "line", "function", "change", "outcome", "test", "test_seconds"]
 ALIVE = ("survived", "unreached")
@@ -43,18 +46,6 @@ FIRST = 4.0, 4
 QUICKS = 25.0, 8
 SLOWS = 60.0, 2
 """Of a round: seconds of its tests altogether, and how many of one function's parametrisations it takes."""
-
-
-@dataclass(frozen=True)
-class Test:
-    name: str
-    seconds: float
-    reach: frozenset[int]
-
-    @property
-    def cost(self) -> float:
-        """A test that calls few functions is more likely about one of them."""
-        return self.seconds + 0.001 * len(self.reach)
 
 
 def record_reach(marks: Path, arguments: list[str]) -> int:
@@ -69,7 +60,7 @@ def record_reach(marks: Path, arguments: list[str]) -> int:
     return subprocess.run([*command, *arguments], cwd=core.ROOT, env=environment).returncode
 
 
-def read_tests(marks: Path) -> list[Test]:
+def read_tests(marks: Path) -> list[Timed]:
     """Returns the tests that passed."""
     others: dict[str, set[int]] = defaultdict(set)
     for file in marks.glob("process-*.json"):
@@ -81,15 +72,15 @@ def read_tests(marks: Path) -> list[Test]:
             record = json.loads(line)
             if record["outcome"] == "passed":
                 reach = frozenset(record["reach"]) | others[record["test"]]
-                tests.append(Test(record["test"], record["cpu"], reach))
+                tests.append(Timed(record["test"], record["cpu"], reach))
     return tests
 
 
-def with_siblings(tests: list[Test], names: list[str]) -> list[Test]:
+def with_siblings(tests: list[Timed], names: list[str]) -> list[Timed]:
     """Returns the tests that there are. One that wasn't recorded is taken for what another parametrisation of its
     function is, a little slower."""
     recorded = {test.name: test for test in tests}
-    by_function: dict[str, list[Test]] = defaultdict(list)
+    by_function: dict[str, list[Timed]] = defaultdict(list)
     for test in tests:
         by_function[test.name.partition("[")[0]].append(test)
     found = []
@@ -98,19 +89,19 @@ def with_siblings(tests: list[Test], names: list[str]) -> list[Test]:
             found.append(recorded[name])
         elif siblings := by_function.get(name.partition("[")[0]):
             reach = frozenset().union(*(test.reach for test in siblings))
-            found.append(Test(name, 1.2 * max(test.seconds for test in siblings), reach))
+            found.append(Timed(name, 1.2 * max(test.seconds for test in siblings), reach))
     return found
 
 
-def rounds(tests: list[Test]) -> list[list[Test]]:
+def rounds(tests: list[Timed]) -> list[list[Timed]]:
     """Returns which tests to try one after the other."""
     left = sorted(tests, key=lambda test: test.cost)
-    chosen: list[list[Test]] = []
+    chosen: list[list[Timed]] = []
     for slowest, (budget, most) in ((QUICK, FIRST), (QUICK, QUICKS), (float("inf"), SLOWS)):
         counts: Counter[str] = Counter()
         part, total = [], 0.0
         for test in left:
-            function = test.name.partition("[")[0]
+            function = test.function
             if test.seconds <= slowest and counts[function] < most and total + test.seconds <= budget:
                 part.append(test)
                 counts[function] += 1
@@ -122,7 +113,7 @@ def rounds(tests: list[Test]) -> list[list[Test]]:
     return chosen
 
 
-def kill_of(mutant: Mutant, tests: list[Test], runner: Runner, most_rounds: int) -> Kill | None:
+def kill_of(mutant: Mutant, tests: list[Timed], runner: Runner, most_rounds: int) -> Kill | None:
     for part in rounds(tests)[:most_rounds]:
         names, seconds = [test.name for test in part], sum(test.seconds for test in part)
         for kill in runner.kills(mutant, names, seconds):
@@ -131,7 +122,7 @@ def kill_of(mutant: Mutant, tests: list[Test], runner: Runner, most_rounds: int)
 
 
 def measure(
-    mutants: list[Mutant], tests: list[Test], places: list[str], folder: Path, options: Any, paths: list[str]
+    mutants: list[Mutant], tests: list[Timed], places: list[str], folder: Path, options: Any, paths: list[str]
 ) -> None:
     """Writes a line for each mutant. One that is known to be killed isn't tried again."""
     numbers = {place: number for number, place in enumerate(places)}
@@ -174,7 +165,7 @@ def read_rows(folder: Path) -> list[list[Any]]:
     return list({tuple(row[:2]): row for row in map(json.loads, lines)}.values())
 
 
-def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path, paths: list[str]) -> set[str]:
+def check_killers(rows: list[list[Any]], tests: list[Timed], folder: Path, paths: list[str]) -> set[str]:
     """Returns the killers that fail without a change too, when they run by themselves: those kill nothing."""
     seconds = {test.name: test.seconds for test in tests}
     names = sorted({row[6] for row in rows if row[6] in seconds})
@@ -190,7 +181,7 @@ def check_killers(rows: list[list[Any]], tests: list[Test], folder: Path, paths:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("reach", "kill"))
+    parser.add_argument("what", choices=("reach", "kill", "night"))
     parser.add_argument("--marks", type=Path, required=True, help="the folder of what `reach` notes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=250, help="how many changes are drawn")
@@ -199,11 +190,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="2: no slow tests; what was killed before stays so")
     parser.add_argument("--check", action="store_true", help="run the killers without a change")
     parser.add_argument("--work", type=Path, default=Path("/tmp/mutants"), help="a folder for temporary files")
-    parser.add_argument("--write", type=Path, help="the record, a table")
+    parser.add_argument("--write", type=Path, help="the record, a table; or the list of tests that wait")
     arguments, rest = parser.parse_known_args()
     if arguments.what == "reach":
         return record_reach(arguments.marks, rest)
     tests = read_tests(arguments.marks)
+    if arguments.what == "night":
+        write_nights(arguments.write, tests)
+        return 0
     places = json.loads((arguments.marks / "functions.json").read_text("utf-8"))
     drawn = random.Random(arguments.seed).sample(core.all_mutants(), arguments.count)
     folders = [arguments.work / f"seed-{arguments.seed}-{index}" for index in range(arguments.processes)]
@@ -227,6 +221,15 @@ def main() -> int:
     if arguments.write:
         write_record(arguments.write, arguments.seed, rows)
     return 0
+
+
+def write_nights(path: Path, tests: list[Timed]) -> None:
+    with (Path(__file__).parent / "record.csv").open(encoding="utf-8", newline="") as file:
+        killers = [row["test"] for row in csv.DictReader(file) if row["outcome"] not in ALIVE]
+    found = waiting(tests, killers)
+    path.write_text("".join(f"{name}\n" for name in sorted(test.name for test in found)), "utf-8")
+    total, left = (sum(test.seconds for test in part) for part in (tests, found))
+    print(f"{len(found)} of {len(tests)} tests wait for the night: {left:.0f} of {total:.0f} seconds of a core")
 
 
 def write_record(path: Path, seed: int, rows: list[list[object]]) -> None:

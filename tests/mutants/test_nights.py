@@ -1,0 +1,42 @@
+"""The tests that wait for the night leave nothing of the core uncalled, and are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nights import Timed, waiting
+
+ROOT = Path(__file__).parents[2]
+
+
+def case(name: str, seconds: float, *reach: int) -> Timed:
+    return Timed(name, seconds, frozenset(reach))
+
+
+def names(tests: list[Timed]) -> list[str]:
+    return [test.name for test in tests]
+
+
+def test_of_slow_parametrisations_two_run_with_every_change() -> None:
+    slow = [case(f"f[{number}]", 2.0, 1) for number in range(6)]
+    quick = [case(f"q[{number}]", 0.1, 1) for number in range(6)]
+    assert names(waiting([*slow, *quick, case("alone", 30.0)], [])) == ["f[1]", "f[2]", "f[4]", "f[5]"]
+
+
+def test_what_killed_a_change_stays() -> None:
+    assert names(waiting([case(f"f[{number}]", 2.0) for number in range(4)], ["f[1]"])) == ["f[3]"]
+
+
+def test_what_calls_a_function_that_no_other_test_calls_stays() -> None:
+    tests = [case(f"f[{number}]", 1.0, 1) for number in range(3)]
+    tests += [case("g[0]", 1.0, 1), case("g[1]", 9.0, 2, 3), case("g[2]", 1.0, 1), case("g[3]", 1.0, 2)]
+    assert names(waiting(tests, [])) == ["f[2]"]
+    assert names(waiting([*tests, case("g[4]", 1.0, 3)], [])) == ["f[2]", "g[1]"]
+
+
+def test_the_tests_that_wait_are_there() -> None:
+    listed = (ROOT / "tests/mutants/nightly.txt").read_text("utf-8").splitlines()
+    assert listed == sorted(set(listed))
+    for name in {name.partition("[")[0] for name in listed}:
+        path, *_, function = name.split("::")
+        assert f"def {function}(" in (ROOT / path).read_text("utf-8"), name
