@@ -1,7 +1,7 @@
-"""Data: from parallel text to batches of token ids.
+"""Turns parallel text into batches of token ids.
 
 `prepare` reads, tokenizes and caches the corpora of a `DataConfig`. `make_batch` turns lists of ids into a `Batch`,
-and `pack_batch` into one with several pairs in a row.
+and `pack_batch` into a batch with several pairs in a row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Batches: the arrays of a training step, made of the token ids of pairs.
+"""Makes batches, the arrays of a training step, from the token ids of pairs.
 
-A batch has a pair in each row. A packed one has several, one after another, so that little of it is padding: segments
-number the pairs of a row from 1 on both sides; padding has 0. The model lets a token see its own pair alone, and counts
-positions from the pair's first token, so that a pair has the loss that it has in a row of its own.
+A batch has one pair in each row. A packed batch has several, one after another, which leaves little padding: segments
+number the pairs of a row from 1 on both sides; padding has 0. In the model, a token sees only its own pair, and
+positions are counted from the pair's first token, so that packing doesn't change a pair's loss.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from jax_transformer.runtime.arguments import check_id_lists
 class Batch(NamedTuple):
     """Holds the int32 arrays of one training step, padded with each side's pad_id; see `make_batch`.
 
-    A packed batch has several pairs in a row, and says with two more arrays which token belongs to which; see
-    `pack_batch`.
+    A packed batch has several pairs in a row, and two more arrays that assign each token to its pair; see `pack_batch`.
 
     Example:
       >>> from jax_transformer.data import make_batch
@@ -56,14 +55,14 @@ def make_batch(
       target: the ids of each target sentence, without `<bos>` and `<eos>`.
       bos_id: put before each target in `decoder_input_ids`.
       eos_id: put after each target in `labels`.
-      source_pad_id: fills up `source_ids`; the model's config has the same.
-      target_pad_id: fills up `decoder_input_ids` and `labels`; the model's config has the same.
+      source_pad_id: fills up `source_ids`; must be that of the model's config.
+      target_pad_id: fills up `decoder_input_ids` and `labels`; must be that of the model's config.
       shape: (rows, source length, target length) of the arrays; one shape for all batches compiles one program.
         None: as small as the sentences allow.
 
     Raises:
-      ValueError: other numbers of sources and targets, or none; more of them, or longer ones, than `shape` holds;
-        something else than lists of integers.
+      ValueError: different numbers of sources and targets, or none; more or longer sentences than `shape` holds;
+        anything but lists of integers.
 
     Example:
       >>> from jax_transformer.data import make_batch
@@ -120,22 +119,23 @@ def pack_batch(
 ) -> Batch:
     """Returns a batch with several pairs in a row, for `make_train_step`.
 
-    The step computes for it what it computes for `make_batch` of the same pairs, in fewer positions. (Dropout draws
-    other values.) The rows hold the pairs in an order of their own.
+    The step gives the same results as for `make_batch` of the same pairs, in fewer positions. (Dropout draws different
+    values.) The order of the pairs in the rows is unspecified.
 
     Args:
       source: the ids of each source sentence, including the `<eos>` that the tokenizer puts after it.
       target: the ids of each target sentence, without `<bos>` and `<eos>`.
       bos_id: put before each target in `decoder_input_ids`.
       eos_id: put after each target in `labels`.
-      source_pad_id: fills up `source_ids`; the model's config has the same.
-      target_pad_id: fills up `decoder_input_ids` and `labels`; the model's config has the same.
+      source_pad_id: fills up `source_ids`; must be that of the model's config.
+      target_pad_id: fills up `decoder_input_ids` and `labels`; must be that of the model's config.
       shape: (rows, source length, target length) of the arrays. Longer rows hold more pairs with less padding; a model
-        with position tables takes rows of up to max_length. None: as long as the longest sentences, and as many as the
-        pairs need.
+        with position tables takes rows of up to max_length. None: as long as the longest sentences, and as many rows as
+        the pairs need.
 
     Raises:
-      ValueError: other numbers of sources and targets, or none; a pair longer than a row; more rows than `shape` has.
+      ValueError: different numbers of sources and targets, or none; a pair longer than a row; more rows than `shape`
+        has.
 
     Example:
       >>> from jax_transformer.data import Shape, pack_batch
@@ -226,7 +226,7 @@ def _copy_rows(sentences: Sentences, indices: Ints, rows: npt.NDArray[np.int32])
 def assemble_packed(
     pairs: TokenPairs, plan: PackedPlan, *, source_pad_id: int, target_pad_id: int, bos_id: int, eos_id: int
 ) -> Batch:
-    """Returns the arrays of one packed batch; `assemble` has the other arguments.
+    """Returns the arrays of one packed batch; see `assemble` for the remaining arguments.
 
     Raises:
       ValueError: pairs that don't fit into their row (nothing is truncated).
@@ -262,8 +262,8 @@ class _Side:
         starts = sentences.offsets[indices]
         tokens = sentences.offsets[indices + 1] - starts
         self.lengths = tokens + specials  # positions of each pair
-        self.pair = np.repeat(np.arange(len(indices)), tokens)  # that each token belongs to
-        self.number = np.arange(len(self.pair)) - np.repeat(np.cumsum(tokens) - tokens, tokens)  # in its sentence
+        self.pair = np.repeat(np.arange(len(indices)), tokens)  # each token's pair
+        self.number = np.arange(len(self.pair)) - np.repeat(np.cumsum(tokens) - tokens, tokens)  # index in its sentence
         self.ids = sentences.ids[starts[self.pair] + self.number]
 
     def columns(self, first: Ints, length: int) -> Ints:

@@ -1,7 +1,7 @@
-"""The cache of prepared corpora: directories that are either complete or absent.
+"""Caches prepared corpora in directories that are either complete or absent.
 
-An entry is built under a temporary name and renamed when complete. Its digests, written last, are those of every file,
-so that an entry damaged afterwards is detected and rebuilt.
+An entry is built under a temporary name and renamed when complete. Digests of every file, written last, detect later
+damage, after which the entry is rebuilt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def publish(building: Path, entry: Path) -> None:
         try:
             os.rename(building, entry)
             return
-        except OSError:  # the name is taken
+        except OSError:  # the entry exists
             if not changes(entry):
                 return
             damaged = building.with_name(f"{building.name}.damaged-{attempt}")
@@ -63,10 +63,10 @@ def publish(building: Path, entry: Path) -> None:
 
 
 def sampled_digest(path: str | Path) -> str:
-    """Returns the SHA-256 of a file, or, if it is large, of blocks spread over it, after its size.
+    """Returns the size of a file and the SHA-256 of its content or, if it is large, of blocks spread over it.
 
     Raises:
-      CorpusError: it can't be read.
+      CorpusError: the file can't be read.
     """
     try:
         return f"{Path(path).stat().st_size}-{_digest(Path(path))}"

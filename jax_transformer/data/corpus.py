@@ -1,4 +1,4 @@
-"""The corpora of a config: their sources, the pairs of each split, and their hashes.
+"""Reads the corpora of a config, and assigns their pairs to splits.
 
 No corpus is held in memory: iterating over a split reads its source from the beginning and selects the split's pairs.
 
@@ -56,7 +56,7 @@ class FilePairs:
     """Selects the columns of a table."""
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises CorpusError as `read_pairs` does, when the iteration reaches the mistake."""
+        """Yields the pairs. Raises CorpusError as `read_pairs` does, when the iteration reaches the mistake."""
         if len(self.paths) == 1:
             pairs = read_table(self.paths[0], self.corpus)
         elif len(self.paths) == 2:
@@ -144,29 +144,29 @@ class SplitCorpora:
     datasets: tuple[str, ...]
     """Version of each Hugging Face dataset."""
     revision: str = ""
-    """With streaming: see `open_stream`."""
+    """With streaming, the version of the dataset; see `open_stream`."""
 
     def copies(self, source_tags: Sequence[str]) -> tuple[Flags, Flags]:
-        """Finds the training pairs that another split has too, and those that occurred in train before with the same
-        source tag.
+        """Finds the training pairs that are also in another split, and those that repeat an earlier training pair with
+        the same source tag.
 
         Args:
           source_tags: the tag of each corpus; at least one.
         """
         train = self.splits["train"]
-        others = np.concatenate([split.keys for name, split in self.splits.items() if name != "train"])
+        held_out = np.concatenate([split.keys for name, split in self.splits.items() if name != "train"])
         tags = [_hash_tag(tag) for tag in source_tags]
         tagged = np.concatenate([part.keys ^ np.uint64(tags[part.corpus]) for part in train.parts])
-        return _found_in(train.keys, others), _repeats(tagged)
+        return _overlaps(train.keys, held_out), _repeats(tagged)
 
 
 def read_splits(config: DataConfig) -> SplitCorpora:
     """Reads every pair once to count and hash it, and assigns it to a split.
 
     Without corpora, draws all splits from the phrasebook. Otherwise valid and test are a corpus's files or dataset
-    splits; a corpus without them holds out valid_pairs and test_pairs of its training pairs. One seed draws from all
-    corpora, so that two corpora with the same text line by line, such as both directions of it, hold out the same
-    lines. A split concatenates the corpora. For streaming see `_read_beginning`.
+    splits; a corpus without them holds out valid_pairs and test_pairs of its training pairs. The same seed draws from
+    each corpus, so that corpora with the same text line by line, such as both directions, hold out the same lines. A
+    split concatenates the corpora. For streaming see `_read_beginning`.
 
     Raises:
       CorpusError: valid or test files without train; no validation pairs; more pairs to hold out than a corpus has; a
@@ -203,8 +203,8 @@ def read_splits(config: DataConfig) -> SplitCorpora:
 
 
 def hash_files(config: DataConfig) -> dict[str, str]:
-    """Returns the SHA-256 of every file that `read_splits` reads, by path; for streamed files, of their size and some
-    blocks spread over each. Raises CorpusError as `read_splits` does.
+    """Returns the SHA-256 of every file that `read_splits` reads, by path; for streamed files, their `sampled_digest`.
+    Raises CorpusError as `read_splits` does.
     """
     _check_sources(config)
     digest = sampled_digest if config.streaming else hash_file
@@ -212,10 +212,10 @@ def hash_files(config: DataConfig) -> dict[str, str]:
 
 
 def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
-    """Identifies the text: returns, for each corpus, the hashes of its files by role and the formats of its tables.
+    """Identifies the text by the hashes of each corpus's files, by role, and the formats of its tables.
 
     File names count only inside a dataset directory. A dataset on the Hub is identified by its name, so that a run
-    resumes with the version it began with, and without the network.
+    resumes without the network, with the version that it began with.
 
     Args:
       hashes: from `hash_files`.
@@ -298,7 +298,7 @@ def _no_validation_pairs() -> CorpusError:
 
 
 def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
-    """Opens the sources of a corpus by role; returns also the version if it is a dataset."""
+    """Opens the sources of a corpus; returns them by role, and the version of a dataset."""
     if corpus.used_dataset:
         from jax_transformer.data.hub import open_dataset
 
@@ -320,12 +320,12 @@ def _read_stream(config: DataConfig) -> SplitCorpora:
 
 
 def _read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
-    """Reads the first shard of the stream as "train", and valid and test; returns also the dataset's name with its
-    version, and the revision.
+    """Reads valid, test and the first shard of the stream as "train"; returns them with the dataset's name and version,
+    and with the revision.
 
     Raises:
-      CorpusError: no training pair after those taken for valid and test, or too few for these in the first part; and as
-        `open_stream`, `StreamedPairs.part` and `StreamedPairs.pairs_from` do.
+      CorpusError: no training pairs left after valid and test; too few pairs for valid and test in the first part; see
+        also `open_stream`, `StreamedPairs.part` and `StreamedPairs.pairs_from`.
     """
     from jax_transformer.data.hub import open_stream
 
@@ -413,7 +413,7 @@ def held_out_counts(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int
     """Returns the number of training pairs to hold out, by role.
 
     Raises:
-      CorpusError: pairs are to be held out for a role that is `there` already.
+      CorpusError: the config holds out pairs for a role that is already `there`.
     """
     counts = {role: getattr(corpus, f"{role}_pairs") for role in ("valid", "test")}
     counts = {role: count for role, count in counts.items() if count}
@@ -427,7 +427,7 @@ def held_out_counts(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int
 
 
 def _too_few_pairs(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
-    """Returns the error for a corpus with fewer training pairs than it is to hold out."""
+    """Returns the error for a corpus that has too few training pairs to hold out."""
     names = " + ".join(f"{name}_pairs" for name in wanted)
     counts = " + ".join(map(str, wanted.values()))
     train = corpus.used_dataset or " and ".join(corpus.train)
@@ -459,7 +459,7 @@ def _hash_pairs(pairs: Iterable[Pair]) -> tuple[Keys, int]:
     keys = bytearray()
     size = 0
     for source, target in pairs:
-        text = f"{len(source)} {source}{target}".encode()  # the length says where the source ends
+        text = f"{len(source)} {source}{target}".encode()  # the length separates source and target unambiguously
         keys += blake2b(text, digest_size=DIGEST_BYTES).digest()
         size += len(text)
     return np.frombuffer(keys, "<u8"), size
@@ -471,7 +471,7 @@ def _hash_tag(tag: str) -> int:
 
 
 def _repeats(keys: Keys) -> Flags:
-    """Returns which of the keys occurred before."""
+    """Returns a mask of the keys that repeat an earlier key."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     flags = np.zeros(len(keys), np.bool_)
@@ -479,9 +479,9 @@ def _repeats(keys: Keys) -> Flags:
     return flags
 
 
-def _found_in(keys: Keys, others: Keys) -> Flags:
-    """Returns which of the keys are among the others."""
-    if not len(others):
+def _overlaps(keys: Keys, held_out: Keys) -> Flags:
+    """Returns a mask of the keys that are held out."""
+    if not len(held_out):
         return np.zeros(len(keys), np.bool_)
-    others = np.unique(others)
-    return others[np.minimum(np.searchsorted(others, keys), len(others) - 1)] == keys
+    held_out = np.unique(held_out)
+    return held_out[np.minimum(np.searchsorted(held_out, keys), len(held_out) - 1)] == keys

@@ -1,7 +1,7 @@
-"""From pairs of text to token ids: what stands around targets, which pairs are dropped, and what the report counts.
+"""Encodes pairs of text as token ids: adds the tokens around targets, drops pairs, and counts them for the report.
 
 The decoder's input is [start, *before, *sentence, *after without the last]; its labels are [*before, *sentence,
-*after]. A program's own shift of labels is one such frame:
+*after]. The frames of common models:
 
 | model | start | before | after |
 |---|---|---|---|
@@ -39,7 +39,7 @@ USUAL_RATIO = 9.0
 Log = Callable[[str], None]
 
 
-# --- what stands around targets
+# --- the tokens around targets
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class TargetFrame:
 
     @property
     def end_id(self) -> int:
-        """The last label."""
+        """Returns the last label."""
         return self.after[-1]
 
     @property
     def size(self) -> int:
-        """Number of ids that `stored` adds to a sentence."""
+        """Returns the number of ids that `stored` adds to a sentence."""
         return len(self.before) + len(self.after) - 1
 
     def stored(self, sentences: Iterable[Sequence[int]]) -> list[list[int]]:
-        """Returns the ids that stand between `start_id` in the decoder's input and `end_id` in the labels."""
+        """Adds the ids that follow `start_id` in the decoder's input and precede `end_id` in the labels."""
         return [[*self.before, *ids, *self.after[:-1]] for ids in sentences]
 
 
@@ -70,7 +70,7 @@ def target_frame(config: DataConfig, target: Tokenizer, corpus: int = 0) -> Targ
     """Returns the frame of the targets of one corpus, by its number in `config.corpora`.
 
     Raises:
-      ValueError: the vocabulary doesn't have the corpus's target_tag, or no id to start with or to end with.
+      ValueError: the vocabulary lacks the corpus's target_tag, or an id to start or end with.
     """
     tag = config.corpora[corpus].target_tag if config.corpora else ""
     tags = (target.tag_id(tag, "data.target_tag"),) if tag else ()
@@ -94,8 +94,7 @@ def target_frames(config: DataConfig, target: Tokenizer) -> list[TargetFrame]:
       ValueError: see `target_frame`; corpora whose decoders start, or whose labels end, with different ids.
     """
     frames = [target_frame(config, target, number) for number in range(max(len(config.corpora), 1))]
-    around = {(frame.start_id, frame.end_id) for frame in frames}
-    if len(around) > 1:
+    if len({(frame.start_id, frame.end_id) for frame in frames}) > 1:
         tags = ", ".join(corpus.target_tag or "none" for corpus in config.corpora)
         raise ValueError(
             f"data.target_tag: expected one for all corpora, since it starts this model's decoder; received {tags}"
@@ -128,12 +127,13 @@ class SplitReport:
     kept: int
     """Pairs kept: all, except in train, which drops empty and too long pairs and those that the config excludes."""
     source_tokens: int
-    """Source tokens of the kept pairs; the next three also count kept pairs only."""
+    """Source tokens of the kept pairs; the next three fields also count only kept pairs."""
     target_tokens: int
     source_unknown: int
     target_unknown: int
     source_length_counts: tuple[int, ...]
-    """Entry n: number of pairs read with a source of n tokens, specials included. The last entry adds longer ones."""
+    """Entry n: number of pairs read with a source of n tokens, specials included. The last entry includes longer
+    sources."""
     target_length_counts: tuple[int, ...]
     """The same for targets, including the <eos> that a batch adds."""
     mostly_unknown: int = 0
@@ -141,12 +141,12 @@ class SplitReport:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> SplitReport:
-        """Returns the report whose fields `record` holds, read back from JSON."""
+        """Returns the report with the fields `record`, read back from JSON."""
         return cls(**{name: _frozen(value) for name, value in record.items()})
 
 
 def add_reports(reports: Sequence[SplitReport]) -> SplitReport:
-    """Returns the counts of all reports together; they must have the same max_length."""
+    """Adds the counts of reports with the same max_length."""
 
     def add(name: str) -> Any:
         values = [getattr(report, name) for report in reports]
@@ -198,7 +198,7 @@ class Report:
         return lines + self._warnings()
 
     def _warnings(self) -> list[str]:
-        """Returns a line for each thing that a run can do, and that nobody means."""
+        """Returns a line for each probable mistake in the data: swapped sides and unknown tokens."""
         lines = [
             f"warning: {name}: the sources look like train's targets, and the targets like train's sources: are the "
             "files in each other's places?"
@@ -252,7 +252,7 @@ class Report:
 
 
 def drops(config: DataConfig) -> dict[str, bool]:
-    """Returns whether each reason, a field of SplitReport, drops a training pair, in order."""
+    """Maps each reason, a field of SplitReport, to whether it drops a training pair, in order."""
     return {
         "empty": True, "too_long": True, "unequal": config.max_length_ratio > 0, "overlapping": config.drop_overlap,
         "duplicated": config.drop_duplicates,
@@ -274,7 +274,7 @@ class Writer(Protocol):
 
 
 class SplitEncoder:
-    """Encodes and counts the pairs of a split, and writes the ones that are kept."""
+    """Encodes and counts the pairs of a split, and writes the kept pairs."""
 
     def __init__(self, writer: Writer, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
         self._writer, self._is_train, self._tokenizers, self._config = writer, name == "train", tokenizers, config
@@ -284,7 +284,7 @@ class SplitEncoder:
         self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
 
     def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
-        """Adds pairs of one corpus, with masks of those in another split and of repeated ones."""
+        """Adds pairs of one corpus, with masks of pairs in another split and of repeated pairs."""
         texts = [[pair[side] for pair in pairs] for side in (0, 1)]
         tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
         source, target = self._tokenizers
@@ -310,7 +310,7 @@ class SplitEncoder:
         self._counts["kept"] += len(keep)
         for side, lengths in enumerate((source_lengths, target_lengths + 1)):
             self._lengths[side] += np.bincount(np.minimum(lengths, 2 * most), minlength=2 * most + 1)
-            self._tokens[side] += int(lengths[keep].sum()) - len(keep) * side  # without the <eos> that is added
+            self._tokens[side] += int(lengths[keep].sum()) - len(keep) * side  # without the target's <eos>
             self._unknown[side] += int(unknown[side][keep].sum())
         mostly = np.zeros(len(pairs), np.bool_)
         for count, length in zip(unknown, (source_lengths - specials, target_lengths - frame.size), strict=True):
@@ -340,7 +340,7 @@ class SplitEncoder:
         return np.maximum(source_lengths, target_lengths) > most * np.minimum(source_lengths, target_lengths)
 
     def _dropped(self, reasons: dict[str, Flags]) -> Flags:
-        """Counts each reason among the pairs that earlier reasons have not dropped; returns the dropped pairs."""
+        """Counts each reason among the pairs that earlier reasons haven't dropped; returns a mask of dropped pairs."""
         dropped = np.zeros(len(reasons["empty"]), np.bool_)
         for name, is_dropping in drops(self._config).items():
             counted = reasons[name] & ~dropped
@@ -353,18 +353,18 @@ class SplitEncoder:
 def encode_split(
     encoder: SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], config: DataConfig, log: Log
 ) -> SplitReport:
-    """Encodes in chunks, so that the text and ids of a large corpus are never all in memory.
+    """Encodes a split in chunks, so that the text and ids of a large corpus are never all in memory.
 
     Args:
-      encoder: has the split's writer.
-      name: of the split.
+      encoder: the encoder with the split's writer.
+      name: name of the split.
       split: its pairs.
-      flags: which of its pairs are in another split, and which occurred before.
-      config: whose options decide what is kept of train.
-      log: called with a line for each of some parts of the work.
+      flags: masks of its pairs that are in another split, and of those that repeat an earlier pair.
+      config: the options that select the kept pairs of train.
+      log: called with a line of progress now and then.
 
     Raises:
-      CorpusError: nothing is kept of train, or too many of its tokens are unknown; the text changed meanwhile.
+      CorpusError: nothing of train is kept, or too many of its tokens are unknown; the text changed meanwhile.
     """
     done = 0
     every = max(CHUNK, len(split) // LOG_LINES)
@@ -406,6 +406,7 @@ def _check_kept(train: SplitReport, config: DataConfig) -> None:
 
 
 def check_unknown(train: SplitReport, config: DataConfig) -> None:
+    """Raises CorpusError if a larger share of a side's tokens is unknown than `max_unknown`."""
     for side in SIDES:
         tokens, unknown = getattr(train, f"{side}_tokens"), getattr(train, f"{side}_unknown")
         if unknown > config.max_unknown * tokens:

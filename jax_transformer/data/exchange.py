@@ -1,7 +1,7 @@
-"""Blocks of a streamed corpus, and their exchange between the processes of a run, so that each reads only its share.
+"""Exchanges blocks of a streamed corpus between the processes of a run, so that each reads only its share.
 
-A block is what one part of the stream gives to a shard, as ids. The exchange uses files, not the devices: it runs in
-the thread that prefetches, at moments that differ between processes.
+A block is the contribution of one part of the stream to a shard, as ids. The exchange uses files instead of the
+devices, because it runs in the prefetching thread, at different times in different processes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from jax_transformer.runtime.files import atomic_write
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 24 * 3600
-"""How long to wait for a block of another process, which may have to skip a long beginning of its part. The processes
-watch each other besides, so that one that died is noticed at once."""
+"""Time limit for a block of another process, which may first have to skip a long beginning of its part. (Processes also
+watch each other, so that the death of one is noticed at once.)"""
 
 
 class Block(NamedTuple):
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
-    """Returns the pairs of all blocks, of which there is at least one, in their order."""
+    """Concatenates one or more blocks."""
     if len(blocks) == 1:
         return blocks[0]
     sides = zip(*((block.pairs.source_sentences, block.pairs.target_sentences) for block in blocks), strict=True)
@@ -65,7 +65,7 @@ def save_block(block: Block, path: Path) -> None:
 
 
 def load_block(path: Path) -> Block:
-    """Returns the block that `save_block` wrote."""
+    """Reads a block that `save_block` wrote."""
     with np.load(path, allow_pickle=False) as stored:
         source, target = (
             Sentences.without_text([stored[f"{side}_ids"]], [stored[f"{side}_lengths"]]) for side in SIDES
@@ -76,19 +76,19 @@ def load_block(path: Path) -> Block:
 
 
 class Exchange(Protocol):
-    """Gives every process of a run the blocks of all parts, each of which one process reads."""
+    """Gives every process of a run the blocks of all parts, although only one process reads each part."""
 
     def blocks(self, parts: Sequence[int], read: Callable[[int], Block]) -> list[Block]:
-        """Returns the next block of each part, in the order of `parts`; calls `read` for this process's parts alone.
+        """Returns the next block of each part, in the order of `parts`; calls `read` only for this process's parts.
 
-        Every process calls this as often as the others, with the same parts.
+        Every process must make the same calls, with the same parts.
 
         Raises:
-          CorpusError: a part can't be read. All processes raise the same: the message of the first such part.
+          CorpusError: a part can't be read. All processes raise the error of the first such part.
         """
 
     def close(self) -> None:
-        """Stops waiting for other processes. Call it when this one needs no more blocks, whatever it still awaits."""
+        """Stops waiting for other processes. Call it once this process needs no more blocks, even during a wait."""
 
 
 class OnlyProcess:
@@ -106,16 +106,16 @@ class FileExchange:
     """Exchanges blocks through a directory that all processes share. Process k of n reads the parts k, k + n, k + 2n, …
 
     Each call of `blocks` is a round. A process publishes each of its blocks, or a failure in its place, under the
-    number of the round, and removes it when every process has noted that it read the round. The last to close removes
-    the directory.
+    number of the round, and removes it once every process has recorded that it read the round. The last process to
+    close removes the directory.
     """
 
     def __init__(self, directory: Path, number: int, count: int) -> None:
-        """Makes the directory, if another process hasn't. It must be of these processes alone, and new: see `Exchange`.
+        """Creates the directory, if no process has. It must be new and used only by these processes.
 
         Args:
-          directory: the same in all processes.
-          number: this process's.
+          directory: the same path in all processes.
+          number: number of this process.
           count: number of processes.
         """
         self._directory, self._number, self._count = directory, number, count
@@ -139,11 +139,11 @@ class FileExchange:
         return blocks
 
     def close(self) -> None:
-        """Stops waiting, and removes the directory if all other processes have closed it too."""
+        """Stops waiting, and removes the directory if all other processes have closed, too."""
         if self._closed.is_set():
             return
         self._closed.set()
-        with contextlib.suppress(OSError):  # what is left is removed at the next start
+        with contextlib.suppress(OSError):  # the next start removes leftovers
             (self._directory / f"closed-{self._number}").touch()
             if {f"closed-{number}" for number in range(self._count)} <= set(os.listdir(self._directory)):
                 shutil.rmtree(self._directory, ignore_errors=True)
@@ -158,7 +158,7 @@ class FileExchange:
                 except CorpusError as error:
                     with self._new_file(f"{self._name(part)}.failed") as path:
                         path.write_text(str(error), encoding="utf-8")
-                    return  # to be received in its turn: an earlier part of another process may have failed too
+                    return  # received in its turn, since an earlier part of another process may have failed, too
                 with self._new_file(f"{self._name(part)}.npz") as path:
                     save_block(block, path)
                 yield part, block
@@ -174,7 +174,7 @@ class FileExchange:
         deadline = time.monotonic() + WAIT_SECONDS
         block, failure = (self._directory / f"{self._name(part)}.{suffix}" for suffix in ("npz", "failed"))
         while True:
-            names = os.listdir(self._directory)  # which also makes a network's file system look anew
+            names = os.listdir(self._directory)  # also refreshes the cache of a network file system
             if failure.name in names:
                 raise CorpusError(failure.read_text(encoding="utf-8"))
             if block.name in names:
@@ -195,13 +195,13 @@ class FileExchange:
             temporary.write_text(str(self._round), encoding="utf-8")
 
     def _remove_read(self) -> None:
-        """Removes what this process published and all have read."""
+        """Removes the blocks of this process that all have read."""
         done = min(self._last_round(number) for number in range(self._count))
         while self._published and self._published[0][0] <= done:
             self._published.popleft()[1].unlink(missing_ok=True)
 
     def _last_round(self, number: int) -> int:
-        """Returns the last round that a process has read, as far as is known."""
+        """Returns the last round that a process has recorded as read."""
         try:
             return int((self._directory / f"read-{number}").read_text(encoding="utf-8"))
         except OSError:

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, from the Hub or a directory of files. Only this module imports their library, on demand."""
+"""Reads Hugging Face datasets, from the Hub or a directory. Only this module imports their library, on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DatasetPairs:
     corpus: CorpusConfig
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises CorpusError as `arrow_pairs` does."""
+        """Yields the pairs. Raises CorpusError as `arrow_pairs` does."""
         tables = self.rows.with_format("arrow")
         return arrow_pairs(tables.iter(ROWS), tables.data.schema, self.corpus, self.name)
 
@@ -50,7 +50,7 @@ class StreamedPairs:
     corpus: CorpusConfig
 
     def part(self, index: int, count: int) -> StreamedPairs:
-        """Returns part `index` of `count`. Each reads files of its own; in order, they are the whole.
+        """Returns part `index` of `count`. Parts read disjoint sets of files, and concatenate to the whole.
 
         Raises:
           CorpusError: the split has fewer files.
@@ -68,8 +68,8 @@ class StreamedPairs:
         return StreamedPairs(name, self.rows.shard(count, index, contiguous=True), self.corpus)
 
     def pairs_from(self, start: int) -> Iterator[Pair]:
-        """Yields the pairs after the first `start`; a missing side (null) becomes "", since nobody can fix rows of a
-        stream.
+        """Yields the pairs after the first `start`; a missing side (null) becomes "", since users can't fix the rows of
+        a stream.
 
         Raises:
           Unreachable: the remaining pairs can't be read at present.
@@ -83,7 +83,7 @@ class StreamedPairs:
                 yield from arrow_pairs(whole, first.schema, self.corpus, self.name, rows_before=start, null_text="")
         except CorpusError:
             raise
-        except Exception as error:  # the library and those below it raise dozens of classes
+        except Exception as error:  # the library and its dependencies raise dozens of classes
             reason = " ".join(str(error).split())
             raise Unreachable(
                 f"{self.name}: expected the pairs after the first {start:,}; received {type(error).__name__}: "
@@ -101,7 +101,7 @@ class OpenedStream:
     version: str
     """Name and version of the dataset."""
     revision: str
-    """Version of a dataset on the Hub, with which the same pairs can be read again."""
+    """Version of a dataset on the Hub, for reading the same pairs again."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
         builder = _builder(
             str(directory or corpus.used_dataset), corpus.dataset_config, revision=corpus.dataset_revision or None
         )
-        # the library tells files of a directory by their times alone, and what it kept of them may be old
+        # the library recognises changed files of a directory only by their times, so its cache may be stale
         builder.download_and_prepare(download_mode=datasets.DownloadMode.FORCE_REDOWNLOAD if directory else None)
-    except Exception as error:  # the library and those below it raise dozens of classes
+    except Exception as error:  # the library and its dependencies raise dozens of classes
         raise CorpusError(_describe_failure(name, error)) from None
     there = list(builder.info.splits)
     splits = {}
@@ -149,7 +149,7 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
     """Opens the splits of `corpus.used_dataset` without downloading them.
 
     Args:
-      revision: of a dataset of the Hub, in place of the configured one.
+      revision: version of a dataset on the Hub, in place of the configured one.
 
     Raises:
       Unreachable: there is no such dataset or configuration, or it can't be reached.
@@ -164,7 +164,7 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
         wanted = str(directory or corpus.used_dataset)
         builder = _builder(wanted, corpus.dataset_config, revision=revision or None)
         rows = builder.as_streaming_dataset()
-    except Exception as error:  # the library and those below it raise dozens of classes
+    except Exception as error:  # the library and its dependencies raise dozens of classes
         raise Unreachable(_describe_failure(name, error)) from None
     splits = {}
     for role, split in _chosen_splits(corpus, list(rows)).items():
@@ -179,7 +179,7 @@ def local_directory(corpus: CorpusConfig) -> Path | None:
     """Returns the directory `corpus.used_dataset`, or None if it is a name on the Hub.
 
     Raises:
-      CorpusError: a path without a directory; a dataset_revision with a directory.
+      CorpusError: a path that isn't a directory; a dataset_revision with a directory.
     """
     path = Path(corpus.used_dataset).expanduser()
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Prefetching: makes the next batches, and sends them to the device, while the current one trains."""
+"""Prefetches batches: makes the next ones, and sends them to the device, while the current one trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 CLOSE_SECONDS = 5.0
-"""How long `close` waits for the current item. The thread is a daemon: it never keeps the interpreter alive."""
+"""Time limit for the current item in `close`. The thread is a daemon: it never keeps the interpreter alive."""
 
 
 def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], Any] | None = None) -> Prefetcher[Any]:
@@ -19,7 +19,7 @@ def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], 
 
     Args:
       iterable: the items.
-      depth: most items made and not yet taken; each may hold device memory.
+      depth: maximum number of items made but not yet taken; each may hold device memory.
       transfer: applied to each item in that thread, e.g. `jax.device_put`.
 
     Returns:
@@ -47,7 +47,7 @@ class Prefetcher(Generic[Item], Iterator[Item]):
     def __init__(self, iterable: Iterable[Any], depth: int, transfer: Callable[[Any], Item] | None) -> None:
         self._work = _Work(depth)
         self._done = False
-        # The thread knows the work but not this object, so that dropping this object ends it.
+        # The thread holds the work but not this object, so that dropping this object ends the thread.
         self._thread = threading.Thread(
             target=_run, args=(iterable, transfer, self._work), name="prefetch", daemon=True
         )
@@ -92,13 +92,13 @@ class _Work:
     """Holds the state that the thread and its consumer share."""
 
     def __init__(self, depth: int) -> None:
-        self.slots = threading.Semaphore(depth)  # one per item that may yet be made
+        self.slots = threading.Semaphore(depth)  # one for each item that may be made ahead
         self.results: queue.SimpleQueue[tuple[Any, BaseException | None, bool]] = queue.SimpleQueue()
         self.stopped = False
 
     def stop(self) -> None:
         self.stopped = True
-        self.slots.release()  # wakes the thread where it waits
+        self.slots.release()  # wakes the waiting thread
 
     def drop_results(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -121,13 +121,13 @@ def _run(iterable: Iterable[Any], transfer: Callable[[Any], Any] | None, work: _
                 except StopIteration:
                     break
                 work.results.put((item if transfer is None else transfer(item), None, False))
-                del item  # the consumer alone decides how long it lives
+                del item  # only the consumer keeps it alive
         finally:
             if hasattr(iterator, "close"):
                 iterator.close()
-    except StopIteration as error:  # raised in the consumer's __next__ it would pass for the end
+    except StopIteration as error:  # in the consumer's __next__, it would look like the end
         failure = RuntimeError("prefetch: transfer raised StopIteration")
         failure.__cause__ = error
-    except BaseException as error:  # everything, KeyboardInterrupt too, belongs to the consumer
+    except BaseException as error:  # the consumer receives everything, including KeyboardInterrupt
         failure = error
     work.results.put((None, failure, True))

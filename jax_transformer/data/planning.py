@@ -1,14 +1,14 @@
-"""Planning: which pairs go into which batch, and the few shapes that batches have.
+"""Assigns pairs to batches, and chooses the shapes of batches.
 
 XLA compiles one program per shape, so very few shapes serve a whole corpus. A batch has a pair in each row, or packed
-rows of several pairs. Packed rows are filled greedily, by the lengths alone: the longest pair that is left, then the
-longest that still fits. The caller's order decides which of the pairs of equal lengths goes where. So all epochs have
-the same number of rows.
+rows of several pairs. Packed rows are filled greedily by length: the longest pair that is left, then the longest that
+still fits. The given order only decides between pairs of equal lengths, so that all epochs have the same number of
+rows.
 
 A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Length
 arguments count tokens, without that 1; the lengths in a Shape count positions, with it.
 
-Every function is pure: a plan depends on the lengths, the shapes, the seed and the epoch alone.
+Every function is pure: a plan depends only on the lengths, the shapes, the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_CANDIDATES = 48
 PACKED_CANDIDATES = 8
 """Lengths tried for the side with fewer tokens."""
 LEAST_GROUP, LEAST_DRAWN = 64, 8
-"""Least number of pairs of similar lengths from which a share is drawn, and of those drawn: see `_draw_share`."""
+"""Minimum size of a group of similar lengths, and minimum number of pairs drawn from it; see `_draw_share`."""
 
 
 class Shape(NamedTuple):
@@ -80,11 +80,11 @@ class BatchLayout:
     ) -> BatchLayout:
         """Returns the layout with the least padding.
 
-        Streaming: `lengths` are those of the first shard. Later ones may have longer pairs, so that some shape holds
-        max_length on both sides.
+        With streaming, `lengths` are those of the first shard, and one shape holds max_length on both sides, since
+        later shards may have longer pairs.
 
         Args:
-          data: the size of batches, the most shapes, and whether they are packed.
+          data: the size of batches, the maximum number of shapes, and whether to pack.
           lengths: numbers of source and target tokens of each pair.
           pair_weights: occurrences of each pair per epoch. None: one.
           accumulate: number of batches of that size in one batch of a step.
@@ -143,7 +143,7 @@ def corpora_of(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
 
 
 def length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
-    """Returns the distinct (source, target) positions and the number of pairs per epoch that have them."""
+    """Returns the distinct (source, target) positions, and the number of pairs per epoch with each."""
     source = np.asarray(source_lengths, np.int64)
     target = np.asarray(target_lengths, np.int64) + 1
     if not len(source) or len(source) != len(target):
@@ -179,8 +179,8 @@ def choose_shapes(
     Args:
       source_lengths: tokens of each source.
       target_lengths: tokens of each target, without <bos> and <eos>.
-      batch_tokens: rows times the longer side of a shape, at most.
-      num_shapes: most shapes.
+      batch_tokens: maximum of the rows times the longer side of a shape.
+      num_shapes: maximum number of shapes.
       pair_weights: occurrences of each pair per epoch. None: one.
 
     Raises:
@@ -204,7 +204,7 @@ def choose_shapes(
     least = np.inf
     for order in (np.maximum(source, target), source + target, source, target):
         start = _cut_sorted(order, source, target, counts, batch_tokens, num_shapes)
-        start += start[-1:] * (num_shapes - len(start))  # where fewer do, the search may find a use for the others
+        start += start[-1:] * (num_shapes - len(start))  # the search may find a use for the remaining shapes
         shapes, cost = _improve(start, source, target, counts, batch_tokens)
         if cost < least:
             best, least = shapes, cost
@@ -213,12 +213,12 @@ def choose_shapes(
 
 
 def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batch_tokens: int) -> tuple[Shape, ...]:
-    """Returns `shapes` and, if some pairs fit none of them, one more shape that holds these."""
+    """Adds one more shape if some pairs fit none of `shapes`."""
     source, target, _ = source_and_target_positions(lengths)
-    homeless = assign_shapes(source, target, shapes) < 0
-    if not homeless.any():
+    unassigned = assign_shapes(source, target, shapes) < 0
+    if not unassigned.any():
         return tuple(shapes)
-    return (*shapes, shape_of(int(source[homeless].max()), int(target[homeless].max()), batch_tokens))
+    return (*shapes, shape_of(int(source[unassigned].max()), int(target[unassigned].max()), batch_tokens))
 
 
 def shape_of(source_length: int, target_length: int, batch_tokens: int) -> Shape:
@@ -329,14 +329,14 @@ def plan_epoch(
 ) -> list[Planned]:
     """Returns the batches of one epoch in random order, each pair in the cheapest shape that holds it.
 
-    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, or as `weights` say. All epochs have the
-    same number of batches of each shape: of the n pairs of one corpus in one shape, round(weight · n) occur, each
-    floor(weight) times and a random choice once more.
+    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, unless `weights` are given. All epochs
+    have the same number of batches of each shape: of the n pairs of one corpus in one shape, round(weight · n) occur,
+    each floor(weight) times and a random choice once more.
 
     Args:
       lengths: the pairs, or their numbers of source and target tokens.
       shapes: see `choose_shapes`.
-      seed: of the order, with `epoch` and `shard`.
+      seed: determines the order, together with `epoch` and `shard`.
       epoch: number of the epoch, counted from 0.
       shard: number of this part of the epoch, counted from 0.
       weights: occurrences per pair of each corpus, by its number; (): one. A weight below 1 still includes at least
@@ -410,7 +410,7 @@ def _copies(assigned: Ints, corpora: Ints, weights: Sequence[float], generator: 
             members = np.flatnonzero((corpora == number) & (assigned == shape))
             copies[members] = int(weight)
             more = round(weight * len(members)) - int(weight) * len(members)
-            more = more if weight >= 1 else max(more, 1)  # or the few pairs of a shape would never come
+            more = more if weight >= 1 else max(more, 1)  # otherwise the few pairs of a shape might never occur
             copies[generator.choice(members, more, replace=False)] += 1
     return copies
 
@@ -451,15 +451,15 @@ def choose_packed_shape(
 ) -> Shape:
     """Returns the shape of packed batches.
 
-    The side with more tokens has rows of `length` positions. The other side's length is that with the least padding.
-    The rows are `batch_tokens` over `length`, as in `choose_shapes`.
+    The side with more tokens has rows of `length` positions. The other side's length is chosen for the least padding.
+    The number of rows is `batch_tokens` over `length`, as in `choose_shapes`.
 
     Args:
       source_lengths: tokens of each source.
       target_lengths: tokens of each target, without <bos> and <eos>.
-      batch_tokens: rows times `length`, at most.
+      batch_tokens: maximum of the rows times `length`.
       length: positions of a row, at least those of the longest sentence.
-      longest: source and target positions that a row holds at least.
+      longest: minimum source and target positions of a row.
       pair_weights: occurrences of each pair per epoch. None: one.
 
     Example:
@@ -495,8 +495,8 @@ def plan_packed_epoch(
 ) -> list[PackedPlan]:
     """Returns the packed batches of one epoch in random order. All epochs have the same number of batches.
 
-    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, or as `weights` say: see `plan_epoch`,
-    which has the same arguments.
+    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, unless `weights` are given; see
+    `plan_epoch`, which has the same arguments.
 
     Raises:
       ValueError: a pair longer than a row.
@@ -518,7 +518,7 @@ def plan_packed_epoch(
 
 
 class _Occurring(NamedTuple):
-    """Holds the pairs of an epoch, some of them several times, and the positions reserved for each."""
+    """Holds the pairs of an epoch, possibly with repetitions, and the positions reserved for each."""
 
     pairs: Ints
     source: Ints
@@ -528,7 +528,7 @@ class _Occurring(NamedTuple):
 def _weighted(
     source: Ints, target: Ints, corpora: Ints, weights: Sequence[float], generator: np.random.Generator
 ) -> _Occurring:
-    """Returns the pairs of an epoch. The positions reserved are the same in every epoch, in some order."""
+    """Returns the pairs of an epoch. The reserved positions are the same in every epoch, up to order."""
     parts = []
     for number, weight in enumerate(weights):
         members = np.flatnonzero(corpora == number)
@@ -543,8 +543,8 @@ def _weighted(
 def _draw_share(
     members: Ints, count: int, source: Ints, target: Ints, generator: np.random.Generator
 ) -> Iterator[_Occurring]:
-    """Yields `count` of the pairs `members` in all, chosen at random among pairs of similar lengths. Each reserves the
-    positions of the longest of them, whichever are chosen."""
+    """Yields a total of `count` of the pairs `members`, drawn at random from groups of similar lengths. Each drawn pair
+    reserves the positions of the longest pair of its group, so that the draw doesn't change the number of rows."""
     if not count:
         return
     by_length = members[np.lexsort((target[members], source[members]))]
@@ -556,7 +556,7 @@ def _draw_share(
 
 
 def pack_rows(source: Ints, target: Ints, shape: Shape) -> npt.NDArray[np.int64]:
-    """Returns the row of each pair, given its source and target positions. Rows are counted from 0, without limit.
+    """Returns the row of each pair, counted from 0 without limit, from its source and target positions.
 
     Raises:
       ValueError: a pair longer than a row.
@@ -578,15 +578,15 @@ def pack_rows(source: Ints, target: Ints, shape: Shape) -> npt.NDArray[np.int64]
 
 
 Contents = list[tuple[int, int]]
-"""What a row holds: numbers of kinds of pairs, and how many of each."""
+"""The contents of a row: kinds of pairs, by number, with the count of each."""
 
 
 def _filled_rows(source: Ints, target: Ints, counts: Ints, shape: Shape) -> Iterator[tuple[int, Contents]]:
-    """Yields how often a row with the same contents comes, and the contents, until `counts` pairs of each kind, with
+    """Yields the number of rows with the same contents, and these contents, until `counts` pairs of each kind, with
     `source` and `target` positions, are placed.
 
-    Puts into a row the pair that takes most of the room left, counted most on the side that has more room, while one
-    fits (the dot-product heuristic of vector bin packing: Panigrahy et al. 2011).
+    While a pair fits, adds the one that takes most of the remaining room, where the side with more room counts more
+    (the dot-product heuristic of vector bin packing: Panigrahy et al. 2011).
     """
     kinds, left = np.arange(len(counts)), counts.astype(np.int64)
     lengths, row = np.stack([source, target], axis=1), np.array([shape.source_length, shape.target_length])

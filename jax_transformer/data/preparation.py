@@ -1,4 +1,4 @@
-"""Prepares text once: from files to files of token ids, cached under the hash of the text and the options.
+"""Prepares text once: turns files of text into files of token ids, cached under the hash of the text and the options.
 
 Preparation reads the text several times without holding it: to hash the files, to hash the pairs, to train each
 tokenizer, to encode, and to check that no file has changed meanwhile. For each pair, memory holds its hash, its split,
@@ -72,7 +72,7 @@ UNHASHED = (
 )
 """Fields that don't change the prepared corpus. (Files count by their content, not by their names.)"""
 ADDED_LATER = ("stream_parts", "target_tag", "tokenizers_as_stored", "decoder_start_id", "target_bos")
-"""Fields that are hashed only where they aren't the default."""
+"""Fields that are hashed only if they differ from the default."""
 REPORT, LENGTHS, STREAM = "report.json", "train.lengths", "stream.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -119,33 +119,33 @@ class PreparedCorpus:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     splits: dict[str, TokenPairs]
-    """Pairs by split; without "train" if that is streamed."""
+    """Pairs by split; without "train" if it is streamed."""
     report: Report
     directory: Path
     frames: Sequence[TargetFrame]
-    """What stands around the targets of each corpus."""
+    """The tokens around the targets of each corpus."""
     beginning: Beginning | None = None
     """The first shard of a stream."""
 
     @property
     def frame(self) -> TargetFrame:
-        """What stands around targets; `before` is that of the first corpus."""
+        """Returns the tokens around the first corpus's targets; only `before` may differ in other corpora."""
         return self.frames[0]
 
 
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
-    """Reads, tokenizes and caches the corpora of `config`; returns them from the cache if they are there.
+    """Reads, tokenizes and caches the corpora of `config`; returns them from the cache if possible.
 
     Without a corpus, all splits come from the phrasebook (by default 500 pairs each of valid, test and combinations).
     Otherwise each split is the union over the corpora (see `read_splits`). Tokenizers train on the training pairs
     without dropped duplicates and overlaps, each pair once whatever its corpus's weight.
 
-    Training pairs with an empty side, or a side longer than max_length tokens (specials included), are dropped and
+    In train, pairs with an empty side, or a side longer than max_length tokens (specials included), are dropped and
     counted, and so are those that max_length_ratio, drop_duplicates and drop_overlap exclude. The other splits keep
     every pair, since a score must cover every sentence; pairs too long for the loss are counted, and left out of
     `usable_indices`. Nothing is truncated.
 
-    With streaming, the cached training split is the first shard of the stream, of which only the lengths are kept.
+    With streaming, the cached training split consists only of the lengths of the first shard.
 
     Several processes may prepare the same corpus at once, and any may be killed: each finds a complete entry or builds
     one.
@@ -155,7 +155,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
       log: called with a line at each step of the work, but not for a cached corpus.
 
     Raises:
-      CorpusError: see `read_splits`; a file that changes meanwhile; no training pair left; a larger share of unknown
+      CorpusError: see `read_splits`; a file that changes meanwhile; no training pairs left; a larger share of unknown
         tokens than max_unknown; a cache_dir that can't be written, or a full disk.
       ValueError: see `train_tokenizer`.
 
@@ -191,7 +191,8 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
 
 
 def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
-    """Returns the hash of all that the prepared corpus depends on: the options and, from `fingerprint`, the text."""
+    """Returns the hash of everything that the prepared corpus depends on: the options and, by its `fingerprint`, the
+    text."""
 
     def hashed(options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name not in UNHASHED}
@@ -201,7 +202,7 @@ def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
     usual = dataclasses.asdict(DataConfig())
     for name in ADDED_LATER:
         if options.get(name) == usual[name]:
-            del options[name]  # as in entries that are older than this option
+            del options[name]  # keeps the names of entries that are older than this option
             for corpus in options["more"]:
                 corpus.pop(name, None)
     given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
@@ -211,7 +212,7 @@ def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
 
 
 def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
-    """Returns the corpus of a cache entry, whose files are whole; None if there is no entry."""
+    """Returns the corpus of an undamaged cache entry; None if there is no entry."""
     if not entry.exists():
         return None
     with naming_errors(entry):
@@ -286,8 +287,8 @@ def _names(config: DataConfig) -> Iterator[str]:
 
 
 class _Texts:
-    """Sentences of a split for training tokenizers: one side of the pairs that are left, or both; read anew by each
-    iteration."""
+    """Iterates over the sentences of a split for training tokenizers: one side of the remaining pairs, or both. Each
+    iteration reads them again."""
 
     def __init__(self, split: Split, left: Flags, side: int | None) -> None:
         self._split, self._left, self._side = split, left, side
@@ -298,30 +299,30 @@ class _Texts:
 
 
 def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[Tokenizer, Tokenizer]:
-    """Trains the source's tokenizer, which adds special tokens and has the tags, and the target's, which adds none."""
+    """Trains or loads the source's tokenizer, which adds special tokens and tags, and the target's, which adds none."""
     options: dict[str, Any] = {
         "specials": SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
         "lowercase": config.lowercase,
         "normalization": config.normalization,
     }
-    of_source: dict[str, Any] = {
+    source_options: dict[str, Any] = {
         "kind": config.tokenizer,
         "add_bos": config.source_bos,
         "add_eos": config.source_eos,
         "tags": config.source_tags,
     }
-    of_target: dict[str, Any] = {"kind": config.target_kind or config.tokenizer}
+    target_options: dict[str, Any] = {"kind": config.target_kind or config.tokenizer}
     languages = (
         (config.source_language, config.target_language) if config.is_given else ("en", "de")
     )  # the phrasebook's
     if config.tokenizers_as_stored:
         source, target = (_stored_tokenizer(path) for path in (config.source_tokenizer, config.target_tokenizer))
         for tag in config.source_tags:
-            source.encode([], tag)  # raises where the vocabulary doesn't have it
+            source.encode([], tag)  # raises an error if the vocabulary lacks it
         return source, target.adding(bos=False, eos=False)
     if config.source_tokenizer:
-        source = load_tokenizer(config.source_tokenizer, language=languages[0], **of_source, **options)
-        target = load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
+        source = load_tokenizer(config.source_tokenizer, language=languages[0], **source_options, **options)
+        target = load_tokenizer(config.target_tokenizer, language=languages[1], **target_options, **options)
         if config.joint_vocabulary and not source.has_vocabulary_of(target):
             raise CorpusError(
                 "joint_vocabulary: expected source_tokenizer and target_tokenizer with the same tokens under the "
@@ -332,14 +333,14 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
             )
         if config.subword_sampling:
             for tokenizer in (source, target):
-                tokenizer.sample_encode([], seed=0, strength=config.subword_sampling)  # raises where it can't
+                tokenizer.sample_encode([], seed=0, strength=config.subword_sampling)  # raises an error if it can't
         return source, target
     options |= {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
     if config.joint_vocabulary:
-        joint = train_tokenizer(_Texts(train, left, None), **of_source, **options)
+        joint = train_tokenizer(_Texts(train, left, None), **source_options, **options)
         return joint, joint.adding(bos=False, eos=False)
-    source = train_tokenizer(_Texts(train, left, 0), language=languages[0], **of_source, **options)
-    return source, train_tokenizer(_Texts(train, left, 1), language=languages[1], **of_target, **options)
+    source = train_tokenizer(_Texts(train, left, 0), language=languages[0], **source_options, **options)
+    return source, train_tokenizer(_Texts(train, left, 1), language=languages[1], **target_options, **options)
 
 
 def _stored_tokenizer(path: str) -> Tokenizer:
@@ -351,7 +352,7 @@ def _stored_tokenizer(path: str) -> Tokenizer:
 
 @contextlib.contextmanager
 def _room_for(corpora: SplitCorpora, directory: Path) -> Iterator[None]:
-    """Turns the error of a full disk into one that says so."""
+    """Turns the error of a full disk into one that names the room needed."""
     try:
         yield
     except OSError as error:

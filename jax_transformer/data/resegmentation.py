@@ -1,7 +1,7 @@
 """Draws a new segmentation of the training pairs in each epoch (subword sampling: Kudo 2018; Provilkov et al. 2020).
 
-Batch shapes and the number of batches per epoch stay fixed: each pair reserves room for a segmentation longer than the
-best one, by the mean growth of drawn ones; a sentence that outgrows its shape keeps its best segmentation.
+Batch shapes and the number of batches per epoch stay fixed: each pair reserves room for a segmentation that is longer
+than the best one by the mean growth of drawn ones; a sentence that outgrows its shape keeps its best segmentation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUBWORDS = ("bpe", "unigram")
 
 
 class Resegmentation:
-    """Draws segmentations of a split's pairs, as a function of the seeds alone."""
+    """Draws segmentations of a split's pairs, which depend only on the seeds."""
 
     def __init__(
         self,
@@ -61,10 +61,8 @@ class Resegmentation:
         return source, target
 
     def draw(self, shape: Shape | None, indices: npt.NDArray[np.int64], *, seed: tuple[int, ...]) -> TokenPairs:
-        """Returns the pairs `indices` in segmentations drawn by the seed.
-
-        None is longer than the shape allows; without a shape, none is longer than its room.
-        """
+        """Returns the pairs `indices` in segmentations drawn by the seed, which fit the shape or, without a shape, the
+        room of each pair."""
 
         def fitting(side: int) -> Sentences:
             best, rooms = self._sides[side], (self.rooms.source_sentences, self.rooms.target_sentences)[side]
@@ -112,7 +110,7 @@ class Resegmentation:
 
     def _room(self, side: int) -> Sentences:
         lengths = np.diff(self._sides[side].offsets)
-        most = self._pairs.max_length - side  # a target has <eos> besides
+        most = self._pairs.max_length - side  # leaves room for the target's <eos>
         if self._tokenizers[side] is not None:
             lengths = np.maximum(lengths, np.minimum(np.ceil(lengths * self.growth[side]).astype(np.int64) + 1, most))
-        return Sentences.of_lengths(lengths)
+        return Sentences.without_ids(lengths)

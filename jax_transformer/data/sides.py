@@ -1,4 +1,4 @@
-"""Whether the two sides of a split are in each other's places, by comparing the languages' letters with train's."""
+"""Detects splits whose source and target are swapped, by comparing the languages' letters with train's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from jax_transformer.data.corpus import Split
 from jax_transformer.data.tables import Pair
 
 MOST_PAIRS = 1000
-"""Pairs of each split that are compared: enough to tell any two languages apart."""
+"""Number of pairs of each split to compare: enough to distinguish any two languages."""
 LEAST_TRIGRAMS = 100
-"""Below, a side says too little."""
+"""Minimum number of trigrams on a side: fewer aren't evidence."""
 CLEARLY = 0.1
-"""Nats per trigram. Two languages differ by 1 or more, two halves of one language by 0.05 or less."""
+"""Threshold in nats per trigram. Two languages differ by 1 or more, two halves of one language by 0.05 or less."""
 
 
 def swapped_splits(splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Returns the names of the splits of which the sides of some corpus's pairs are in each other's places, compared
-    with train."""
+    """Returns the names of the splits in which, compared with train, the sides of some corpus are swapped."""
     train = {part.corpus: part for part in splits["train"].parts}
     return tuple(
         name
@@ -31,10 +30,10 @@ def swapped_splits(splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 def are_swapped(train: Iterable[Pair], other: Iterable[Pair]) -> bool:
-    """Returns whether each side of `other` is clearly more like the other side of `train` than like its own.
+    """Checks whether each side of `other` is clearly more similar to the opposite side of `train` than to its own.
 
-    A side is compared by the probabilities of its letters, three at a time (as Cavnar & Trenkle 1994 tell languages
-    apart). Sides in one language are never swapped.
+    The similarity is the probability of a side's letter trigrams (after Cavnar & Trenkle 1994, who identify languages
+    by n-grams). Sides in one language are never swapped.
 
     Example:
       >>> english, german = "the horse that he buys", "das Pferd, das er kauft"
@@ -49,7 +48,7 @@ def are_swapped(train: Iterable[Pair], other: Iterable[Pair]) -> bool:
 
 
 def _profiles(pairs: Iterable[Pair]) -> tuple[Counter[str], Counter[str]]:
-    """Returns how often each trigram occurs in the sources and in the targets of the first pairs."""
+    """Counts the trigrams in the sources and in the targets of the first pairs."""
     profiles: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for pair in islice(pairs, MOST_PAIRS):
         for profile, text in zip(profiles, pair, strict=True):
@@ -63,7 +62,7 @@ def _trigrams(text: str) -> Iterator[str]:
 
 
 def _log_ratio(text: Counter[str], one: Counter[str], other: Counter[str]) -> float:
-    """Returns by how many nats per trigram the text is more probable under one profile than under the other."""
+    """Returns the log-probability of the text under one profile minus that under the other, in nats per trigram."""
     size = len({*one, *other, *text})
     totals = [sum(profile.values()) + size for profile in (one, other)]
     found = sum(

@@ -1,6 +1,6 @@
-"""Flat arrays in files, read piece by piece.
+"""Reads flat arrays from files piece by piece.
 
-Reading, unlike a memory map, tells of a file that was cut or can't be read any more, where a map would end the process.
+Unlike a memory map, which would crash the process, reading raises an error for a truncated or unreadable file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax_transformer.data.text_files import CorpusError
 
 
 class StoredArray:
-    """Holds a file of numbers as a read-only array of one axis; indexing reads from the file, and nothing is kept.
+    """Presents a file of numbers as a read-only array of one axis; indexing reads from the file, and nothing is kept.
 
     Example:
       >>> import tempfile
@@ -30,7 +30,7 @@ class StoredArray:
     """
 
     def __init__(self, path: str | os.PathLike[str], dtype: npt.DTypeLike) -> None:
-        """Raises CorpusError if the file can't be read."""
+        """Opens the file. Raises CorpusError if it can't be read."""
         self.path, self.dtype = Path(path), np.dtype(dtype)
         try:
             self._file = os.open(path, os.O_RDONLY)
@@ -69,7 +69,7 @@ class StoredArray:
         return self._gather(np.asarray(key))
 
     def _gather(self, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns elements by their places; neighbours are read together."""
+        """Returns elements by their indices; neighbours are read together."""
         if places.dtype == np.bool_:
             places = np.flatnonzero(places)
         if not places.size:
@@ -80,7 +80,7 @@ class StoredArray:
         return self._read(places[begins], np.diff(begins, append=len(places)))
 
     def _read(self, starts: npt.ArrayLike, counts: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Returns stretches of elements, one after the other."""
+        """Reads runs of elements, and concatenates them."""
         size = self.dtype.itemsize
         begins, sizes = (np.atleast_1d(part) * size for part in (starts, counts))
         result = np.empty(int(sizes.sum()), np.uint8)
@@ -98,7 +98,7 @@ class StoredArray:
         return result.view(self.dtype)
 
     def _stamped(self) -> tuple[int, int]:
-        """Returns the file's size and when it was changed last."""
+        """Returns the file's size and modification time."""
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 

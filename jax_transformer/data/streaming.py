@@ -1,8 +1,8 @@
 """Streams a training corpus shard by shard without storing it.
 
 The files of the training split are divided into `stream_parts` parts. If the dataset has no splits for valid and test,
-the first pairs of the first part serve. The training pairs follow, counted from 0 in each part, in blocks of
-`stream_pairs / stream_parts`. Every block but a part's last is full, so its number determines where it begins. A shard
+the first pairs of the first part are used. The training pairs follow, counted from 0 in each part, in blocks of
+`stream_pairs / stream_parts`. Every block but a part's last is full, so its number determines its beginning. A shard
 joins the blocks of one number, in the order of the parts. A pass ends when all parts have ended.
 """
 
@@ -28,14 +28,14 @@ from jax_transformer.data.tokenizers import Tokenizer
 CHUNK = 10_000
 """Number of pairs whose text is in memory at once."""
 RETRY_SECONDS = (1.0, 5.0, 25.0)
-"""Seconds to wait before each retry. (The library below also retries single requests.)"""
+"""Seconds to wait before each retry. (The underlying library also retries single requests.)"""
 
 
 class Shard(NamedTuple):
-    """Holds training pairs of a stream as ids: consecutive ones of each part, in the order of the parts."""
+    """Holds training pairs of a stream as ids: consecutive pairs of each part, in the order of the parts."""
 
     start: int
-    """Number of training pairs before this shard, had no part ended yet: a multiple of stream_pairs."""
+    """Number of training pairs before this shard if no part had ended yet: a multiple of stream_pairs."""
     pairs: TokenPairs
     """The kept pairs, without text."""
     report: SplitReport
@@ -66,8 +66,8 @@ class TrainingStream:
         Raises:
           Unreachable: the dataset couldn't be read after several attempts; a later call may continue where this one
             stopped.
-          CorpusError: it holds something that can't be read, or not as text; with several processes, also if it
-            couldn't be read.
+          CorpusError: the dataset has damaged or non-text content; with several processes, also if it couldn't be
+            read.
         """
         reading, size = self._begin_pass(), self._config.stream_pairs // self._config.stream_parts
         going = list(range(self._config.stream_parts))
@@ -83,7 +83,7 @@ class TrainingStream:
 
 
 class _Pass:
-    """Reads the parts of a stream once, each block by block."""
+    """Reads each part of a stream once, block by block."""
 
     def __init__(
         self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]
@@ -93,7 +93,8 @@ class _Pass:
         self._pairs: dict[int, Iterator[Pair]] = {}
 
     def block(self, part: int, start: int) -> Block:
-        """Returns the block of a part that begins at its pair `start`: any first, then one after the other.
+        """Returns the block of a part that begins at its pair `start`. The first call may start anywhere; later calls
+        must continue where the previous one ended.
 
         Raises:
           Unreachable, CorpusError: see `TrainingStream.shards`.

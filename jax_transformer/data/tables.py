@@ -1,12 +1,12 @@
-r"""Tables of sentence pairs, read a few rows at a time: TSV, CSV, JSON lines and Parquet.
+r"""Reads tables of sentence pairs, a few rows at a time: TSV, CSV, JSON lines and Parquet.
 
 | suffix | a row is | columns |
 |---|---|---|
-| .tsv, and any other | a line, cut at its tabs; nothing is quoted | two, or named in a header |
-| .csv | what the `csv` module reads: "quoted" fields may hold commas, quotes ("") and line ends | two, or named in a
+| .tsv, and any other | a line, split at its tabs; nothing is quoted | two, or named in a header |
+| .csv | a row of the `csv` module: "quoted" fields may hold commas, quotes ("") and line ends | two, or named in a
 header |
-| .jsonl, .ndjson | an object a line | its keys; those of objects in it with dots, such as translation.en |
-| .parquet | a row | those of the schema, fields of structs with dots |
+| .jsonl, .ndjson | an object on each line | its keys; dots join nested keys, such as translation.en |
+| .parquet | a row | the schema's; dots join the fields of structs |
 
 The first row of a TSV or CSV file is a header if the config names a column, or if it has known names for both sides
 (see `choose_columns`). All but Parquet may be gzipped.
@@ -36,8 +36,8 @@ def read_table(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
     """Yields the (source, target) pairs of one table, in the format of its suffix.
 
     Raises:
-      CorpusError: an unknown column; a row without exactly the columns of the others; a value that isn't text; a row
-        that can't be read; see also `iterate_lines`. The message names the line, or the row of a Parquet file.
+      CorpusError: an unknown column; a row with other columns than the first; a value that isn't text; an unreadable
+        row; see also `iterate_lines`. The message names the line, or the row of a Parquet file.
     """
     return READERS.get(table_suffix(path), _read_tsv)(path, corpus)
 
@@ -48,7 +48,7 @@ def table_suffix(path: str) -> str:
 
 
 def choose_columns(columns: Sequence[str], corpus: CorpusConfig, where: str) -> tuple[str, str]:
-    """Returns the source and target columns of a table: the configured ones, else the first match among
+    """Returns the source and target columns of a table: the configured columns, or the first match among
     translation.LANGUAGE, "source" (or "target") and LANGUAGE.
 
     Raises:
@@ -73,7 +73,7 @@ def arrow_pairs(
       null_text: replaces a missing sentence (null). None: raise an error.
 
     Raises:
-      CorpusError: an unknown column, or one that isn't text; a row without a sentence, or one that isn't UTF-8.
+      CorpusError: an unknown or non-text column; a row whose sentence is missing or isn't UTF-8.
     """
     leaves = dict(_leaves(schema, ()))
     chosen = choose_columns([".".join(path) for path in leaves], corpus, where)
@@ -269,7 +269,7 @@ def _json_text(row: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError:  # \ud83d alone is half of a character, which JSON allows
+        except UnicodeEncodeError:  # JSON allows \ud83d alone, which is half of a character
             raise CorpusError(
                 f"{where}: expected text in the column {'.'.join(keys)!r}; received half of a surrogate pair: "
                 f"{shorten(value)}. "

@@ -1,4 +1,4 @@
-"""Text files, plain or gzip, always UTF-8, read a few lines at a time.
+"""Reads UTF-8 text files, plain or gzip, a few lines at a time.
 
 Damaged files are refused, never repaired: a line skipped on one side would mispair every later sentence.
 """
@@ -42,12 +42,12 @@ def read_lines(path: str) -> list[str]:
 def iterate_lines(path: str) -> Iterator[str]:
     r"""Yields the lines of a UTF-8 text file without their ends.
 
-    Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l`
-    and to every tool that made the parallel file. A "\r" before the end and a byte order mark at the start are dropped.
-    Gzip is recognized by its first bytes, whatever the file's name.
+    Lines end only at "\n": U+2028, U+0085, "\x0b" and the like are characters of the text, as for `wc -l` and the tools
+    that write parallel files. A "\r" before the end and a byte order mark at the start are dropped. Gzip is recognized
+    by its first bytes, whatever the file's name.
 
     Raises:
-      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not
+      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or truncated; a byte isn't
         UTF-8; a line is longer than LINE_BYTES; gzip data grow beyond GZIP_RATIO. The last four name the line.
     """
     for text in iterate_text(path):
@@ -55,13 +55,13 @@ def iterate_lines(path: str) -> Iterator[str]:
 
 
 def iterate_text(path: str) -> Iterator[str]:
-    """Yields the text of a file in pieces of whole lines with their ends; otherwise as `iterate_lines`."""
+    """Yields the text of a file in pieces of whole lines, including their ends; otherwise as `iterate_lines`."""
     return _decode(_decompressed(path), path)
 
 
 def iterate_raw_lines(path: str) -> Iterator[bytes]:
-    """Yields the lines as bytes, cut as by `iterate_lines`, for `decode_line`. Raises CorpusError as that does, but not
-    for bad UTF-8."""
+    """Yields the lines of `iterate_lines` as bytes, for `decode_line`. Raises CorpusError as `iterate_lines` does, but
+    not for invalid UTF-8."""
     for data in _whole_lines(_decompressed(path), path):
         yield from data.removesuffix(b"\n").split(b"\n")
 
@@ -88,7 +88,7 @@ def split_lines(data: bytes, name: str) -> list[str]:
 
 
 def split_chunks(chunks: Iterable[bytes], name: str) -> list[str]:
-    """Returns the lines of UTF-8 data that come in pieces, as `split_lines` does."""
+    """Returns the lines of UTF-8 data in pieces, as `split_lines` does."""
     return [line for text in _decode(chunks, name) for line in _lines(text)]
 
 
@@ -112,7 +112,7 @@ def _opened(path: str, opener: Callable[[Path], BinaryIO]) -> BinaryIO:
 
 def hash_file(path: str) -> str:
     """Returns the SHA-256 of the stored file, in hexadecimal. Raises CorpusError for an unreadable file, as
-    `read_lines` does, and for a device or a pipe: what is hashed is read again later, and must end."""
+    `read_lines` does, and for a device or a pipe, since hashed files must end, and are read again."""
     digest = hashlib.sha256()
     with _opened(path, open_regular) as file:
         for chunk in _chunks(file, path):
@@ -121,13 +121,13 @@ def hash_file(path: str) -> str:
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """Returns the text as a message quotes it."""
+    """Quotes the text for a message, shortened to `width` characters."""
     return repr(text if len(text) <= width else text[: width - 1] + "…")
 
 
 def _lines(text: str) -> list[str]:
     lines = text.split("\n")
-    if lines[-1] == "":  # what follows the last line's end is not a line
+    if lines[-1] == "":  # nothing follows the last line's end
         lines.pop()
     return [line.rstrip("\r") for line in lines]
 
@@ -141,7 +141,7 @@ def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _decompressed(path: str) -> Iterator[bytes]:
-    """Yields the file's data, decompressed if its first bytes or its name say gzip."""
+    """Yields the file's data, decompressed if its first bytes are gzip's."""
     with open_stored(path) as file:
         chunks = _chunks(file, path)
         first = next(chunks, b"")
@@ -213,7 +213,7 @@ def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _describe_unreadable(path: str, error: OSError) -> str:
-    if error.errno == errno.EINVAL and error.strerror:  # as `open_regular` words it
+    if error.errno == errno.EINVAL and error.strerror:  # the message of `open_regular`
         return f"{path}: {error.strerror}, since a corpus is read several times. Write the text to a file."
     return (
         f"{path}: expected a readable text file; received the error {error.strerror!r}. Check the disk, and who "

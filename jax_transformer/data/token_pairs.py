@@ -1,8 +1,8 @@
-"""Pairs as token ids in flat arrays, in memory or in files, and the writers of both.
+"""Stores pairs as token ids in flat arrays, in memory or in files.
 
-For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins
-(`.offsets`, int64), the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64);
-for each split the corpus of each pair (`train.corpus`, uint16). All are little-endian.
+The files of each split and side hold the ids of all sentences end to end (`train.source.ids`, int32), their beginnings
+(`.offsets`, int64), the texts end to end (`.txt`), and their beginnings (`.text_offsets`, int64). One more file of each
+split holds the corpus of each pair (`train.corpus`, uint16). All are little-endian.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Sentences:
         return cls(flat, offsets, np.frombuffer(b"".join(lines), np.uint8), text_offsets)
 
     @classmethod
-    def of_lengths(cls, lengths: Int64s) -> Sentences:
-        """Returns sentences that have lengths only, without ids and texts."""
+    def without_ids(cls, lengths: Int64s) -> Sentences:
+        """Returns sentences that have only lengths, without ids and texts."""
         nothing = np.zeros(0, np.int64)
         return cls(
             nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing
@@ -58,7 +58,7 @@ class Sentences:
 
     @classmethod
     def without_text(cls, ids: Sequence[Int32s], lengths: Sequence[Int64s]) -> Sentences:
-        """Returns sentences of these ids end to end, and of these lengths, without texts."""
+        """Returns sentences with these ids, end to end, and lengths, without texts."""
         return cls(
             np.concatenate([np.zeros(0, np.int32), *ids]),
             np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
@@ -90,24 +90,25 @@ class TokenPairs:
     target_sentences: Sentences
     max_length: int
     corpus: npt.NDArray[np.uint16] | None = None
-    """Number of each pair's corpus in DataConfig.corpora, counted from 0. None: all are of the first."""
+    """Number of each pair's corpus in DataConfig.corpora, counted from 0. None: all belong to the first."""
 
     def __len__(self) -> int:
         return len(self.source_sentences)
 
     @property
     def source_lengths(self) -> Int64s:
-        """Tokens of each source, specials included."""
+        """Returns the number of tokens of each source, specials included."""
         return np.diff(self.source_sentences.offsets)
 
     @property
     def target_lengths(self) -> Int64s:
-        """Tokens of each target, without specials."""
+        """Returns the number of tokens of each target, without specials."""
         return np.diff(self.target_sentences.offsets)
 
     @property
     def usable_indices(self) -> Int64s:
-        """Indices of the pairs that fit max_length: all of a training split; in other splits, the pairs in the loss."""
+        """Returns the indices of the pairs that fit max_length: all pairs of a training split; in other splits, the
+        pairs in the loss."""
         return np.flatnonzero((self.source_lengths <= self.max_length) & (self.target_lengths + 1 <= self.max_length))
 
     def source(self, index: int) -> Int32s:
@@ -137,7 +138,7 @@ class PairsWriter:
         )
         for name in self._written:
             self._append(name, np.zeros(1, "<i8"))
-        self.append(([], []), ([], []), 0)  # a split without pairs has all files too
+        self.append(([], []), ([], []), 0)  # so that a split without pairs also has all files
 
     def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
         """Appends pairs of one corpus: (source ids, target ids) and (source texts, target texts)."""
@@ -171,14 +172,14 @@ class PairsInMemory:
             self._lengths[side].append(np.diff(packed.offsets))
 
     def pairs(self, max_length: int) -> TokenPairs:
-        """Returns all pairs, without texts: don't call `texts`."""
+        """Returns all pairs, without texts: `texts` doesn't work."""
         source, target = map(Sentences.without_text, self._ids, self._lengths)
         return TokenPairs(source, target, max_length)
 
 
 def open_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
-    """Opens the split that a PairsWriter wrote. Memory holds where sentences begin, and their corpus; ids and texts are
-    read when they are asked for."""
+    """Opens the split that a PairsWriter wrote. Keeps the offsets and corpora in memory; reads ids and texts on
+    demand."""
 
     def stored(suffix: str, dtype: str) -> Any:
         return StoredArray(directory / f"{name}.{suffix}", dtype)

@@ -1,4 +1,4 @@
-"""Puts LoRA's adapters beside a model's kernels, to be trained in their place."""
+"""Adds LoRA's adapters to a model's kernels, to be trained in place of the kernels."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def add_adapters(params: Params, config: LoraConfig, seed: int) -> tuple[Params,
     """Returns the adapters of the targets, and the frozen parameters with the adapters' scales.
 
     As in PEFT, A is drawn from the uniform distribution of Kaiming's initializer with a = √5, which has the bounds
-    ±1/√inputs, and B is zero. Each A depends on the seed and its path alone. Adapters that `params` has already are
-    taken as they are.
+    ±1/√inputs, and B is zero. Each A depends only on the seed and its path. Existing adapters in `params` are kept.
 
     Args:
-      params: the parameters, without constants; all of the targets have adapters, or none has.
+      params: the parameters, without constants, with adapters for all of the targets or for none.
       config: rank, scale and targets.
-      seed: of the first values.
+      seed: seed of the initial values.
 
     Raises:
       AdapterError: a pattern that matches no parameter, or one that isn't the kernel of a linear map; adapters of other
@@ -47,7 +46,9 @@ def add_adapters(params: Params, config: LoraConfig, seed: int) -> tuple[Params,
     targets = _targets(leaves, config.targets)
     adapters = flatten(given) if given else _first_values(targets, config.rank, seed)
     _check(adapters, targets, config.rank)
-    scales = {_beside(path, SCALE): jnp.full((), config.scale, adapters[_beside(path, A)].dtype) for path in targets}
+    scales = {
+        _part_path(path, SCALE): jnp.full((), config.scale, adapters[_part_path(path, A)].dtype) for path in targets
+    }
     return unflatten(adapters), unflatten(leaves | scales)
 
 
@@ -72,8 +73,8 @@ def _targets(leaves: Mapping[str, Any], patterns: tuple[str, ...]) -> dict[str, 
 
 
 def _sides(path: str, leaf: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """Returns the sizes of a kernel's layer axis, if it has one, of its inputs and of its outputs; None for any other
-    parameter."""
+    """Returns the sizes of a kernel's layer axis (empty without one), of its inputs and of its outputs; None for any
+    other parameter."""
     if path == f"head/{KERNEL}":
         return (), leaf.shape[:1], leaf.shape[1:]
     axes = matrix_axes(path, leaf)
@@ -93,19 +94,19 @@ def _shapes(targets: Mapping[str, Any], rank: int) -> Iterator[tuple[str, tuple[
 def _first_values(targets: Mapping[str, Any], rank: int, seed: int) -> dict[str, jax.Array]:
     key = jax.random.fold_in(jax.random.key(seed), FIRST_VALUES)
     adapters: dict[str, jax.Array] = {}
-    for path, of_a, of_b, inputs in _shapes(targets, rank):
+    for path, a_shape, b_shape, inputs in _shapes(targets, rank):
         bound, dtype = 1.0 / math.sqrt(inputs), at_least_float32(targets[path].dtype)
         own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-        drawn = jax.random.uniform(own, of_a, jnp.float32, minval=-bound, maxval=bound)
-        adapters |= {_beside(path, A): drawn.astype(dtype), _beside(path, B): jnp.zeros(of_b, dtype)}
+        drawn = jax.random.uniform(own, a_shape, jnp.float32, minval=-bound, maxval=bound)
+        adapters |= {_part_path(path, A): drawn.astype(dtype), _part_path(path, B): jnp.zeros(b_shape, dtype)}
     return adapters
 
 
 def _check(adapters: Mapping[str, Any], targets: Mapping[str, Any], rank: int) -> None:
-    """Raises AdapterError unless the adapters are those of the targets."""
+    """Raises AdapterError unless each target, and nothing else, has adapters of the right shapes."""
     expected: dict[str, tuple[int, ...]] = {}
-    for path, of_a, of_b, _ in _shapes(targets, rank):
-        expected |= {_beside(path, A): of_a, _beside(path, B): of_b}
+    for path, a_shape, b_shape, _ in _shapes(targets, rank):
+        expected |= {_part_path(path, A): a_shape, _part_path(path, B): b_shape}
     problems = [f"{path}: not among train.lora.targets" for path in adapters if path not in expected]
     problems += [f"{path}: missing, expected shape {shape}" for path, shape in expected.items() if path not in adapters]
     problems += [
@@ -117,6 +118,6 @@ def _check(adapters: Mapping[str, Any], targets: Mapping[str, Any], rank: int) -
         raise AdapterError("\n  - ".join(["adapters that don't fit train.lora:", *problems]))
 
 
-def _beside(path: str, name: str) -> str:
-    """Returns the path of a part of a kernel's adapter."""
+def _part_path(path: str, name: str) -> str:
+    """Returns the path of one part of a kernel's adapter: A, B or the scale."""
     return f"{path.removesuffix(KERNEL)}{name}"

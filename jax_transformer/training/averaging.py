@@ -14,8 +14,8 @@ from jax_transformer.training.state import TrainState, stored_params, with_avera
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:
-    """Returns the mean of each parameter, summed in float64 one after another and cast to the parameter's dtype.
-    Constants are those of the last item.
+    """Returns the mean of each parameter, summed in float64 in order and cast to the parameter's dtype. Takes the
+    constants from the last item.
 
     Args:
       parameters: parameters of the same structure and shapes.
@@ -43,6 +43,6 @@ def mean_params(parameters: Iterable[Params]) -> Params:
 
 
 def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
-    """Returns the mean of the parameters that were evaluated at `steps`, on the host, with the mean of each adapter
-    beside its kernel; `like` gives structure, shapes and dtypes."""
+    """Returns the mean of the parameters that were evaluated at `steps`, on the host. Adapters are averaged, not
+    merged. `like` gives structure, shapes and dtypes."""
     return mean_params(fetch(stored_params(with_average(checkpoints.restore(step, like)))) for step in steps)

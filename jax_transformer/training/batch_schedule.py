@@ -1,4 +1,4 @@
-"""Assigns the batches of a corpus to training steps: those of a prepared one, or of a stream."""
+"""Assigns the batches of a prepared or streamed corpus to training steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScheduledBatch(NamedTuple):
     is_last: bool
     """Whether this is the last step of the run."""
     failure: str = ""
-    """Why the next batch can't be read; the loop saves the run after this step and stops. Empty: it can."""
+    """The error that prevents reading the next batch; the loop saves the run after this step and stops. Empty: none."""
 
 
 class Schedule(Protocol):
@@ -69,7 +69,7 @@ class Schedule(Protocol):
     def epochs(self) -> float | None: ...
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
-        """Yields the batches after `step` steps; `position` is the one saved at that step, {} before the first."""
+        """Yields the batches after `step` steps; `position` was saved at that step, and is {} before the first."""
 
     def closing_lines(self, position: Position) -> list[str]:
         """Returns the lines to print at the end of a run, given its last position."""
@@ -106,7 +106,7 @@ class BatchSchedule:
     """Assigns a batch to each step, as a function of the seed and the step alone."""
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> None:
-        """Plans the batches, of which the rows of `share` are made. None: all."""
+        """Plans the batches; yields only the rows of `share`. None: all."""
         self.corpus, self.seed, self._share = corpus, config.train.seed, share
         self.pairs = corpus.splits["train"]
         data = config.data
@@ -166,7 +166,7 @@ class BatchSchedule:
 def _drawn(
     resegmentation: Resegmentation, planned: Planned | PackedPlan, seed: tuple[int, ...]
 ) -> tuple[TokenPairs, Plan]:
-    """Returns the pairs of a batch in new segmentations, and the batch of them."""
+    """Draws new segmentations of a batch's pairs; returns these pairs, and the plan of the batch that they make."""
     numbers = np.arange(len(planned[1]))
     if isinstance(planned, PackedPlan):
         return resegmentation.draw(None, planned.indices, seed=seed), [planned._replace(indices=numbers)]
@@ -178,8 +178,8 @@ class StreamSchedule:
     """Assigns a batch to each step, as a function of the stream, the seed and the position. See `Schedule`.
 
     An epoch is one pass over the stream. Each shard is shuffled and batched like an epoch of a prepared corpus, seeded
-    by (seed, epoch, shard). The shapes fit the first shard; if none of them holds a pair of max_length on both sides,
-    one more shape does, since later shards may have longer pairs. Packed rows all do.
+    by (seed, epoch, shard). The shapes fit the first shard. Since later shards may have longer pairs, a shape for pairs
+    of max_length on both sides is added if none of them holds such a pair; packed rows always do.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class StreamSchedule:
                 current = following
 
     def closing_lines(self, position: Position) -> list[str]:
-        """Returns lines on what was read and dropped in all passes over the stream."""
+        """Returns lines with the numbers of pairs read and dropped in all passes over the stream."""
         counts = position.get("counts", {})
         nothing = {field.name: 0 for field in dataclasses.fields(SplitReport)} | {
             "source_length_counts": (),
@@ -303,9 +303,9 @@ def batches(pairs: TokenPairs, plan: Plan, corpus: PreparedCorpus, share: RowSha
     """Yields the batches of a plan as arrays.
 
     Args:
-      pairs: the pairs that the plan numbers.
+      pairs: the pairs that the plan indexes.
       plan: the batches.
-      corpus: whose pairs these are: what pads them, and what stands around targets.
+      corpus: the corpus of the pairs, which gives pad ids and the tokens around targets.
       share: the rows to make. None: all.
     """
     ids: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Callbacks: what a run tells other programs, such as TensorBoard, Weights & Biases, or one of yours.
+"""Callbacks pass the records of a run to other programs, such as TensorBoard, Weights & Biases, or your own.
 
-Process 0 alone calls them, between two steps. They receive copies of plain records: nothing that they do changes what
-the run computes.
+Only process 0 calls them, between two steps. They receive copies of plain records, so they can't change the results of
+the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_FIGURES = ("step", "model_step", "time")
 
 @dataclass(frozen=True)
 class RunStart:
-    """Describes a run that begins or goes on.
+    """Describes a run that begins or resumes.
 
     Example:
       >>> from pathlib import Path
@@ -31,8 +31,8 @@ class RunStart:
     path: Path
     """The run directory."""
     step: int
-    """The step after which it goes on. A new run begins after step 0, or with init_optimizer after the steps of the
-    training that it continues. Records of later steps that a callback already has come again."""
+    """The step after which training continues: 0 for a new run or, with init_optimizer, the last step of the training
+    that it continues. A callback that has records of later steps receives these steps again."""
     is_resumed: bool
     config: Mapping[str, Any]
     """The resolved config, nested as in config.yaml."""
@@ -53,9 +53,9 @@ class RunEnd:
     """
 
     state: Literal["finished", "interrupted", "failed"]
-    """interrupted: by Ctrl-C or SIGTERM, and saved. failed: with an error."""
+    """"interrupted" by Ctrl-C or SIGTERM, and saved; "failed" with an error."""
     message: str = ""
-    """Why, if it isn't finished."""
+    """The reason, unless the run is finished."""
     step: int = 0
     """The last step of a finished run."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class RunEnd:
 
 
 class Callback:
-    """Receives what a run records. Each method does nothing until a subclass overrides it.
+    """Receives the records of a run. Each method does nothing until a subclass overrides it.
 
-    A run calls them once for each line of metrics.jsonl and each checkpoint, in their order. A run that was killed
-    repeats the steps after its last checkpoint, and so do its calls: `on_start` says after which step.
+    A run calls the methods once for each line of metrics.jsonl and each checkpoint, in order. A run that was killed
+    repeats the steps after its last checkpoint, and their calls: `on_start` gives the step.
 
-    A method that raises an exception is the last of its callback: the run saves its state, stops, and tells where it
-    was raised.
+    After a method raises an exception, the run calls this callback no more, saves its state, stops, and reports where
+    the exception was raised.
 
     Example:
       >>> from jax_transformer.training import Callback
@@ -96,15 +96,15 @@ class Callback:
         """Called after each evaluation, with its line of metrics.jsonl and the translations of samples.jsonl."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """Called when a checkpoint is complete on the disk, which may be some steps after its own. A later checkpoint
-        may replace it: copy what you want to keep."""
+        """Called when a checkpoint is complete on disk, which may be some steps after `step`. A later checkpoint may
+        replace it: copy the files that you want to keep."""
 
     def on_nonfinite(self, step: int, details: Mapping[str, Any]) -> None:
-        """Called when a loss or a gradient isn't finite. details["action"] is skip, stop, or rollback: the run then
-        goes on after `step`, and records of later steps come again, with other numbers."""
+        """Called when a loss or a gradient isn't finite. details["action"] is "skip", "stop" or "rollback". After a
+        rollback, training continues after `step`, and records of later steps come again, with new numbers."""
 
     def on_end(self, end: RunEnd) -> None:
-        """Called once, after the last record; not if the process is killed."""
+        """Called once, after the last record, unless the process is killed."""
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, float]:

@@ -33,7 +33,8 @@ UNEVALUATED: Mapping[str, Any] = MappingProxyType({"score": -math.inf, "evaluate
 
 
 DELETED = ".deleted"
-"""Folder that deleted checkpoints are moved to first, so that a killed process leaves none under its name in half."""
+"""Folder that checkpoints are moved to before they are deleted, so that a killed process leaves no half-deleted one
+under its name."""
 
 
 class CheckpointError(ValueError):
@@ -41,18 +42,18 @@ class CheckpointError(ValueError):
 
 
 UNFINISHED = "*.orbax-checkpoint-tmp"
-"""Names of checkpoints that Orbax is writing."""
+"""Pattern of the names of checkpoints that Orbax is writing."""
 ONCE_UNSEALED = ("_CHECKPOINT_METADATA", "commit_success.txt")
-"""Files that Orbax writes while it commits a checkpoint. Those of older checkpoints are under no digest."""
+"""Files that Orbax writes while it commits a checkpoint. Older checkpoints have no digests of them."""
 
 
 class SealedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
     """Writes the digests of a checkpoint's files before it gets its name, which makes it complete."""
 
     async def finalize(self) -> None:
-        """Lets Orbax commit under a name of an unfinished checkpoint, writes digests of all that is there then, and
-        gives the checkpoint its name. Orbax calls this in one process, once all have written their parts, for the items
-        of a checkpoint and then for itself."""
+        """Lets Orbax commit under the name of an unfinished checkpoint, writes digests of all files, and gives the
+        checkpoint its name. Orbax calls this in one process, after all have written their parts: first for each item of
+        the checkpoint, then for the checkpoint."""
         final = self.get_final()
         if not final.name.isdecimal():
             await super().finalize()
@@ -65,11 +66,11 @@ class SealedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
 
 
 class Checkpoints:
-    """Saves and restores the checkpoints of one run, named by step. A checkpoint is either complete or absent, and no
-    altered one is restored.
+    """Saves and restores the checkpoints of one run, named by step. A checkpoint is either complete or absent; an
+    altered one is never restored.
 
     Keeps the latest `keep_checkpoints` and the candidates for the final model: the best one, or the
-    `average_checkpoints` best or last ones that were evaluated. With rollbacks, keeps the last evaluated one, too.
+    `average_checkpoints` best or last ones that were evaluated. With rollbacks, also keeps the last evaluated one.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class Checkpoints:
         """Opens the checkpoints.
 
         Args:
-          directory: that of all checkpoints.
-          config: says which are kept.
-          read_only: another process may be writing them.
-          on_saved: called with the step of each checkpoint that `save` has written, before the next one is saved.
+          directory: the folder of all checkpoints.
+          config: the settings that select which to keep.
+          read_only: whether another process may be writing them.
+          on_saved: called with the step of each checkpoint once it is written, before the next one is saved.
         """
-        self._on_saved, self._under_way = on_saved, list[int]()
+        self._on_saved, self._pending = on_saved, list[int]()
         absl_logging.set_verbosity(absl_logging.FATAL)  # Orbax reports every stage, and errors that it raises as well
         for step in saved_steps(directory):
             _check_metrics(directory / str(step))
@@ -114,7 +115,7 @@ class Checkpoints:
                     todelete_subdir=None if read_only else DELETED,
                     read_only=read_only,
                     temporary_path_class=SealedPath,
-                    # else a directory that can't be made lets the process wait for 20 minutes at its end
+                    # otherwise, if the directory can't be created, the process hangs for 20 minutes at its end
                     async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
             )
@@ -122,10 +123,10 @@ class Checkpoints:
     def save(
         self, state: TrainState, score: float | None, position: Position, window: SavedWindow | None = None
     ) -> None:
-        """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated.
+        """Starts to save the state. The best checkpoint has the highest `score`; None: not evaluated.
 
         Raises:
-          CheckpointError: this checkpoint or the one before it can't be written.
+          CheckpointError: this checkpoint or the previous one can't be written.
         """
         self.wait()
         step = int(state.step)
@@ -133,7 +134,7 @@ class Checkpoints:
         data = {"position": position, "window": window or {}}
         with self._writing():
             self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics={**metrics, **data})
-        self._under_way.append(step)
+        self._pending.append(step)
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -166,14 +167,14 @@ class Checkpoints:
         return sorted(ordered[-count:])
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Restores the state saved at `step`, on whatever devices; `like` gives structure, shapes, dtypes and, if it
-        has them, the devices.
+        """Restores the state saved at `step`, on any devices; `like` gives structure, shapes, dtypes and optionally the
+        devices.
 
         Raises:
           CheckpointError: the checkpoint was altered, can't be read, or holds another model's state.
         """
-        self.wait()  # this step may be on its way to the disk
-        if jax.process_index() == 0:  # the first tells the others
+        self.wait()  # this step may still be being written
+        if jax.process_index() == 0:  # an error ends the other processes, too
             check(Path(self._manager.directory), step)
         abstract = jax.tree.map(_described, like._asdict())
         try:
@@ -189,33 +190,33 @@ class Checkpoints:
         return self._metrics(step).get("position", {})
 
     def window(self, step: int) -> SavedWindow:
-        """Returns the window of metrics under way at the checkpoint of `step`."""
+        """Returns the unfinished window of metrics at the checkpoint of `step`."""
         return self._metrics(step).get("window", {})
 
     def _metrics(self, step: int) -> Mapping[str, Any]:
-        """Returns what `save` wrote beside the state of `step`."""
+        """Reads the score, position and window that `save` wrote with the state of `step`."""
         with naming_errors(self._directory / str(step)):
             return self._manager.metrics(step) or UNEVALUATED
 
     def wait(self) -> None:
-        """Waits until everything is on disk. Raises CheckpointError if it can't be written."""
+        """Waits until everything is on disk. Raises CheckpointError if writing failed."""
         with self._writing():
             self._manager.wait_until_finished()
         self._remove_deleted()
-        self.tell_of_saved()
+        self.report_saved()
 
-    def tell_of_saved(self) -> None:
-        """Calls `on_saved` if the checkpoint under way has got its name, which makes it complete."""
-        for step in [step for step in self._under_way if (self._directory / str(step)).is_dir()]:
-            self._under_way.remove(step)
+    def report_saved(self) -> None:
+        """Calls `on_saved` for each checkpoint that has been completed since the last call."""
+        for step in [step for step in self._pending if (self._directory / str(step)).is_dir()]:
+            self._pending.remove(step)
             self._on_saved(step)
 
     def close(self) -> None:
-        """Waits as `wait` does, and ends. Removes what is left of a checkpoint that couldn't be written."""
+        """Waits as `wait` does, closes the manager, and removes the remains of a checkpoint whose writing failed."""
         try:
             with self._writing():
                 self._manager.close()
-            self.tell_of_saved()
+            self.report_saved()
         finally:
             self._remove_deleted()
             for unfinished in self._directory.glob(UNFINISHED) if self._writes else ():
@@ -223,7 +224,7 @@ class Checkpoints:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turns the errors of saving, of many kinds, into one that says how to go on."""
+        """Turns every error of saving into a CheckpointError with advice on how to resume."""
         try:
             yield
         except Exception as error:
@@ -245,12 +246,12 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def damaged_files(checkpoint: Path) -> list[str]:
-    """Returns what differs from a checkpoint as it was saved, a line for each file."""
+    """Compares a checkpoint with its digests; returns a line for each file that was altered, added or lost."""
     return changes(checkpoint, ONCE_UNSEALED)
 
 
 def check(directory: Path, step: int) -> None:
-    """Raises CheckpointError if any file of a checkpoint isn't as it was saved; the message says how to go on."""
+    """Raises CheckpointError, with advice on how to resume, if any file of a checkpoint was altered."""
     damage = damaged_files(directory / str(step))
     if not damage:
         return
@@ -262,7 +263,7 @@ def check(directory: Path, step: int) -> None:
 
 
 def _how_to_go_on(directory: Path, step: int) -> str:
-    """Returns the advice for a run whose checkpoint of this step is of no use."""
+    """Returns the advice for a run whose checkpoint of this step is unusable."""
     earlier = (other for other in reversed(saved_steps(directory)) if other < step)
     before = next((other for other in earlier if not damaged_files(directory / str(other))), None)
     if before is None:
@@ -271,10 +272,10 @@ def _how_to_go_on(directory: Path, step: int) -> str:
 
 
 def go_back(directory: Path, step: int) -> None:
-    """Deletes the checkpoints after a step, so that the run goes on from there.
+    """Deletes the checkpoints after a step, so that the run resumes from that step.
 
     Raises:
-      CheckpointError: the step has no checkpoint, or one that was altered; nothing is deleted.
+      CheckpointError: the step has no checkpoint, or an altered one; nothing is deleted.
     """
     steps = saved_steps(directory)
     if step not in steps:
@@ -291,8 +292,8 @@ def go_back(directory: Path, step: int) -> None:
 
 
 def _check_metrics(checkpoint: Path) -> None:
-    """Raises CheckpointError unless the metrics of a checkpoint are those that `save` writes. (Orbax reads them of all
-    checkpoints, before any is restored.)"""
+    """Raises CheckpointError unless a checkpoint's metrics have the fields that `save` writes. (Orbax reads the metrics
+    of all checkpoints before it restores any.)"""
     try:
         metrics = parse_json(read_text(checkpoint / "metrics" / "metrics", JSON_BYTES))
         is_right = all(isinstance(metrics[name], (int, float)) for name in UNEVALUATED) and isinstance(
@@ -309,8 +310,8 @@ def _check_metrics(checkpoint: Path) -> None:
 
 
 def _why_not_written(error: Exception) -> str:
-    """Returns the operating system's word for why a file couldn't be written, or the beginning of a message."""
-    number = re.search(r"os_error_code='(\d+)'", str(error))  # as TensorStore writes it
+    """Returns the operating system's reason why a file couldn't be written or, without one, the shortened message."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))  # TensorStore's form
     if number:
         return os.strerror(int(number[1]))
     if isinstance(error, OSError) and error.strerror:

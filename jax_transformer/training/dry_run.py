@@ -26,10 +26,10 @@ from jax_transformer.training.step import make_train_step
 
 
 def describe(run: FittedRun) -> Iterator[str]:
-    """Yields the description line by line. To report the memory, it compiles the largest training step without running
-    it; of a run that can't fit here, it tells the least memory instead."""
+    """Yields the description line by line. To report the memory, compiles the largest training step without running it;
+    for a run that can't fit here, reports a lower bound of its memory instead."""
     config, model, mesh = run.config, run.model, run.mesh
-    if problem := memory_problem(config, model, mesh):  # a description may be of a run for other machines
+    if problem := memory_problem(config, model, mesh):  # no error: the run may be meant for other machines
         yield from (dump_described(dataclasses.replace(config, model=model)), problem)
         return
     schedule = make_batch_schedule(config, run.corpus)
@@ -50,7 +50,7 @@ def describe(run: FittedRun) -> Iterator[str]:
 def parameter_table(state: TrainState) -> Iterator[str]:
     """Yields a line per parameter with its shape and size, and the total; marks frozen parameters and constants.
 
-    On a mesh of several devices, each line also tells how the parameter lies on it and its bytes on each device.
+    On a mesh of several devices, each line includes the parameter's sharding and its bytes on each device.
     """
     rows = [
         (path, leaf, note)
@@ -66,7 +66,7 @@ def parameter_table(state: TrainState) -> Iterator[str]:
 
 
 def _placement(leaf: jax.ShapeDtypeStruct) -> str:
-    """Describes how a leaf lies on its mesh, such as "(-, fsdp, tensor, -)  2.0 MiB"."""
+    """Describes the sharding of a leaf, such as "(-, fsdp, tensor, -)  2.0 MiB"."""
     axes = (*leaf.sharding.spec, *[None] * (leaf.ndim - len(leaf.sharding.spec)))
     names = ("-" if axis is None else "+".join(axis) if isinstance(axis, tuple) else axis for axis in axes)
     return f"({', '.join(names)})  {bytes_per_device(leaf) / 2**20:,.3f} MiB"

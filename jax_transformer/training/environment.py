@@ -1,4 +1,4 @@
-"""What a run consists of beside its config: every parameter, and the machine and libraries that train it."""
+"""Records a run's parameters, and the machine and libraries that train it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parameter_table(params: Params) -> list[dict[str, Any]]:
 
 
 def training_environment() -> dict[str, str]:
-    """Returns device, machine and versions, by the names that people read."""
+    """Returns device, machine and versions, by readable names."""
     devices = jax.devices()
     return {
         "device": f"{len(devices)} × {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind,

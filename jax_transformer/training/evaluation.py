@@ -1,4 +1,4 @@
-"""Evaluates a model on a split: its loss, and its translations against the references."""
+"""Evaluates a model on a split: its loss, and the scores of its translations."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def split_batches(split: Split, corpus: PreparedCorpus, share: RowShare) -> Iter
 
 
 def mean_loss(step: EvaluationStep, params: Params, batches: Iterable[Batch]) -> float:
-    """Returns the cross-entropy of the batches in nats per target token, without dropout and label smoothing; NaN if
-    there are none."""
+    """Returns the cross-entropy of the batches in nats per target token, without dropout and label smoothing; NaN
+    without tokens."""
     sums = [step(params, batch) for batch in batches]
     total, tokens = (float(np.sum([np.asarray(pair[k], np.float64) for pair in sums])) for k in (0, 1))
     return total / tokens if tokens else math.nan
@@ -76,12 +76,12 @@ def translate_split(
 ) -> tuple[TranslationScores, list[Sample]]:
     """Translates sentences of a split greedily; returns their scores and the samples.
 
-    Sentences longer than the model's positions are counted, and scored with an empty translation.
+    Sentences longer than the model allows are counted, and scored with an empty translation.
 
     Args:
       model: the model with its tokenizers.
       pairs: the split.
-      most: number of sentences, spread over the split. None: all.
+      most: maximum number of sentences, spread evenly over the split. None: all.
       tokenize: see `score_translations`.
       tags: the source tag of each corpus, in the numbering of TokenPairs.corpus; empty for a single corpus without one.
     """

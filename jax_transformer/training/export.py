@@ -37,12 +37,12 @@ from jax_transformer.training.step import make_evaluation_step
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
-    """Returns a run's model with these parameters. By default it decodes at most as many tokens as a training sentence
-    has. Adapters among the parameters are merged, and the model holds them by themselves, too.
+    """Returns a run's model with these parameters. By default it decodes at most as many tokens as the longest training
+    sentence may have. Adapters are merged into the parameters, and also kept separately.
 
-    A model that the run started from passes on its origin and its decoding settings, as long as it still exists, and
-    with its tokenizers their files of transformers; the new training data determine the lengths and, for another start
-    id, the first token.
+    If the run started from a model that still exists, the new model inherits its origin and decoding settings, and
+    together with its tokenizers their transformers files. The new training data determine the lengths and, if the start
+    id changes, the first token.
     """
     initial = "" if is_missing_path(config.init_from) else config.init_from
     target = corpus.target_tokenizer
@@ -73,7 +73,8 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
 
 
 def check_initial_models(config: RunConfig) -> None:
-    """Raises RunError if a local model that a run starts from is gone: one of its name on the Hub is another."""
+    """Raises RunError if a local model that a run starts from is gone. (The Hub may have a different model of this
+    name.)"""
     for option in ("init_from", "init_adapters_from"):
         path = getattr(config, option)
         if is_missing_path(path):
@@ -84,7 +85,7 @@ def check_initial_models(config: RunConfig) -> None:
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
-    """Returns the fields of GenerationConfig that the initial model passes on; none without one."""
+    """Returns the fields of GenerationConfig that are inherited from the initial model; none without one."""
     own = generation_of(path) if path else None
     if own is None:
         return {}
@@ -93,7 +94,7 @@ def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
 
 
 def _files_of_initial_tokenizers(config: RunConfig) -> dict[str, bytes] | None:
-    """Returns the tokenizer files of the initial model, if it has any and the run splits text by its tokenizers."""
+    """Returns the initial model's tokenizer files; None if it has none, or if the run has other tokenizers."""
     data = config.data
     directory = Path(data.source_tokenizer).parent
     are_own = [data.source_tokenizer, data.target_tokenizer] == [str(directory / name) for name in TOKENIZERS.values()]
@@ -104,7 +105,8 @@ def _files_of_initial_tokenizers(config: RunConfig) -> dict[str, bytes] | None:
 
 
 def _first_token(config: RunConfig, corpus: PreparedCorpus) -> dict[str, Any]:
-    """Returns that translations begin with the tag of all targets, if there is one that doesn't start the decoder."""
+    """Forces the first token of translations to be the targets' tag, if all targets have one and it doesn't start the
+    decoder."""
     target, tags = corpus.target_tokenizer, {part.target_tag for part in config.data.corpora}
     if len(tags) != 1 or target.tag_is_last or not (tag := tags.pop()):
         return {}
@@ -112,8 +114,8 @@ def _first_token(config: RunConfig, corpus: PreparedCorpus) -> dict[str, Any]:
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
-    """Returns the length to which training pads all sources; None if there are several, or if it isn't known
-    beforehand."""
+    """Returns the length to which training pads all sources; None if there are several, or if it is unknown before
+    training."""
     if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
         return None
     pairs = corpus.splits["train"]
@@ -121,11 +123,11 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
 
 
 class TrainedModel(NamedTuple):
-    """Holds a run's model at a checkpoint, and what its training state is written with."""
+    """Holds a run's model at a checkpoint, with its training state and the values needed to write it."""
 
     model: Model
     state: TrainingState
-    """With all fields of TrainConfig, and the learning rate of the next step."""
+    """The training state, including all fields of TrainConfig and the learning rate of the next step."""
     peak_rate: float
     former: TrainingState | None
     """The training state that the run continued."""
@@ -134,16 +136,16 @@ class TrainedModel(NamedTuple):
 def load_training_model(run: str | Path, step: int | None = None) -> TrainedModel:
     """Returns a run's model at a checkpoint with its training state. The run may still be training.
 
-    The parameters are those that are trained, and not their moving average.
+    The parameters are the trained ones, not their moving average.
 
     Args:
       run: the run's directory.
       step: the step of the checkpoint. None: the latest.
 
     Raises:
-      CheckpointError: no run at this path, or none with such a checkpoint.
+      CheckpointError: no run at this path, or no such checkpoint.
       RunError: the model whose training the run continued is gone.
-      OptimizerStateError: the run's optimizer is Muon, or it trains LoRA adapters, which its model doesn't have.
+      OptimizerStateError: the run's optimizer is Muon, or it trains LoRA adapters instead of the model's parameters.
     """
     path = Path(run)
     config = _config_of_run(path)
@@ -176,10 +178,10 @@ def load_training_model(run: str | Path, step: int | None = None) -> TrainedMode
 
 
 def _continued_state(path: Path) -> TrainingState:
-    """Reads what the run noted of the training state that it continued.
+    """Reads the run's record of the training state that it continued.
 
     Raises:
-      CheckpointError: the note can't be read.
+      CheckpointError: the record can't be read.
     """
     try:
         return parse_training_state(parse_json(read_text(path / CONTINUED, JSON_BYTES)))
@@ -197,8 +199,8 @@ def _config_of_run(path: Path) -> RunConfig:
 
 
 def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | None = None) -> Model:
-    """Averages the `count` "last" or "best" evaluated checkpoints of a run, or all if there are fewer. The run may
-    still be training. `Model.training` includes the validation loss.
+    """Averages the `count` "last" or "best" evaluated checkpoints of a run, or all if fewer. The run may still be
+    training. `Model.training` includes the validation loss.
 
     Args:
       run: the run's directory. It may have been trained on other devices.

@@ -1,6 +1,6 @@
-"""Fits a run to what it has: its model to the corpus's tokenizers and the mesh, and all of it into memory.
+"""Fits a run's model to the corpus's tokenizers, the mesh and the memory.
 
-The memory is estimated by arithmetic, before the corpus is read and anything is compiled.
+The memory is estimated by arithmetic, before the corpus is read or anything is compiled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_transformer.parallel.rules import check_divides
 from jax_transformer.runtime.memory import gibibytes, host_memory, too_much
 
 SLOTS = {"adam": 2, "muon": 1, "sgd": 1, "adafactor": 0}
-"""Values that an optimizer keeps of each trained parameter, at least."""
+"""Lower bound of the values that an optimizer keeps for each trained parameter."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def fit_run(config: RunConfig, corpus: PreparedCorpus, mesh: Mesh, *, into_memor
       config: the run.
       corpus: its prepared corpus.
       mesh: its devices.
-      into_memory: whether it must fit into the memory of this machine, too.
+      into_memory: whether it must also fit into the memory of this machine.
 
     Raises:
       ConfigError: see `fit_config`; the mesh doesn't divide the model; the run can't fit into memory.
@@ -81,21 +81,21 @@ def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerC
 
 
 class LeastMemory(NamedTuple):
-    """Holds bytes that a run takes at least, on all of its devices together."""
+    """Holds a lower bound of a run's memory in bytes, summed over all of its devices."""
 
     state: int
-    """Parameters, what the optimizer keeps of them, and their moving average."""
+    """Parameters, their optimizer state, and their moving average."""
     batch: int
-    """The embeddings of a batch's longer side: what a step takes beside them depends on the compiler."""
+    """The embeddings of a batch's longer side. All further memory of a step depends on the compiler."""
 
 
 def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
-    """Returns what a run takes at least. It leaves out whatever isn't certain: gradients, other activations, and with
+    """Returns a lower bound of a run's memory. Leaves out anything uncertain: gradients, other activations, and with
     frozen parameters or adapters the optimizer's state.
 
     Args:
       config: the run.
-      model: its model; vocabularies of size 0 count nothing.
+      model: its model; a vocabulary of size 0 counts as empty.
 
     Example:
       >>> from jax_transformer import RunConfig
@@ -114,7 +114,7 @@ def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
 
 
 def memory_problem(config: RunConfig, model: TransformerConfig, mesh: Mesh) -> str:
-    """Returns why a run can't fit into the memory of this process, or of one of its devices; "" if it may.
+    """Describes the shortage if a run can't fit into the memory of this process or its devices; "" if it may fit.
 
     Args:
       config: the run.
@@ -131,7 +131,7 @@ def memory_problem(config: RunConfig, model: TransformerConfig, mesh: Mesh) -> s
         most = min((device.memory_stats() or {}).get("bytes_limit", 0) for device in mesh.local_devices)
         what = f"the memory of a device, {mesh.local_devices[0].device_kind}"
         if not most:
-            return ""  # it doesn't say
+            return ""  # the device doesn't report its memory
     if state + batch <= most:
         return ""
     where = (

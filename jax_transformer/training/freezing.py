@@ -10,14 +10,14 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 
 class FreezeError(ValueError):
-    """Raised when a pattern matches no parameter, or when the patterns match every one."""
+    """Raised when a pattern matches no parameter, or when the patterns match all."""
 
 
 def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """Returns the trained and the frozen parameters: those whose path, such as
-    encoder/layers/self_attention/query/kernel, matches a pattern.
+    """Returns the trained and the frozen parameters. Parameters are frozen if a pattern matches their path, such as
+    encoder/layers/self_attention/query/kernel.
 
-    The layer axis is inside the arrays, so patterns freeze all layers of a stack or none.
+    The arrays hold all layers of a stack, so patterns freeze all of them or none.
 
     Raises:
       FreezeError: a pattern that matches no parameter; nothing left to train.
@@ -39,5 +39,5 @@ def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Param
 
 
 def join_frozen(trained: Params, frozen: Params) -> Params:
-    """Merges what `split_frozen` returned."""
+    """Merges the two results of `split_frozen`."""
     return unflatten(flatten(trained) | flatten(frozen)) if frozen else trained

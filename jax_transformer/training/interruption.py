@@ -1,4 +1,4 @@
-"""Stopping a run: Ctrl-C and SIGTERM end it after the current step, with its state saved."""
+"""Stops a run on Ctrl-C or SIGTERM, after the current step, with its state saved."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class stop_requests:
         self._is_alone = processes == 1
 
     def __enter__(self) -> Callable[[int], bool]:
-        """Returns a function that tells whether to stop after a step; call it after each."""
+        """Returns a function of the step that returns True to stop after it; call it after each step."""
         self._requested = False
         self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():

@@ -1,6 +1,6 @@
-"""How the processes of a run begin together: with the same config and versions, on one corpus.
+"""Starts the processes of a run together: with the same config and versions, on one corpus.
 
-Each reads a share of a streamed corpus, and receives the rest from the others.
+Each process reads a share of a streamed corpus, and receives the rest from the other processes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STREAM = ".stream"
 
 
 def check_same_start(config: RunConfig, what: str, processes: Processes) -> None:
-    """Raises ConfigError, in every process, unless all have the same options and versions of the libraries.
+    """Raises ConfigError, in every process, unless all have the same options and library versions.
 
     Args:
       config: the options.
-      what: what the processes are to do, such as "resume".
-      processes: those of the run.
+      what: the task of the processes, such as "resume".
+      processes: the processes of the run.
     """
     if processes.count > 1 and (processes.number, processes.count) != (jax.process_index(), jax.process_count()):
         raise ConfigError(
@@ -45,13 +45,13 @@ def check_same_start(config: RunConfig, what: str, processes: Processes) -> None
 
 
 def prepare_once(prepare: Callable[[], PreparedCorpus], processes: Processes) -> PreparedCorpus:
-    """Returns the corpus, which process 0 prepares and the others then find in the cache.
+    """Returns the corpus, which process 0 prepares and the other processes then find in the cache.
 
-    Where their cache is another one, on a disk of their own, they prepare it themselves. No process goes on before all
+    Processes with a separate cache, such as one on a local disk, prepare it themselves. No process continues until all
     have it.
 
     Raises:
-      RunError: a process has other text than process 0; in every process.
+      RunError: in every process, if the text of any differs from that of process 0.
     """
     made: list[PreparedCorpus] = []
 
@@ -72,16 +72,16 @@ def prepare_once(prepare: Callable[[], PreparedCorpus], processes: Processes) ->
 
 
 def _digest(corpus: PreparedCorpus) -> str:
-    """Returns a digest of both tokenizers, which each host trains itself where it has a cache of its own."""
+    """Returns a digest of both tokenizers, since a host with a separate cache trains its own."""
     texts = [tokenizer.to_json() for tokenizer in (corpus.source_tokenizer, corpus.target_tokenizer)]
     return sha256("".join(texts).encode()).hexdigest()
 
 
 def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> Exchange:
-    """Returns the exchange that gives each process the parts of a streamed corpus that the others read.
+    """Returns the exchange that gives each process the parts of a streamed corpus that the other processes read.
 
-    It uses a folder of the run directory. Every start has a folder of its own, so that no process mistakes leftovers of
-    a killed start for new blocks. Process 0 removes them, and prints a warning if some processes have no part to read.
+    Blocks go through a folder of the run directory, a new one for each start, so that no process mistakes the leftovers
+    of a killed start for new blocks. Process 0 removes leftovers, and warns if some processes have no part to read.
     """
     folder, parts = run.path / STREAM, config.data.stream_parts
 
@@ -104,7 +104,7 @@ def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> 
 
 
 def _flat(tree: dict[str, Any], prefix: str = "--") -> dict[str, str]:
-    """Returns the options by their names on the command line."""
+    """Returns the options by their command-line names."""
     flat: dict[str, str] = {}
     for name, value in tree.items():
         path = prefix + name.replace("_", "-")

@@ -1,6 +1,6 @@
-"""The records of a run: metrics, samples, data.json, parameters.json, report.html; and the calls of its callbacks.
+"""Writes the records of a run (metrics, samples, data.json, parameters.json, report.html) and calls its callbacks.
 
-Only the first of a run's processes keeps them.
+Only process 0 of a run does so.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Journal:
         self._has_begun = False
 
     def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
-        """Writes the facts known before training continues after `step`: the corpus, the parameters, the environment.
+        """Writes the corpus, the parameters and the environment, before training continues after `step`.
 
         Args:
           corpus: name of the prepared corpus, a hash of its text and options.
 
         Raises:
-          RunError: a callback can't begin.
+          RunError: a callback raised an exception.
         """
         environment, table = training_environment(), parameter_table(params)
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
@@ -66,14 +66,14 @@ class Journal:
             self._has_begun = True
             self.calls.call("on_start", start)
             self.calls.check(f"no step was made; {how_to_resume(self._run.path)}")
-            self._pass_on_restored_checkpoint(step)
+            self._report_restored_checkpoint(step)
 
     def step(self, record: dict[str, Any]) -> None:
         """Appends the metrics of the steps since the last line to metrics.jsonl."""
         self.calls.call("on_step", record["step"], self._run.log(record))
 
     def nonfinite(self, record: dict[str, Any]) -> None:
-        """Appends a step that wasn't finite to metrics.jsonl, with what the run did about it."""
+        """Appends a step that wasn't finite to metrics.jsonl, with the action of the run."""
         self.calls.call("on_nonfinite", record["step"], self._run.log(record)["nonfinite"])
 
     def evaluation(self, record: dict[str, Any], samples: Sequence[Sample]) -> None:
@@ -85,7 +85,7 @@ class Journal:
         self.calls.call("on_evaluation", record["step"], self._run.log(record), kept)
 
     def checkpoint(self, step: int) -> None:
-        """Passes on that a checkpoint is complete."""
+        """Reports a complete checkpoint to the callbacks."""
         if self.calls:
             self.calls.call("on_checkpoint", step, self._run.checkpoints / str(step))
             self._run.write(CALLBACK_RECORD, {"checkpoint": step})
@@ -95,7 +95,7 @@ class Journal:
         self._last = self._run.log(record)
 
     def evaluated(self) -> None:
-        """Counts an evaluation, and updates report.html after every report_every of them."""
+        """Counts an evaluation, and updates report.html after every `report_every` evaluations."""
         self._evaluations += 1
         if (
             self._run.writes
@@ -108,7 +108,7 @@ class Journal:
         """Ends the callbacks, unlocks the run, and writes its final report.
 
         Args:
-          error: what stopped the run. None: it is finished.
+          error: the exception that stopped the run. None: it is finished.
         """
         earlier = self.calls.failure
         try:
@@ -127,9 +127,9 @@ class Journal:
         was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         return RunEnd("interrupted" if was_stopped else "failed", str(error) or type(error).__name__)
 
-    def _pass_on_restored_checkpoint(self, step: int) -> None:
-        """Passes on that the checkpoint is complete from which the run goes on, if a killed process couldn't. A run
-        that continues the training of another model has none at its first step."""
+    def _report_restored_checkpoint(self, step: int) -> None:
+        """Reports the checkpoint from which the run resumes, unless an earlier process did. (A run that continues the
+        training of another model has no checkpoint at its first step.)"""
         last = self._run.read(CALLBACK_RECORD).get("checkpoint")
         if step in saved_steps(self._run.checkpoints) and not (isinstance(last, int) and last >= step):
             self.checkpoint(step)
@@ -140,7 +140,7 @@ class Journal:
 
 
 def configured_callbacks(config: RunConfig) -> list[Callback]:
-    """Returns the callbacks that a config asks for."""
+    """Returns the callbacks that a config enables."""
     train, found = config.train, list[Callback]()
     if train.tensorboard:
         found.append(TensorBoard())
@@ -150,7 +150,7 @@ def configured_callbacks(config: RunConfig) -> list[Callback]:
 
 
 def check_packages(config: RunConfig) -> None:
-    """Raises MissingPackage if a package that the config asks for isn't installed; imports none."""
+    """Raises MissingPackage if a package for an enabled callback isn't installed; imports none."""
     if config.train.tensorboard:
         require("tensorboard", "train.tensorboard")
     if config.train.wandb_project:
@@ -158,7 +158,7 @@ def check_packages(config: RunConfig) -> None:
 
 
 def check_kinds(callbacks: Sequence[Callback]) -> None:
-    """Raises ValueError for objects that are no callbacks."""
+    """Raises ValueError for an object that isn't a Callback."""
     for callback in callbacks:
         if not isinstance(callback, Callback):
             kind = f"the class {callback.__name__}" if isinstance(callback, type) else type(callback).__name__
@@ -168,42 +168,43 @@ def check_kinds(callbacks: Sequence[Callback]) -> None:
 
 
 class CallbackCalls:
-    """Calls each callback of a run in turn. One that raises is called no more, and `failure` tells why."""
+    """Calls each callback of a run in turn. Drops a callback that raises an exception, and describes it in
+    `failure`."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = list(callbacks)
         self.failure = ""
-        """Which callbacks raised an exception, which, and where; "" if none has."""
+        """Describes which callbacks raised an exception, which, and where; "" if none has."""
         self.cause: BaseException | None = None
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Calls a method of all, each with copies of the arguments."""
+        """Calls a method of each callback with copies of the arguments."""
         for callback in tuple(self._callbacks):
             try:
                 getattr(callback, method)(*copy.deepcopy(arguments))
             except (Exception, SystemExit) as error:  # the user's own code may raise anything
                 self._callbacks.remove(callback)
-                told = _told(callback, method, error)
-                self.failure = f"{self.failure}; {told}" if self.failure else told
+                message = _failure_message(callback, method, error)
+                self.failure = f"{self.failure}; {message}" if self.failure else message
                 self.cause = self.cause or error
 
     def check(self, what_now: str) -> None:
-        """Raises RunError, with what the run did about it, if a callback has raised an exception."""
+        """Raises RunError, with the state of the run in `what_now`, if a callback has raised an exception."""
         if self.failure:
             raise RunError(f"{self.failure}; {what_now}") from self.cause
 
 
 def _from_here(file: str) -> str:
-    """Returns a path relative to the current directory, if it is in there."""
+    """Returns a path inside the current directory relative to it, and any other as it is."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _told(callback: Callback, method: str, error: BaseException) -> str:
-    """Returns which callback raised what, and the last line of its own file that the exception passed."""
+def _failure_message(callback: Callback, method: str, error: BaseException) -> str:
+    """Describes an exception of a callback, with the last line in the callback's own file that it passed."""
     own = getattr(sys.modules.get(type(callback).__module__), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)[1:]
     place = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)

@@ -56,16 +56,16 @@ def train(
       from_step: with `resume`, the checkpoint to continue from; later ones are deleted. None: the latest.
       profile: write a trace of some steps to the run's profile/.
       parallel: with `resume`, the mesh to continue on. None: the run's own.
-      processes: those of the run, as `join_processes` returned them; call this within `processes.together()`. None:
-        this one alone.
-      callbacks: receive the records of the run in process 0, after those that the config asks for.
+      processes: the processes of the run, from `join_processes`; call this within `processes.together()`. None: only
+        this one.
+      callbacks: receive the records of the run in process 0, after the callbacks that the config enables.
 
     Returns:
       The paths, scores and timings of the run.
 
     Raises:
-      ValueError: a corpus, run directory or checkpoint that can't be used. If a stream can't be read any further, the
-        run is saved and can be resumed. So it is if a callback raises an exception.
+      ValueError: an unusable corpus, run directory or checkpoint. If a stream can't be read any further, or if a
+        callback raises an exception, the run is saved and can be resumed.
       ConfigError: processes with different options or versions.
       Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
 
@@ -103,7 +103,7 @@ def train(
         except BaseException:
             run_dir.close()
             raise
-    else:  # the run directory comes last, so that a mistake leaves none behind
+    else:  # the run directory is created last, so that no mistake leaves one behind
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
         path, adapters_path = processes.agree("the initial models", partial(_pinned_models, config))
         initial = load_initial_model(path, adapters_path)
@@ -150,7 +150,7 @@ def _check_unused(config: RunConfig) -> None:
 
 
 def _pinned_models(config: RunConfig) -> list[str]:
-    """Returns the names of the models that the run starts from, with commits of those on the Hub."""
+    """Returns the names of the models that the run starts from; names on the Hub get their current commit."""
     return [pinned(config.init_from), pinned(config.init_adapters_from)]
 
 
@@ -161,7 +161,7 @@ def _create_run(config: RunConfig, name: str) -> RunDirectory:
 
 
 def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> tuple[Mesh, PreparedCorpus]:
-    """Returns the devices and the data of a run, once all is checked that can be before the data is read."""
+    """Checks everything that needs no data, then returns the devices and the data of a run."""
     mesh = make_mesh(config.parallel)
     if not describes:
         check_memory(config, config.model, mesh)
@@ -174,7 +174,7 @@ def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False
 
 
 def _check_start(run: FittedRun, initial: InitialModel | None) -> None:
-    """Raises ValueError unless the freeze patterns, and what the run starts from, fit the model."""
+    """Raises ValueError unless the freeze patterns, initial model and training state fit the model."""
     model, train = run.model, run.config.train
     drawn = abstract_params(model)
     state = state_shapes(model, train, drawn)

@@ -65,8 +65,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, criterion: Criterion) ->
 
 
 def _summed_loss(logits: jax.Array, labels: jax.Array, criterion: Criterion, vocabulary: int) -> jax.Array:
-    """Returns the sum of the losses. The columns of `logits` after the first `vocabulary` hold zeros, and don't
-    exist."""
+    """Returns the sum of the losses. The columns of `logits` after the first `vocabulary` are padding."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     columns = jnp.arange(logits.shape[-1])
     existing = logits if vocabulary == len(columns) else jnp.where(columns < vocabulary, logits, -jnp.inf)
@@ -81,18 +80,18 @@ def _summed_loss(logits: jax.Array, labels: jax.Array, criterion: Criterion, voc
 
 
 def _column(logits: jax.Array, number: jax.Array | int) -> jax.Array:
-    """Returns the logits [..., V] in one column [...]. A comparison finds it: the gradient of a gather is a scatter,
-    and that of a slice moves the columns between the devices of a mesh."""
+    """Returns one column [...] of the logits [..., V]. It is selected by a comparison, because the gradient of a gather
+    is a scatter, and that of a slice moves the columns between the devices of a mesh."""
     return jnp.sum(jnp.where(number == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
 
 
 def counted_tokens(labels: jax.Array, criterion: Criterion) -> jax.Array:
-    """Returns which labels [B, T] count, as booleans; negative labels never do."""
+    """Returns a boolean mask of the labels [B, T] that count; negative labels never do."""
     return labels >= 0 if criterion.counts_pads else labels != criterion.pad_id
 
 
 def without_filling(labels: jax.Array, criterion: Criterion) -> jax.Array:
-    """Returns the labels [B, T]. If pads count, rows of padding alone become -1: they only fill up a batch, and don't
+    """Returns the labels [B, T]. If pads count, replaces rows of only padding by -1: they fill up a batch, and don't
     count."""
     if not criterion.counts_pads:
         return labels
@@ -117,13 +116,13 @@ def _entropy(epsilon: float, others: int) -> float:
 CHUNK_BYTES = 16 * 2**20
 """Approximate size of the logits held at once: large enough for full speed, small enough for a CPU's cache."""
 ACCELERATOR_CHUNKS = {"gpu": 4096, "tpu": 1024}
-"""Tokens in a chunk, by platform. Each chunk reads the kernel and updates its gradient in the device's memory; with
-fewer tokens, that takes longer than the products. A step of paper_big with 24,576 tokens moves 335 GB on a GPU with
-chunks of 1,024, as XLA compiles it, and 315 GB with these."""
+"""Tokens in a chunk, by platform. Each chunk reads the kernel and updates its gradient in the device's memory, which
+takes longer than the products if the chunk has fewer tokens. Compiled by XLA for a GPU, a step of paper_big with 24,576
+tokens moves 335 GB with chunks of 1,024, and 315 GB with these."""
 
 
 def chunk_on(platform: str) -> int | None:
-    """Returns the `chunk` of `chunked_cross_entropy` that is fast on a platform, such as "cpu" or "tpu"."""
+    """Returns a fast `chunk` of `chunked_cross_entropy` for a platform, such as "cpu" or "tpu"."""
     return ACCELERATOR_CHUNKS.get(platform)
 
 
@@ -140,8 +139,8 @@ def chunked_cross_entropy(
     """Returns `cross_entropy(hidden @ kernel + bias, labels, criterion)` without holding all logits, by far the largest
     array.
 
-    It computes the logits of some tokens at a time, and their gradients to hidden, kernel and bias before the next
-    ones, so that the backward pass recomputes nothing.
+    Computes the logits of some tokens at a time, with their gradients to hidden, kernel and bias, so that the backward
+    pass recomputes nothing.
 
     Args:
       hidden: [B, T, D], in the compute dtype.
@@ -149,8 +148,8 @@ def chunked_cross_entropy(
       bias: [V], or None.
       labels: [B, T], integers.
       criterion: label smoothing, and which labels count.
-      chunk: the tokens whose logits a device holds at once. None: as many as a CPU's cache holds.
-      cap: that of the logits, c · tanh(logits / c). None: there is none.
+      chunk: the number of tokens whose logits a device holds at once. None: as many as a CPU's cache holds.
+      cap: the cap c of the logits, c · tanh(logits / c). None: no cap.
 
     Returns:
       The sum over the tokens that count, in nats, and their number (int32).
@@ -178,8 +177,8 @@ def chunked_losses(
     with_plain: bool = False,
     cap: float | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Returns the sum of `chunked_cross_entropy` as one of a tuple and, `with_plain`, the sum without label smoothing
-    as another, which has no gradient."""
+    """Returns a tuple of the sum of `chunked_cross_entropy` and, `with_plain`, the sum without label smoothing, which
+    has no gradient."""
     narrow = jax.lax.stop_gradient(kernel.astype(hidden.dtype))
     head = Head(*_wide_head(kernel, bias, gather=False), _wide_head(narrow, None, gather=True)[0])
     chunk = chunk or max(CHUNK_BYTES * width_shards() // (4 * kernel.shape[1]), 1)
@@ -199,7 +198,7 @@ class Chunking(NamedTuple):
     criterion: Criterion
     vocabulary: int
     with_plain: bool
-    """Whether to return the loss without label smoothing, too."""
+    """Whether to also return the loss without label smoothing."""
     cap: float | None
     """The cap of the logits."""
 
@@ -209,14 +208,14 @@ class Chunking(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Holds the head's parameters, and the kernel as products take it."""
+    """Holds the head's parameters, and its kernel in the dtype of the products."""
 
     kernel: jax.Array
-    """[D, V], which receives the gradient and is never read."""
+    """[D, V]; receives the gradient, and is never read."""
     bias: jax.Array | None
     """[V]."""
     narrow: jax.Array
-    """[D, V] in the dtype of the hidden states, with all features on each device."""
+    """[D, V], in the dtype of the hidden states; each device has all features."""
 
 
 def _wide_head(kernel: jax.Array, bias: jax.Array | None, *, gather: bool) -> tuple[jax.Array, jax.Array | None]:
@@ -255,7 +254,7 @@ Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 
 
 def _plain_loss(chunking: Chunking, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns the summed loss without label smoothing as one of a tuple, which is empty if nobody asks for it."""
+    """Returns a tuple of the summed loss without label smoothing, or an empty one without `with_plain`."""
     if not chunking.with_plain:
         return ()
     plain = chunking.criterion._replace(label_smoothing=0.0)

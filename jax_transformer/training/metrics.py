@@ -1,4 +1,4 @@
-"""Scores of translations: BLEU, chrF, TER and exact match."""
+"""Scores translations by BLEU, chrF, TER and exact match."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SystemScore:
     """Half the width of the 95 % confidence interval."""
     p_value: float | None = None
     """Probability of a difference from the first system at least this large if the two were equally good. None for the
-    first system, and for one with the same translations."""
+    first system, and for a system with the same translations."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Comparison:
 
 
 def check_tokenizer(tokenize: str, option: str = "train.score_tokenizer") -> None:
-    """Raises ValueError, which names the option, unless sacreBLEU has this tokenizer and can use it."""
+    """Raises ValueError, with the name of the option, unless sacreBLEU has this tokenizer and can use it."""
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"{option}: expected one of {', '.join(sorted(BLEU.TOKENIZERS))}; received {tokenize!r}")
     try:
         BLEU(tokenize=tokenize)
-    except (ImportError, RuntimeError) as error:  # some need a package of their own
+    except (ImportError, RuntimeError) as error:  # some tokenizers need a separate package
         raise ValueError(f"{option}: expected one that is installed; received {tokenize!r}: {error}") from None
 
 

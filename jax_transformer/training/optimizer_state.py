@@ -1,4 +1,4 @@
-"""Convert between an Optax state and a `TrainingState`, whose arrays lie by slot and path."""
+"""Converts between an Optax state and a `TrainingState`, whose arrays are indexed by slot and path."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from jax_transformer.storage.training_state import SLOTS, TrainingState
 from jax_transformer.training.state import TrainState
 
 SLOT_OF = {"mu": "first_moment", "nu": "second_moment", "trace": "momentum"}
-"""Slots by the field of the Optax state that holds arrays of the parameters' shapes."""
+"""Slots by the field of the Optax state whose arrays have the parameters' shapes."""
 FACTORS = ("v_row", "v_col")
-"""The fields of Adafactor's factors, whose axes depend on which side of a matrix is longer. (Its field "v" holds all
+"""Fields of Adafactor's factors, whose axes depend on which side of a matrix is longer. (The field "v" holds unfactored
 squares.)"""
 
 
 class OptimizerStateError(ValueError):
-    """Raised when a training state doesn't fit the run that should continue it."""
+    """Raised when a run can't continue or write a training state."""
 
 
 def continue_training(state: TrainState, saved: TrainingState, config: TrainConfig) -> TrainState:
-    """Returns the state with the optimizer's arrays and the number of steps of a saved one.
+    """Returns the state with the optimizer's arrays and the number of steps of a saved training state.
 
     Args:
-      state: the run's first state, with the model's parameters in it.
-      saved: what is continued.
-      config: how the run trains.
+      state: the run's first state, including the model's parameters.
+      saved: the training state to continue.
+      config: the run's training options.
 
     Raises:
-      OptimizerStateError: another optimizer; parameters without a state, or of another shape; all problems together.
+      OptimizerStateError: a different optimizer; parameters without a state, or with different shapes. The message
+        lists all problems.
     """
     layout = check_continues(state, saved, config)
 
@@ -44,7 +45,7 @@ def continue_training(state: TrainState, saved: TrainingState, config: TrainConf
         slot = layout.slot(field, path)
         if field == "count":
             return _like(leaf, np.full(leaf.shape, saved.step))
-        if slot is None or slot not in saved.slots:  # nothing is kept there, or the momentum is 0
+        if slot is None or slot not in saved.slots:  # the optimizer keeps nothing there, or the momentum is 0
             return leaf
         return _like(leaf, np.asarray(saved.slots[slot][path]).reshape(leaf.shape))
 
@@ -53,10 +54,10 @@ def continue_training(state: TrainState, saved: TrainingState, config: TrainConf
 
 
 def check_continues(state: TrainState, saved: TrainingState, config: TrainConfig) -> Layout:
-    """Returns how the state keeps its slots; shapes suffice.
+    """Checks that the run can continue the training state, and returns the layout of its slots; shapes suffice.
 
     Raises:
-      OptimizerStateError: see `continue_training`; the run ends before the steps that are done.
+      OptimizerStateError: see `continue_training`; the run has no more steps than the training state.
     """
     if config.optimizer != saved.optimizer:
         raise OptimizerStateError(
@@ -78,7 +79,7 @@ def training_state(state: TrainState, config: TrainConfig) -> TrainingState:
     """Returns the optimizer's part of a state by slot and path, as NumPy arrays.
 
     Raises:
-      OptimizerStateError: the optimizer is Muon, for which there are no slots.
+      OptimizerStateError: the optimizer is Muon, which has no slots.
     """
     if config.optimizer == "muon":
         raise OptimizerStateError("train.optimizer: expected adam, sgd or adafactor to write its state; received muon")
@@ -93,21 +94,21 @@ def training_state(state: TrainState, config: TrainConfig) -> TrainingState:
 
 
 def _place(keys: KeyPath) -> tuple[str, str]:
-    """Returns the field of an Optax state on the way to a leaf, such as "mu" or "count", and the path of the parameter
-    after it."""
+    """Returns the field of the Optax state that contains a leaf, such as "mu" or "count", and the path of its
+    parameter."""
     number = max(number for number, key in enumerate(keys) if isinstance(key, GetAttrKey))
     return keys[number].name, "/".join(str(key.key) for key in keys[number + 1 :] if isinstance(key, DictKey))
 
 
 def _like(leaf: jax.Array, value: np.ndarray) -> jax.Array:
-    """Returns an array of the leaf's dtype that lies on the devices as it does."""
+    """Returns an array with the dtype and sharding of the leaf."""
     value = value.astype(leaf.dtype)
     return jax.make_array_from_callback(value.shape, leaf.sharding, lambda index: value[index])
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Knows which slot each field of an Optax state holds."""
+    """Maps each field of an Optax state to its slot."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """Shapes of the trained parameters by path."""
@@ -118,14 +119,15 @@ class Layout:
         return cls({path: leaf.shape for path, leaf in flatten(state.params).items()}, config.factored_from)
 
     def slot(self, field: str, path: str) -> str | None:
-        """Returns the slot of a parameter's entry in a field; None for a count, or where Adafactor keeps nothing."""
+        """Returns the slot of a parameter's entry in a field; None for a count, and for an unused field of
+        Adafactor."""
         if field not in (*FACTORS, "v"):
             return SLOT_OF.get(field)
         matrix = self._factored(path)
         if matrix is None or field == "v":
             return "squares" if matrix is None and field == "v" else None
         inputs, outputs = matrix
-        # Optax averages v_row over the longer side, or over the second of equal ones
+        # Optax averages v_row over the longer side, or over the second if both are equal
         return "input_squares" if (field == "v_row") == (inputs <= outputs) else "output_squares"
 
     def shape(self, slot: str, path: str) -> tuple[int, ...]:
@@ -137,13 +139,13 @@ class Layout:
         return (self.shapes[path][0], size) if "/layers/" in path else (size,)
 
     def _factored(self, path: str) -> tuple[int, int] | None:
-        """Returns inputs and outputs of a parameter, or of its layers, that Adafactor keeps by its factors; None for
+        """Returns the inputs and outputs of a parameter, or of each layer, if Adafactor factors its moments; None for
         any other."""
         matrix = matrix_size(path, self.shapes[path])
         return matrix if matrix is not None and min(matrix) >= self.factored_from else None
 
     def problems(self, saved: TrainingState) -> list[str]:
-        """Returns what keeps a saved state from continuing in these parameters."""
+        """Lists the reasons why a saved state can't continue with these parameters."""
         if not saved.slots:
             return []
         known = set(saved.paths)

@@ -1,4 +1,4 @@
-"""The configured optimizer as one Optax transformation."""
+"""Builds the configured optimizer as one Optax transformation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
 
     It equals torch's clip_grad_norm_, Adam, AdamW and SGD. adam: Kingma & Ba 2015. muon: Jordan et al. 2024
     (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step for the matrices of the layers,
-    and Adam for everything else. adafactor: Shazeer & Stern 2018, algorithm 4, for each layer's parameters by
-    themselves; it equals transformers' Adafactor without weight decay.
+    and Adam for everything else. adafactor: Shazeer & Stern 2018, algorithm 4, for each layer separately; it equals
+    transformers' Adafactor without weight decay.
 
     Args:
       config: the optimizer's fields.
@@ -60,7 +60,7 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
 
 
 def _decayed(exempt: Sequence[str]) -> Callable[[Params], Params] | None:
-    """Returns a function from parameters to whether each decays; None if all do."""
+    """Returns a function from parameters to a mask of those that decay; None if all do."""
 
     def decays(params: Params) -> Params:
         paths = flatten(params)
@@ -90,7 +90,7 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def _adam(config: TrainConfig) -> optax.GradientTransformation:
-    """Returns Adam's rule, with ε where torch adds it, or where fairseq does."""
+    """Returns Adam's rule, with ε added in torch's place, or in fairseq's with `adam_eps_uncorrected`."""
     b1, b2, eps = config.adam_b1, config.adam_b2, config.adam_eps
     adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
     if not config.adam_eps_uncorrected:
@@ -99,10 +99,10 @@ def _adam(config: TrainConfig) -> optax.GradientTransformation:
     def update(updates: Params, state: optax.OptState, params: Params | None) -> tuple[Params, optax.OptState]:
         state = adam.update(updates, state, params)[1]
         step = jnp.asarray(state.count, float)
-        of_first, of_second = 1.0 - b1**step, jnp.sqrt(1.0 - b2**step)
+        first_scale, second_scale = 1.0 - b1**step, jnp.sqrt(1.0 - b2**step)
 
         def direction(first: jax.Array, second: jax.Array) -> jax.Array:
-            return (first / of_first * of_second / (jnp.sqrt(second) + eps)).astype(first.dtype)
+            return (first / first_scale * second_scale / (jnp.sqrt(second) + eps)).astype(first.dtype)
 
         return jax.tree.map(direction, state.mu, state.nu), state
 
@@ -110,11 +110,11 @@ def _adam(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def _adafactor(config: TrainConfig) -> optax.GradientTransformation:
-    """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square of 1, and if asked
-    for, times the parameter's own, but 10^-3 at least."""
+    """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square (RMS) of 1 and,
+    with `scale_by_parameter`, multiplied by the parameter's RMS, at least 10^-3."""
 
     def decay(step: jax.Array, exponent: float) -> jax.Array:
-        """Optax has this in float32, whatever the parameters are in."""
+        """Computes the decay in float64 if JAX has it enabled; Optax's default is always float32."""
         return 1.0 - (jnp.asarray(step, float) + 1.0) ** -exponent
 
     direction = optax.scale_by_factored_rms(min_dim_size_to_factor=config.factored_from, decay_rate_fn=decay)
@@ -133,14 +133,14 @@ def _adafactor(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def _clamped(factored_from: int, decay: Callable[[jax.Array, float], jax.Array]) -> optax.GradientTransformation:
-    """Returns gradients over the root of their factored second moments, which are clamped as torch.optim.Adafactor
-    clamps them: the moments at the squared machine epsilon, and the mean that divides their factors at the epsilon."""
+    """Divides gradients by the root of their factored second moments, clamped as in torch.optim.Adafactor: the moments
+    from below at the squared machine epsilon, and the mean that divides their factors at the epsilon."""
     plain = optax.scale_by_factored_rms(min_dim_size_to_factor=factored_from, decay_rate_fn=decay, epsilon=0.0)
 
     def direction(gradient: jax.Array, row: jax.Array, column: jax.Array, squares: jax.Array) -> jax.Array:
         eps, shape = jnp.finfo(gradient.dtype).eps, gradient.shape
         if len(shape) == 2 and min(shape) >= factored_from:
-            # Optax averages v_row over the longer side, or over the second of equal ones
+            # Optax averages v_row over the longer side, or over the second if both are equal
             first, second = (row, column) if shape[0] <= shape[1] else (column, row)
             squares = jnp.outer(first, second) / jnp.maximum(row.mean(), eps)
         return gradient * jax.lax.rsqrt(jnp.maximum(squares, eps**2))
@@ -153,7 +153,7 @@ def _clamped(factored_from: int, decay: Callable[[jax.Array, float], jax.Array])
 
 
 def _by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns a rule that updates the parameters of each layer of a stack by themselves, heads merged."""
+    """Returns a rule that updates each layer of a stack separately, with heads merged."""
 
     def merged(tree: Params) -> Params:
         return unflatten({path: _heads_merged(path, leaf) for path, leaf in flatten(tree).items()})

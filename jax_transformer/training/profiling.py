@@ -1,4 +1,4 @@
-"""A trace of some training steps for XProf or Perfetto."""
+"""Traces some training steps for XProf or Perfetto."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TrainingProgress:
         self._task = self._bar.add_task("training", total=steps, completed=done, figures="")
 
     def update(self, step: int, figures: str) -> None:
-        """Shows `figures`, a text, beside the step."""
+        """Shows the text `figures` next to the step."""
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.perf_counter()
         if not self.console.is_terminal and (now - self._last_line > SECONDS_BETWEEN_LINES or step == self._steps):

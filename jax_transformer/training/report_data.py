@@ -53,7 +53,7 @@ MOST_POINTS = 1600
 MEANS = 300
 """Number of means of equal stretches, drawn over the pale points of a curve with more than twice as many points."""
 MOST_EVALUATIONS = 60
-"""Maximum number of evaluations with samples: the first, the last, and some between."""
+"""Maximum number of evaluations with samples: the first, the last, and some in between."""
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def read_run(run: Path) -> dict[str, Any]:
 
 
 def best_evaluation(records: Sequence[Record], metric: str | None) -> Record | None:
-    """Returns the validation record of the best checkpoint, the later of equals."""
+    """Returns the validation record of the best checkpoint; the later of equal ones."""
     key, sign = ("valid_bleu", 1.0) if metric == "bleu" else ("valid_loss", -1.0)
     scored = [record for record in records if _is_finite(record.get(key))]
     return {**max(reversed(scored), key=lambda record: sign * record[key]), "metric": key} if scored else None
@@ -214,9 +214,9 @@ def _sentences(line: Record) -> list[tuple[str, str]]:
 
 
 def flat_config(config: Record) -> list[Record]:
-    """Returns each field's path, its value as text, and whether it differs from the default; first those that do.
+    """Returns each field's path, its value as text, and whether it differs from the default; changed fields come first.
 
-    The model's options have short names where all places agree.
+    An option of the model that has one value everywhere goes by its short name.
     """
     defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
     fields = [(path, value, path not in defaults or defaults[path] != value) for path, value in _leaves(config)]
@@ -228,8 +228,8 @@ def flat_config(config: Record) -> list[Record]:
 
 
 def _model_fields(values: Any) -> list[tuple[str, Any, bool]]:
-    """Returns the path and value of each option of a model, and whether it differs from the default; none where the
-    values aren't those of a config, such as one of a later version."""
+    """Returns the path and value of each option of a model, and whether it differs from the default; nothing if the
+    values make no config, such as those of a later version."""
     if not isinstance(values, dict):
         return []
     try:
@@ -270,10 +270,10 @@ def _read_lines(file: Path) -> tuple[list[Record], int]:
 
 
 def _read_config(file: Path) -> Record:
-    """Returns the fields of config.yaml as they stand, those of other versions too.
+    """Returns the fields of config.yaml without interpreting them, since another version may have written them.
 
     Raises:
-      RunError: it is no YAML.
+      RunError: the file isn't YAML, or has no fields.
     """
     try:
         node = compose(read_text(file, YAML_BYTES, RunError), str(file), RunError)

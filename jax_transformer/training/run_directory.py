@@ -1,5 +1,5 @@
-"""The directory of one training run: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json,
-checkpoints/, model/."""
+"""Reads and writes the directory of one training run: config.yaml, metrics.jsonl, samples.jsonl, data.json,
+parameters.json, checkpoints/, model/."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPORT = "report.html"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
 APPEAR_SECONDS = 30.0
-"""How long a file that process 0 wrote may take to appear to the others."""
+"""Time limit for a file of process 0 to appear in the other processes."""
 
 
 class RunError(ValueError):
@@ -47,7 +47,7 @@ class RunError(ValueError):
 class RunDirectory:
     """Reads and writes a run directory, locked while this object is open so that no two runs write one directory.
 
-    Of the processes of a run, the first writes, and the others follow it without writing anything.
+    Only the first process of a run writes; the other processes read.
     """
 
     def __init__(self, path: Path, lock: IO[str] | None) -> None:
@@ -56,7 +56,7 @@ class RunDirectory:
 
     @classmethod
     def follow(cls, path: str | Path) -> RunDirectory:
-        """Returns the run directory that the first process writes; nothing is written through it."""
+        """Returns a read-only view of the run directory that the first process writes."""
         return cls(Path(path), None)
 
     @property
@@ -88,7 +88,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
-        """Opens an existing run, and removes what killed processes left half-written.
+        """Opens an existing run, and removes the unfinished files of killed processes.
 
         Raises:
           RunError: no such run, or another process is training it.
@@ -99,7 +99,7 @@ class RunDirectory:
                 f"{path}: expected a run directory to resume; received "
                 f"{'one without ' + CONFIG if path.is_dir() else 'no directory'}"
             )
-        cls.follow(path).config()  # a mistake in it is told before anything is written
+        cls.follow(path).config()  # reports a mistake in it before anything is written
         run = cls(path, _lock(path))
         remove_abandoned(path.glob(".*.tmp"))
         return run
@@ -135,8 +135,8 @@ class RunDirectory:
             _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def read(self, name: str) -> dict[str, Any]:
-        """Returns the JSON object in the file `name`, an empty one if there is no such file. Raises RunError for
-        another content."""
+        """Returns the JSON object in the file `name`, or an empty one without the file. Raises RunError for any other
+        content."""
         file = self.path / name
         return read_json_object(file, RunError) if file.exists() else {}
 
@@ -150,10 +150,10 @@ class RunDirectory:
             )
 
     def config_changes(self, config: RunConfig) -> list[str]:
-        """Returns which values of the config have changed since the run began or was resumed last, a line for each.
+        """Returns a line for each value of the config that has changed since the run began or was last resumed.
 
         Raises:
-          RunError: the record of it can't be read.
+          RunError: the recorded config can't be read.
         """
         recorded = self.read(PARAMETERS).get("config", {})
         before, after = flatten(recorded), flatten(plain_config(config))
@@ -181,8 +181,8 @@ class RunDirectory:
         return [record for _, record in _records(self.path / METRICS)]
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics and samples of later steps, and those of the model, which a resumed run repeats. Raises
-        RunError as `records`."""
+        """Drops the metrics and samples of later steps and of the model, which a resumed run repeats. Raises RunError
+        as `records` does."""
         kept = {
             file: "".join(
                 f"{text}\n" for text, record in _records(file) if record["step"] <= step and "model_step" not in record
@@ -213,10 +213,10 @@ def open_run(path: str | Path, processes: Processes) -> tuple[RunDirectory, RunC
 
 
 def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunDirectory:
-    """Returns the new run directory that `create`, called in process 0, makes.
+    """Creates a run directory by calling `create` in process 0, and returns it in every process.
 
     Raises:
-      RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
+      RunError: a host doesn't share the directory, which is then removed; any error of `create`.
     """
     return _in_first(create, processes, is_new=True)
 
@@ -277,14 +277,14 @@ def _appears(file: Path, token: str) -> bool:
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:
-    """Returns the values of a config that decide what a run computes, as JSON has them."""
+    """Returns the values of a config that affect a run's results, as plain JSON values."""
     values = json.loads(json.dumps(dataclasses.asdict(config)))
     return {name: value for name, value in values.items() if name not in ("run_dir", "parallel")}
 
 
 def check_unused(path: str | Path) -> None:
-    """Raises RunError if `path` exists, unless it is a directory that is empty, or has no more than a process leaves
-    that is killed before it writes the config."""
+    """Raises RunError if `path` exists, unless it is an empty directory or has only files of a process that was killed
+    before it wrote the config."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(not _is_before_config(file.name) for file in path.iterdir())):
         advice = (
@@ -296,12 +296,12 @@ def check_unused(path: str | Path) -> None:
 
 
 def _is_before_config(name: str) -> bool:
-    """Returns whether a new run has a file of this name before its config."""
+    """Matches the names of files that a new run creates before its config."""
     return name == LOCK or (name.startswith(f".{CONFIG}.") and name.endswith(".tmp"))
 
 
 def is_training(path: str | Path) -> bool:
-    """Returns whether any process is training the run."""
+    """Checks whether any process is training the run."""
     try:
         with open(Path(path) / LOCK, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -336,14 +336,14 @@ class Line:
     number: int
     text: str
     record: dict[str, Any] | None
-    """None: it isn't an object with the number of a step."""
+    """None: the line isn't an object with a step number."""
     is_last: bool
-    """Whether it is the last, without a line end: it is being written, or was truncated by a crash."""
+    """Whether this is a last line without a line end: it is being written, or was truncated by a crash."""
 
 
 def read_lines(file: Path) -> list[Line]:
     """Returns the lines of a file that aren't blank; none if there is no file."""
-    # splitlines would also split at characters within a sentence
+    # splitlines would also split at separators inside a sentence, such as U+2028
     with naming_errors(file):
         texts = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
     return [
@@ -364,10 +364,10 @@ def _record(text: str) -> dict[str, Any] | None:
 
 
 def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the text and the record of each line, without a last one truncated by a crash.
+    """Yields the text and the record of each line, without a last line truncated by a crash.
 
     Raises:
-      RunError: another line that isn't a record.
+      RunError: any other line that isn't a record.
     """
     for line in read_lines(file):
         if line.record is not None:

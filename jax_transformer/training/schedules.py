@@ -1,4 +1,4 @@
-"""Learning rates by step, counted from 0 as in Optax: the rate of the first step is schedule(0)."""
+"""Computes learning rates by step, counted from 0 as in Optax: the rate of the first step is schedule(0)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates
 
 
 def relative_step(factor: float, most: float, warmup_steps: int) -> Rates:
-    """Returns factor · min(most, t^-½) for steps t from 1 (Shazeer & Stern 2018, §8, where `most` is 10^-2), times
-    t / warmup before it."""
+    """Returns factor · min(most, t^-½) for steps t from 1 (Shazeer & Stern 2018, §8, with `most` = 10^-2), times
+    t / warmup during the warm-up."""
     return lambda t: factor * jnp.minimum(most, t**-0.5) * jnp.minimum(t / max(warmup_steps, 1), 1.0)
 
 
@@ -81,12 +81,12 @@ def _after_warmup(config: TrainConfig) -> Rates:
 
 
 def _half_cosine(share: jax.Array) -> jax.Array:
-    """Falls from 1 at 0 to 0 at 1."""
+    """Returns half a cosine, which falls from 1 at 0 to 0 at 1."""
     return 0.5 * (1.0 + jnp.cos(jnp.pi * share))
 
 
 def _share_of_cycle(config: TrainConfig, done: jax.Array) -> jax.Array:
-    """Returns the completed share of the current cycle, of cycles of T, fT, f²T, … steps (Loshchilov & Hutter 2017)."""
+    """Returns the completed share of the current cycle. Cycles have T, fT, f²T, … steps (Loshchilov & Hutter 2017)."""
     starts, length = [0], config.restart_steps
     while starts[-1] <= config.max_steps:
         starts.append(starts[-1] + length)
@@ -102,7 +102,7 @@ def plateau_scale(
 ) -> float:
     """Returns the factor of the learning rate after these validation losses: torch's ReduceLROnPlateau in "rel" mode.
 
-    Changes of the rate by `least_change` or less are skipped, which ends the decay of small rates.
+    Skips changes of the rate by `least_change` or less, which ends the decay of small rates.
     """
     scale, best, bad = 1.0, float("inf"), 0
     if not config.plateau_patience:

@@ -1,4 +1,4 @@
-"""The state of training: parameters, optimizer state and moving average, as one pytree."""
+"""Builds the state of training, one pytree of parameters, optimizer state and moving average."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jax_transformer.training.schedules import make_schedule
 
 
 class TrainState(NamedTuple):
-    """Holds everything that a training step changes, and the parameters it leaves alone; a plain pytree.
+    """Holds everything that a training step changes, and the parameters it leaves unchanged; a plain pytree.
 
     Example:
       >>> import jax, optax
@@ -41,7 +41,7 @@ class TrainState(NamedTuple):
 
     step: jax.Array  # [] int32: optimizer steps done
     params: Params  # the trained parameters; with config.lora, the adapters
-    frozen: Params  # the parameters that config.freeze matches; with config.lora, all of the model's
+    frozen: Params  # the parameters that config.freeze matches; with config.lora, all parameters of the model
     constants: Params
     optimizer: optax.OptState
     average: Params  # moving average of params with config.ema_decay; else empty
@@ -49,11 +49,11 @@ class TrainState(NamedTuple):
 
 
 PLAIN = TrainConfig(label_smoothing=0.0)
-"""The settings where a caller passes an optimizer alone: cross-entropy, no accumulation, nothing frozen or averaged."""
+"""The settings if a caller passes only an optimizer: cross-entropy, no accumulation, nothing frozen or averaged."""
 
 
 def all_params(state: TrainState) -> Params:
-    """Returns the complete parameters as `apply` takes them: trained, frozen, and constants, with adapters merged.
+    """Returns the complete parameters for `apply`: trained, frozen, and constants, with adapters merged.
 
     Example:
       >>> import optax
@@ -68,12 +68,12 @@ def all_params(state: TrainState) -> Params:
 
 
 def stored_params(state: TrainState) -> Params:
-    """Returns the same parameters as they are stored: adapters beside their kernels."""
+    """Returns the complete parameters in their stored form, without merging adapters into their kernels."""
     return functional.join_constants(join_frozen(state.params, state.frozen), state.constants)
 
 
 def evaluation_params(state: TrainState) -> Params:
-    """Returns the complete parameters that are evaluated and saved: the moving average if there is one.
+    """Returns the complete parameters for evaluating and saving: the moving average if there is one.
 
     Example:
       >>> import numpy as np
@@ -104,16 +104,16 @@ def init_state(
 ) -> TrainState:
     """Returns the state before the first step.
 
-    Pass `optimizer`, `config`, or both; `make_train_step` takes the same ones. With a mesh, no device ever holds more
-    than its part of the state.
+    Pass `optimizer`, `config`, or both, and the same to `make_train_step`. With a mesh, no device ever holds more than
+    its part of the state.
 
     Args:
       model: the model's config, with its vocabulary sizes set.
       config: how to train: optimizer, schedule, frozen parameters or adapters, moving average, seed.
-      params: the first parameters, copied, in their own dtype, with adapters beside their kernels if training starts
-        from some. None: float32 weights drawn by the seed.
+      params: the initial parameters, which are copied and keep their dtype; they may include adapters. None: float32
+        weights drawn by the seed.
       optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
-      seed: of the drawn weights and adapters. None: config.seed, or 0 without a config.
+      seed: seed of the drawn weights and adapters. None: config.seed, or 0 without a config.
       mesh: the devices that share the state; see `make_mesh`. None: JAX's default device holds it.
 
     Raises:
@@ -152,7 +152,7 @@ def init_state(
 
 
 def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, seed: int, params: Params) -> TrainState:
-    """Returns the state that begins with complete parameters."""
+    """Returns the initial state with these complete parameters."""
     others, constants = functional.split_constants(params)
     if config.lora.rank or split_adapters(others)[1]:
         trained, frozen = add_adapters(others, config.lora, seed)
@@ -171,13 +171,13 @@ def abstract_state(
     optimizer: optax.GradientTransformation | None = None,
     mesh: Mesh | None = None,
 ) -> TrainState:
-    """Returns the shapes and dtypes of `init_state`, and how its arrays lie on the mesh, as `jax.ShapeDtypeStruct`s.
+    """Returns the shapes, dtypes and shardings of `init_state` as `jax.ShapeDtypeStruct`s.
 
     Args:
-      model: as for `init_state`, like the others.
-      config: how to train.
-      optimizer: any Optax optimizer, in place of the config's.
-      mesh: the devices; those of a topology that isn't there will do.
+      model: as in `init_state`.
+      config: as in `init_state`.
+      optimizer: as in `init_state`.
+      mesh: the devices, or those of a topology that isn't attached.
 
     Raises:
       ConfigError, FreezeError, ValueError: see `init_state`.
@@ -208,7 +208,7 @@ def state_shapes(
     *,
     optimizer: optax.GradientTransformation | None = None,
 ) -> TrainState:
-    """Returns the shapes and dtypes of `init_state` with these first parameters, of which the shapes suffice.
+    """Returns the shapes and dtypes of `init_state` for initial parameters of these shapes.
 
     Raises:
       AdapterError, FreezeError, ValueError: see `init_state`.
@@ -221,10 +221,10 @@ def state_shapes(
 def resolve_optimizer(
     function: str, model: TransformerConfig, config: TrainConfig | None, optimizer: optax.GradientTransformation | None
 ) -> tuple[TrainConfig, optax.GradientTransformation, optax.Schedule | None]:
-    """Returns the config, the optimizer, and the learning rates if they are the config's own.
+    """Returns the config, the optimizer and, if the optimizer is the config's own, its learning rates.
 
     Raises:
-      ValueError: neither `config` nor `optimizer`, or something else in their places.
+      ValueError: neither `config` nor `optimizer`, or values of the wrong type.
     """
     check_config(function, model)
     if config is not None and not isinstance(config, TrainConfig):

@@ -1,4 +1,4 @@
-"""One optimizer step as a pure function: (state, batch) → (state, metrics)."""
+"""Builds one optimizer step as a pure function: (state, batch) → (state, metrics)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def make_train_step(
     parts and adds their gradients; every target token counts alike, so the split changes nothing but the memory.
     Dropout is a function of the seed, the step and the part.
 
-    Metrics, all scalars: `loss` (mean over the target tokens that count; nats with the built-in loss), `tokens` (how
-    many count), `gradient_norm` (before clipping), with the config's own optimizer `learning_rate`, and with label
+    Metrics, all scalars: `loss` (mean over the target tokens that count; nats with the built-in loss), `tokens` (their
+    number), `gradient_norm` (before clipping), with the config's own optimizer `learning_rate`, and with label
     smoothing `plain_loss`, the mean without it.
 
     Args:
@@ -60,14 +60,14 @@ def make_train_step(
       config: how to train. None: cross-entropy without label smoothing, no accumulation, nothing frozen or averaged.
       optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
       loss: maps logits [B, T, V] (float32 or wider) and labels [B, T] to losses [B, T], in place of the built-in
-        cross-entropy. The step takes their mean over the labels that aren't padding. The built-in loss never holds all
+        cross-entropy. The step averages them over the labels that aren't padding. The built-in loss never holds all
         logits at once; with `loss` they are all in memory.
-      seed: of dropout. None: config.seed, or 0 without a config.
+      seed: seed of dropout. None: config.seed, or 0 without a config.
       mesh: the devices that share the step, as given to `init_state`. None: one device.
 
     Raises:
-      ValueError: neither `config` nor `optimizer`. When the step is called: rows that config.accumulate, times the
-        devices that share the rows, doesn't divide; losses of another shape than the labels.
+      ValueError: neither `config` nor `optimizer`. When the step is called: config.accumulate times the devices that
+        share the rows doesn't divide the rows; the losses don't have the shape of the labels.
 
     Example:
       >>> import optax
@@ -105,7 +105,7 @@ def make_train_step(
 
 @dataclass(frozen=True)
 class StepFunctions:
-    """Holds the parts of a training step as functions to be compiled."""
+    """Holds the parts of a training step as functions to compile."""
 
     model: TransformerConfig
     config: TrainConfig
@@ -127,7 +127,7 @@ class StepFunctions:
         loss: TokenLoss | None = None,
         mesh: AnyMesh | None = None,
     ) -> StepFunctions:
-        """Returns the parts for the arguments of `function`, whose name errors tell; see `make_train_step`."""
+        """Returns the parts for the arguments of `make_train_step`; errors begin with the name `function`."""
         config, optimizer, schedule = resolve_optimizer(function, model, config, optimizer)
         return cls(model, config, optimizer, schedule, config.seed if seed is None else seed, loss, mesh)
 
@@ -138,7 +138,7 @@ class StepFunctions:
 
     @property
     def has_plain_loss(self) -> bool:
-        """Whether there is a loss without label smoothing beside the one that is trained."""
+        """Whether the step also reports a loss without label smoothing."""
         return self.loss is None and self.config.label_smoothing > 0
 
     def dropout_key(self, state: TrainState) -> jax.Array:
@@ -161,7 +161,7 @@ class StepFunctions:
         """Returns the summed loss over `tokens`, and its gradients, computed in config.accumulate parts.
 
         Args:
-          with_plain: whether to return a pair in place of the loss: the loss, and the one without label smoothing.
+          with_plain: whether to return a pair in place of the loss: the loss with and without label smoothing.
         """
 
         chunk = chunk_on(platform_of(self.mesh))
@@ -213,15 +213,15 @@ def _accumulate(
     if parts == 1:
         return loss_and_gradients(batch, dropout_key)
 
-    @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def of_part(number: jax.Array, part: Batch) -> tuple[Any, Params]:
+    @partial(jax.jit, inline=True)  # traced once, both for its shapes and in the loop
+    def part_sums(number: jax.Array, part: Batch) -> tuple[Any, Params]:
         return loss_and_gradients(part, jax.random.fold_in(dropout_key, number))
 
     def add(sums: tuple[Any, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[Any, Params], None]:
-        return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
+        return jax.tree.map(jnp.add, sums, part_sums(*numbered)), None
 
     numbered = jnp.arange(parts), _split_rows(batch, parts)
-    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, *jax.tree.map(lambda array: array[0], numbered)))
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(part_sums, *jax.tree.map(lambda array: array[0], numbered)))
     return jax.lax.scan(add, zeros, numbered)[0]
 
 
@@ -236,7 +236,7 @@ def _split_rows(batch: Batch, parts: int) -> Batch:
 
 
 def _moved_average(average: Params, params: Params, step: jax.Array, decay: float) -> Params:
-    """Returns the average after a step. Its decay starts at (1 + t) / (10 + t), which soon forgets the initial
+    """Returns the average after a step. Its decay starts at (1 + t) / (10 + t), so that it soon forgets the initial
     weights."""
     t = step.astype(jnp.float32)
     decay_now = jnp.minimum(decay, (1.0 + t) / (10.0 + t))
@@ -314,7 +314,7 @@ def _totals(
     dropout_key: jax.Array | None,
     chunk: int | None,
 ) -> tuple[jax.Array, ...]:
-    """Returns the batch's loss and the one without label smoothing, each summed over the target tokens that count."""
+    """Returns the batch's loss with and without label smoothing, summed over the target tokens that count."""
     operands = _hidden_and_head(model, params, batch, dropout_key)
     return chunked_losses(*operands, _labels(batch, criterion), criterion, chunk, with_plain=True, cap=model.head.cap)
 

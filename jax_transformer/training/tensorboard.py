@@ -1,4 +1,4 @@
-"""Metrics and samples for TensorBoard, written with the package `tensorboard` alone."""
+"""Writes metrics and samples for TensorBoard; needs only the package `tensorboard`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ DIRECTORY = "tensorboard"
 
 
 class TensorBoard(Callback):
-    """Writes the events of one run to RUN/tensorboard. For a resumed run, it hides the events after the step from which
-    the run goes on, and so it does after a rollback.
-    """
+    """Writes the events of one run to RUN/tensorboard. After a resumption or a rollback, hides the events of later
+    steps."""
 
     def on_start(self, run: RunStart) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -1,4 +1,4 @@
-"""Compilation per shape, and the metrics of the steps since the last line of metrics.jsonl."""
+"""Measures compilation per shape, and collects the metrics of the steps since the last line of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jax_transformer.training.divergence import is_finite
 
 
 class Compiled:
-    """Compiles a jitted function ahead of time for each shape of its arguments, and each device that holds them, and
-    measures the compilation time."""
+    """Compiles a jitted function ahead of time for each shape and sharding of its arguments, and measures the
+    compilation time."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function: Any = function
@@ -26,7 +26,7 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         key = tuple(_kind(leaf) for leaf in jax.tree.leaves(arguments[1:]))  # the state's shapes never change
         if key not in self.programs:
-            jax.block_until_ready(arguments)  # steps before this one still run: their time is not compilation's
+            jax.block_until_ready(arguments)  # otherwise the time of earlier steps would count as compilation
             start = time.perf_counter()
             self.programs[key] = self._function.lower(*arguments).compile()
             self.seconds += time.perf_counter() - start
@@ -43,7 +43,7 @@ def _kind(leaf: Any) -> Any:
 
 
 SavedWindow = dict[str, Any]
-"""The metrics of each step of a window, and its seconds; {} for an empty one."""
+"""The metrics of each step of a window, and its seconds; {} for an empty window."""
 
 
 class Window:
@@ -57,7 +57,7 @@ class Window:
         return len(self._metrics)
 
     def restart(self, saved: SavedWindow | None = None) -> None:
-        """Begins a new window, or goes on with a saved one."""
+        """Begins a new window, or continues a saved one."""
         saved = saved or {}
         self._metrics: list[Mapping[str, Any]] = list(saved.get("metrics", []))
         self._start = time.perf_counter() - saved.get("seconds", 0.0)
@@ -71,7 +71,7 @@ class Window:
         self._metrics.append(metrics)
 
     def not_finite(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics of the steps whose loss or gradient isn't finite, by how many steps ago they were."""
+        """Returns the metrics of the steps whose loss or gradient isn't finite, by their age in steps."""
         metrics = {len(self._metrics) - 1 - number: step for number, step in enumerate(self._metrics)}
         return {
             ago: {name: float(value) for name, value in step.items()}
@@ -80,8 +80,8 @@ class Window:
         }
 
     def figures(self, compile_seconds: float) -> dict[str, float]:
-        """Returns means over the window's steps that are finite, of which there is one, how many aren't, and target
-        tokens (those in the loss) per second, without compilation."""
+        """Returns means over the window's finite steps, of which there must be one, the number of other steps, and
+        target tokens in the loss per second, without compilation."""
         finite = [step for step in self._metrics if is_finite(step)]
         metrics = {
             name: np.array([step[name] for step in finite], np.float64)
@@ -95,7 +95,7 @@ class Window:
             return float((metrics[name] * metrics["tokens"]).sum() / max(tokens, 1.0))
 
         loss = mean("loss")
-        has_plain = all("plain_loss" in step for step in finite)  # as with label smoothing
+        has_plain = all("plain_loss" in step for step in finite)  # present with label smoothing
         plain = {"plain_perplexity": math.exp(min(mean("plain_loss"), 700.0))} if has_plain else {}
         skipped = {"skipped_steps": self.steps - len(finite)} if len(finite) < self.steps else {}
         return {

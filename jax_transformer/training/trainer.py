@@ -1,6 +1,6 @@
-"""Trains one run: steps, evaluations and checkpoints, from its latest checkpoint to its model.
+"""Trains one run from its latest checkpoint to its model: steps, evaluations and checkpoints.
 
-Every process of the run does this. What depends on files is decided by process 0 alone.
+Every process of the run does this. Process 0 makes every decision that depends on files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class TrainingResult:
 
     @property
     def step(self) -> int:
-        """The last of `steps`."""
+        """The last averaged step."""
         return self.steps[-1]
 
 
@@ -123,7 +123,7 @@ class Trainer:
         self.explosion = Explosion(self.model_config.target_vocab_size)
 
     def _programs(self) -> tuple[Any, EvaluationStep, int]:
-        """Returns the training step, the evaluation step, and the number that divides the rows of their batches."""
+        """Returns the training step, the evaluation step, and the divisor of their batches' rows."""
         shards, model, train = self.config.parallel.virtual_shards, self.model_config, self.config.train
         if shards:
             virtual = VirtualShards(model, train, self.mesh, shards)
@@ -179,7 +179,7 @@ class Trainer:
         return self._continued(state) if config.init_optimizer else state
 
     def _continued(self, state: TrainState) -> TrainState:
-        """Returns the first state with the training state of the initial model."""
+        """Puts the training state of the initial model into the first state."""
         saved = load_training_state(self.config.init_from)
         self.run_dir.write(CONTINUED, saved.described())
         state = continue_training(state, saved, self.config.train)
@@ -219,8 +219,7 @@ class Trainer:
         progress: TrainingProgress,
         stop_requested: Callable[[int], bool],
     ) -> TrainState:
-        """Returns the state after the last step. Raises Diverged, before the state is saved, for one that isn't
-        finite."""
+        """Returns the state after the last step. Raises Diverged if a step isn't finite, before the state is saved."""
         config = self.config.train
         done = int(state.step)
         if self._has_stopped_improving():
@@ -228,7 +227,7 @@ class Trainer:
         scheduled = self.schedule.scheduled_from(done, self.position)
         with (
             prefetch(scheduled, transfer=self._to_devices) as stream,
-            closing(self.exchange),  # first, since the thread that prefetches may wait for another process
+            closing(self.exchange),  # closed first, since the prefetching thread may be waiting for another process
         ):
             self.window.restart(self.saved_window)
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
@@ -239,7 +238,7 @@ class Trainer:
                 self.window.add(metrics)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
-                    checkpoints.tell_of_saved()
+                    checkpoints.report_saved()
                     failure = failure or self._failure_of_callbacks()
                 if step % config.evaluate_every == 0 or is_last:
                     self._log_window(step, figures, progress)
@@ -263,7 +262,7 @@ class Trainer:
         return state
 
     def _end_early(self, step: int, failure: str, checkpoints: Checkpoints) -> NoReturn:
-        """Raises RunError in all processes for a failure, else Interrupted, once the state is on the disk."""
+        """Raises RunError in all processes for a failure, else Interrupted, once the state is on disk."""
         checkpoints.wait()
         failure = failure or self._failure_of_callbacks()
         if not failure:
@@ -273,12 +272,14 @@ class Trainer:
         raise RunError(f"{failure} {saved}") from self.journal.calls.cause
 
     def _failure_of_callbacks(self) -> str:
-        """Returns which callback raised what, in all processes; "" if none did."""
-        told = self.processes.agree("the callbacks", lambda: self.journal.calls.failure) if self.has_callbacks else ""
-        return told and f"{told}."
+        """Returns the description of callbacks' exceptions, in all processes; "" if none was raised."""
+        if not self.has_callbacks:
+            return ""
+        failure = self.processes.agree("the callbacks", lambda: self.journal.calls.failure)
+        return failure and f"{failure}."
 
     def _at_rate_of_records(self, state: TrainState) -> TrainState:
-        """Returns the state with the learning rate that follows from all evaluations and rollbacks so far."""
+        """Sets the factor of the learning rate that follows from all evaluations and rollbacks so far."""
         if not self.config.train.plateau_patience and self.config.train.on_nonfinite != "rollback":
             return state
         scale = self.processes.agree("the learning rate's factor", self._rate_scale)
@@ -293,14 +294,15 @@ class Trainer:
     # --- steps that aren't finite
 
     def _check_weights(self, step: int, state: TrainState) -> None:
-        """Raises Diverged unless the state may be saved."""
+        """Raises Diverged if a number of the state, or of a step that isn't skipped, isn't finite."""
         if self.config.train.on_nonfinite != "skip":
             self._check_window(step)
         if not has_finite_weights(state):
             raise Diverged(Divergence(step))
 
     def _check_window(self, step: int) -> None:
-        """Raises Diverged if a step since the last line of metrics wasn't finite; records those that were skipped."""
+        """Raises Diverged if a step since the last line of metrics wasn't finite; if such steps are skipped, records
+        them instead, unless all were."""
         found = self.window.not_finite()
         if not found:
             return
@@ -318,28 +320,28 @@ class Trainer:
         return Divergence(step, metrics["loss"], metrics["gradient_norm"], sentences)
 
     def _after(self, divergence: Divergence, checkpoints: Checkpoints, progress: TrainingProgress) -> TrainState:
-        """Returns the state of the last evaluation, with a lower learning rate, if the run is to go on. A checkpoint
-        saved since, when the run was stopped, may be about to diverge.
+        """Returns the state of the last evaluation, with a lower learning rate, if the config allows a rollback. (A
+        later checkpoint, saved when the run was stopped, may be about to diverge.)
 
         Raises:
-          RunError: it isn't.
+          RunError: no rollback is allowed.
         """
         checkpoints.wait()
         evaluated = self.processes.agree("the last evaluation", checkpoints.last_evaluated_step) or 0
         rollbacks = self.processes.agree("the rollbacks", lambda: _rollbacks(self.run_dir.records()).count(evaluated))
         shares_stream = self.config.data.streaming and self.processes.count > 1
         if self.config.train.on_nonfinite == "rollback" and rollbacks < MOST_ROLLBACKS and not shares_stream:
-            checkpoints.forget_after(evaluated)  # first: a process that is killed before the record diverges once more
+            checkpoints.forget_after(evaluated)  # first: a process killed before the record is written diverges again
             self.run_dir.forget_after(evaluated)
             self.journal.nonfinite({"step": evaluated, "nonfinite": divergence.record("rollback")})
-            progress.print(f"step {divergence.step}: {divergence.told}; going back to step {evaluated}")
+            progress.print(f"step {divergence.step}: {divergence.message}; going back to step {evaluated}")
             return self._first_state(checkpoints)
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step) or 0
         self.journal.nonfinite({"step": divergence.step, "nonfinite": divergence.record("stop")})
         saved = f"the run is saved at step {latest}" if latest else "the run has no checkpoint yet"
         raise RunError(
-            f"step {divergence.step}: {divergence.told}; {saved}: lower train.learning_rate, set train.clip_norm, or "
-            f"set train.on_nonfinite to skip or rollback, in {self.run_dir.path / 'config.yaml'}, and resume"
+            f"step {divergence.step}: {divergence.message}; {saved}: lower train.learning_rate, set train.clip_norm, "
+            f"or set train.on_nonfinite to skip or rollback, in {self.run_dir.path / 'config.yaml'}, and resume"
         )
 
     def _has_stopped_improving(self) -> bool:
@@ -406,8 +408,8 @@ class Trainer:
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)
-        of_model = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
-        self.journal.model({"step": int(state.step), **of_model, **records})
+        facts = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
+        self.journal.model({"step": int(state.step), **facts, **records})
         return TrainingResult(
             run=self.run_dir.path,
             model=self.run_dir.model,
@@ -430,7 +432,7 @@ class Trainer:
         model = make_model(self.config, self.corpus, params)
         greedy = dataclasses.replace(model.generation, beam_size=None, sampling=None)
         model = dataclasses.replace(model, generation=greedy)
-        if self.config.parallel.virtual_shards:  # one device gives the same bits everywhere
+        if self.config.parallel.virtual_shards:  # on one device, the bits are the same everywhere
             model = dataclasses.replace(model, params=jax.device_get(params))
         else:
             model = prepare(model, self.mesh)
@@ -440,7 +442,7 @@ class Trainer:
         )
 
 
-# A run that goes on in the process that began it, such as in a notebook, finds its programs compiled.
+# A run that resumes in the same process, such as in a notebook, reuses its compiled programs.
 @lru_cache(maxsize=2)
 def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh) -> TrainStep:
     return make_train_step(model, config, mesh=mesh)
@@ -458,7 +460,8 @@ def _rollbacks(records: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def evaluations_since_best(records: Iterable[Mapping[str, Any]], metric: Literal["loss", "bleu"]) -> int:
-    """Returns the number of evaluations since the best one, the first of equals, in the lines of metrics.jsonl."""
+    """Returns the number of evaluations since the best one (the first of equal ones), from the lines of
+    metrics.jsonl."""
     name, sign = {"loss": ("valid_loss", -1.0), "bleu": ("valid_bleu", 1.0)}[metric]
     scores = [sign * record[name] for record in records if record.get(name) is not None]
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0

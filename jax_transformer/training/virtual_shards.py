@@ -1,9 +1,9 @@
-"""Data-parallel training whose every bit is the same on any number of devices.
+"""Trains data-parallel with bit-identical results on any number of devices.
 
 The rows of a batch are divided into N virtual shards. One program, compiled for a single device, computes the gradient
-of one shard. The gradients are added in a fixed binary tree, whatever devices hold them. One more program for a single
-device updates each device's copy of the state. (Floating-point addition isn't associative: a plain sum over other
-devices rounds in another order.)
+of one shard. The gradients are added in a fixed binary tree, whichever devices hold them. Another single-device program
+updates each device's copy of the state. (Floating-point addition isn't associative: the rounding of a plain sum depends
+on the devices.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VirtualShards:
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Returns the state after a step on a batch whose rows the mesh divides, and its metrics, as `make_train_step`
-        does; takes the state over."""
+        does; donates the state."""
         states = _by_device(state)
         sums = [
             self._on_device([self._gradients(own, shard, number) for number, shard in self._shards(batch, k)])
@@ -63,7 +63,7 @@ class VirtualShards:
         return _joined(state, new_states), metrics[0]
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what `make_evaluation_step` does."""
+        """Returns the summed loss and the number of tokens, as `make_evaluation_step` does."""
         sums = [
             self._on_device([self._losses(own, shard) for _, shard in self._shards(batch, k)])
             for k, own in enumerate(_by_device(params))
@@ -86,7 +86,7 @@ class VirtualShards:
         return self._gradients.take_seconds() + self._update.take_seconds()
 
     def _shards(self, batch: Batch, k: int) -> list[tuple[np.int32, Batch]]:
-        """Returns the virtual shards, with their numbers, that are on this process's device number k."""
+        """Returns the numbered virtual shards on this process's device k."""
         own = _by_device(batch)[k]
         rows = len(own.labels) // self.each
         device = list(self.mesh.devices.flat).index(next(iter(own.labels.devices())))
@@ -103,7 +103,7 @@ class VirtualShards:
         return self._lengthened(sums[0])
 
     def _over_devices(self, sums: Sequence[Any]) -> Any:
-        """Returns the sum over all devices of the mesh, of trees [1, …] on each, with a copy on each."""
+        """Sums trees [1, …], one for each device of the mesh; each device receives a copy of the sum."""
         if self.mesh.size == 1:
             return sums[0]
         sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
@@ -116,10 +116,10 @@ class VirtualShards:
 
 
 def _tree_over_devices(mesh: Mesh) -> Any:
-    """Returns a function that gives each device the sum of a tree's [D, …] over all devices, one row on each.
+    """Returns a function that sums a tree of [D, …], one row on each device, and gives each device the sum.
 
-    In round k, each device adds what it has to what the device that differs in bit k of its number has. a + b is b + a,
-    so every device computes the same bits, and the same tree as a single device that adds neighbours in pairs.
+    In round k, each device adds the partial sum of the device whose number differs in bit k. Since a + b is b + a,
+    every device computes the same bits, and the same tree as a single device that adds neighbours in pairs.
     """
     count = mesh.size
 
@@ -142,7 +142,7 @@ def _by_device(tree: Any) -> list[Any]:
 
 
 def _joined(like: TrainState, copies: Sequence[TrainState]) -> TrainState:
-    """Returns one tree whose arrays have a copy on each device, as those of `like` have."""
+    """Joins single-device copies into one tree, sharded like `like`."""
 
     def joined(leaf: jax.Array, *copies: jax.Array) -> jax.Array:
         return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, list(copies))

@@ -57,13 +57,13 @@ class InitialModelError(ValueError):
 
 @dataclass(frozen=True)
 class InitialModel:
-    """Holds what a run starts from."""
+    """Holds the model that a run starts from."""
 
     path: str
     model: Model
     adapters_path: str = ""
     adapters: Adapters | None = None
-    """Those that the run trains further."""
+    """The adapters that the run continues to train."""
 
     @property
     def training_state(self) -> TrainingState:
@@ -79,8 +79,8 @@ class InitialModel:
         """Raises InitialModelError, with all differences, unless the model's config and tokenizers are the run's.
 
         Args:
-          config: of the run's model, with its vocabulary sizes.
-          corpus: the run's.
+          config: the run's model, with its vocabulary sizes.
+          corpus: the run's corpus.
         """
         as_theirs = _with_options(config, _options(self.model.config))
         problems = [
@@ -106,17 +106,17 @@ class InitialModel:
             raise InitialModelError("\n  - ".join([what, *problems]))
 
     def adapted(self, params: Params) -> Params:
-        """Returns a model's parameters in float32, with the adapters, if any, beside their kernels."""
+        """Returns a model's parameters in float32, with the unmerged adapters, if any."""
         adapters = flatten(self.adapters.params) if self.adapters else {}
         return {name: _in_float32(subtree) for name, subtree in unflatten(flatten(params) | adapters).items()}
 
 
 def load_initial_model(path: str, adapters_path: str = "") -> InitialModel | None:
-    """Loads what a run starts from, but for the parameters: the model at `path`, and the adapters of the model at
-    `adapters_path`, if any. None: it starts from nothing.
+    """Loads the model at `path`, without its parameters, and the adapters of the model at `adapters_path`, if any.
+    Returns None without a path.
 
     Raises:
-      InitialModelError: no adapters there, or the model contains them already.
+      InitialModelError: no adapters at that path, or the model contains them already.
       ModelError: see `load_model`.
     """
     if not path:
@@ -134,18 +134,19 @@ def load_initial_model(path: str, adapters_path: str = "") -> InitialModel | Non
 
 
 def follow_initial_model(config: RunConfig, initial: InitialModel | None) -> RunConfig:
-    """Returns the config with the names of what the run starts from, and with what that says and the config leaves
-    open.
+    """Completes the config of a run that starts from a model.
 
-    The model's config is taken if that of the run is a preset's; of the fields that MAY_DIFFER, those that the run sets
-    otherwise remain, and so do those of OF_RUN. The model's tokenizers are taken if `data` names none. A model that was
-    ported from transformers also says what stands around targets. With `init_optimizer`, its training state says how it
-    was trained, in the fields that the run leaves as the preset finetune has them. Adapters say their rank, scale and
-    targets.
+    - If the run's model is a preset's, the initial model's config replaces it. The run keeps its own value of each
+      option in OF_RUN, and of each in MAY_DIFFER that it sets to another value than the preset.
+    - If `data` names no tokenizers, the model's are taken. A model ported from transformers also determines the tokens
+      around targets.
+    - With `init_optimizer`, the model's training state fills the training options that the run leaves as in the preset
+      finetune.
+    - Adapters determine their rank, scale and targets.
 
     Raises:
-      InitialModelError: the preset finetune without a model; a model without a training state to continue; other
-        options of adapters than theirs.
+      InitialModelError: the preset finetune without a model; a model without a training state to continue; options
+        that contradict the adapters.
     """
     if initial is None:
         if _is_variant_of(config.model, OF_INITIAL_MODEL):
@@ -156,7 +157,7 @@ def follow_initial_model(config: RunConfig, initial: InitialModel | None) -> Run
     if not data.source_tokenizer and model.source_tokenizer is not None and model.target_tokenizer is not None:
         directory = _directory(initial.path)
         source, target = (str(directory / name) for name in TOKENIZERS.values())
-        # the files have their own normalization
+        # the tokenizer files include their own normalization
         data = dataclasses.replace(
             data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none"
         )
@@ -179,7 +180,7 @@ def follow_initial_model(config: RunConfig, initial: InitialModel | None) -> Run
 
 
 def _training_start(model: Model) -> int | None:
-    """Returns the id that starts a target in training. transformers takes config.json's, where it has one, whatever
+    """Returns the id that starts a target in training. transformers takes it from config.json if present, whichever id
     `generate` starts with."""
     config: dict[str, Any] = (model.origin or {})["hugging_face"]["config"]
     start_id = config.get("decoder_start_token_id")
@@ -187,15 +188,15 @@ def _training_start(model: Model) -> int | None:
 
 
 def _as_trained(train: TrainConfig, state: TrainingState) -> TrainConfig:
-    """Returns the config with what the training state tells, where it is as finetune has it."""
+    """Fills the options that equal the preset finetune from the training state."""
     usual = PRESETS["finetune"]().train
-    left_open = {name for name in state.train if getattr(train, name) == getattr(usual, name)}
-    told: dict[str, Any] = {name: _plain(value) for name, value in state.train.items() if name in left_open}
-    return dataclasses.replace(train, **told)
+    unset = {name for name in state.train if getattr(train, name) == getattr(usual, name)}
+    saved: dict[str, Any] = {name: _plain(value) for name, value in state.train.items() if name in unset}
+    return dataclasses.replace(train, **saved)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a field's value as the config has it, where JSON has a list."""
+    """Turns a JSON value into the config's: a list becomes a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -203,18 +204,18 @@ def load_training_state(path: str) -> TrainingState:
     """Reads the training state of the model at `path`.
 
     Raises:
-      InitialModelError: it has none.
+      InitialModelError: the model has none.
       ModelError: see `load_model`.
     """
     return InitialModel(path, load_model(path, mapped=True)).training_state
 
 
 def continuation_lines(config: RunConfig, state: TrainingState, rate: float) -> Iterator[str]:
-    """Yields what continues, and what the run does otherwise than the training before it.
+    """Yields lines on the training state that the run continues, and on the options that differ from that training.
 
     Args:
-      config: the run's.
-      state: what it continues.
+      config: the run.
+      state: the training state that it continues.
       rate: the learning rate of the run's next step.
     """
     yield f"continuing at step {state.step:,} with the {state.optimizer} state of {config.init_from}"
@@ -234,7 +235,7 @@ def _with_adapters(train: TrainConfig, theirs: LoraConfig, path: str) -> TrainCo
     """Returns the config with the rank, scale and targets of the adapters at `path`, from which the run starts.
 
     Raises:
-      InitialModelError: the run sets another value.
+      InitialModelError: the run sets a different value.
     """
     ours, usual = train.lora, LoraConfig()
     for name in (field.name for field in dataclasses.fields(LoraConfig)):
@@ -258,7 +259,7 @@ def _adapters(path: str) -> Adapters:
 
 
 def _are_same(first: Adapters, second: Adapters | None) -> bool:
-    """Returns whether two models' adapters add the same to their kernels."""
+    """Checks whether two models' adapters add the same values to their kernels."""
     if second is None or first.config.scale != second.config.scale:
         return False
     here, there = flatten(first.params), flatten(second.params)
@@ -266,7 +267,8 @@ def _are_same(first: Adapters, second: Adapters | None) -> bool:
 
 
 def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:
-    """Returns the initial model's config where the run's is a preset's but for options that may differ."""
+    """Returns the initial model's config, with the options that the run may set, if the run's model is a preset's;
+    otherwise the run's own."""
     for preset in (preset().model for preset in PRESETS.values()):
         if _is_variant_of(ours, preset):
             usual = _options(preset)
@@ -276,12 +278,12 @@ def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> Transformer
 
 
 def _is_variant_of(ours: TransformerConfig, preset: TransformerConfig) -> bool:
-    """Returns whether a config is a preset's but for options that may differ."""
+    """Checks whether a config differs from a preset's only in options that may differ."""
     return _with_options(preset, _options(ours)) == ours
 
 
 def _options(config: TransformerConfig) -> dict[tuple[str, str], Any]:
-    """Returns the options that may differ, each in all its places: (short name, path) → value."""
+    """Returns the options that may differ, at every place in the config: (short name, path) → value."""
     found: dict[tuple[str, str], Any] = {("initializer", "initializer"): config.initializer}
     for name in MAY_DIFFER & short_names().keys():
         at = option_at(name)
@@ -291,7 +293,7 @@ def _options(config: TransformerConfig) -> dict[tuple[str, str], Any]:
 
 
 def _with_options(config: TransformerConfig, options: Mapping[tuple[str, str], Any]) -> TransformerConfig:
-    """Returns the config with other values at these paths."""
+    """Returns the config with these values at their paths."""
     changed: TransformerConfig = with_values(config, {path: value for (_, path), value in options.items()})
     return changed
 
@@ -300,7 +302,7 @@ def load_initial_params(
     path: str, config: TransformerConfig, corpus: PreparedCorpus, adapters_path: str = ""
 ) -> Params:
     """Loads the parameters of the model at `path`, in float32, for a run of `config` (with vocabulary sizes) on
-    `corpus`; beside their kernels the adapters of the model at `adapters_path`, if any.
+    `corpus`, with the unmerged adapters of the model at `adapters_path`, if any.
 
     Raises:
       InitialModelError: see `InitialModel.check`.
@@ -313,7 +315,7 @@ def load_initial_params(
 
 
 def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
-    """Returns sentences for comparing tokenizers: the first validation sentences, as they are and in capitals."""
+    """Returns sentences for comparing tokenizers: the first validation sentences, also in capitals."""
     valid = corpus.splits["valid"]
     sentences = valid.source_sentences if side == "source_tokenizer" else valid.target_sentences
     texts = sentences.texts(np.arange(min(len(valid), PROBES)))
@@ -321,7 +323,7 @@ def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
 
 
 def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str:
-    """Describes the first sentence whose ids differ; empty if there is none."""
+    """Describes the first sentence whose ids differ; "" if none do."""
     for sentence, here, there in zip(sentences, ours.encode(sentences), theirs.encode(sentences), strict=True):
         if here != there:
             return f"{sentence!r} is {' '.join(ours.tokens(here))} in the run, and {' '.join(theirs.tokens(there))}"

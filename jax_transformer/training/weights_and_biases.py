@@ -1,4 +1,4 @@
-"""Metrics and samples for Weights & Biases, with its package `wandb`."""
+"""Writes metrics and samples to Weights & Biases, with its package `wandb`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ID_FILE = "wandb.json"
 
 
 class WeightsAndBiases(Callback):
-    """Writes one run to a project of Weights & Biases; a resumed run goes on under the same id.
+    """Writes one run to a project of Weights & Biases; a resumed run continues under the same id.
 
-    W&B keeps the first numbers of a step. Steps that a run repeats are left out until it has passed the last one that
-    W&B has.
+    W&B keeps the first numbers of a step, so repeated steps are left out until the run passes the last step that W&B
+    has.
     """
 
     def __init__(self, project: str, *, entity: str = "", mode: Literal["online", "offline"] = "online") -> None:
@@ -31,7 +31,7 @@ class WeightsAndBiases(Callback):
 
         Args:
           project: name of the project.
-          entity: user or team. Empty: the default one of the account.
+          entity: user or team. Empty: the account's default.
           mode: "online" sends each record; "offline" keeps them in RUN/wandb for `wandb sync`.
         """
         self._project, self._entity, self._mode = project, entity, mode
@@ -82,7 +82,7 @@ class WeightsAndBiases(Callback):
 
 
 def _run_id(run: Path) -> str:
-    """Returns the id of the W&B run, which the run directory keeps."""
+    """Returns the id of the W&B run, which is stored in the run directory."""
     file = run / ID_FILE
     if file.exists():
         return str(parse_json(read_text(file, JSON_BYTES))["id"])

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 from jax_transformer.parity import Certificate, prove
 from jax_transformer.parity.problems import ALLOWANCES
-from jax_transformer.parity.stages.proof import OF_STAGE
+from jax_transformer.parity.stages.proof import STAGE_OF_PREFIX
 from jax_transformer.proof.axioms import AXIOMS
 from jax_transformer.proof.certificate import SCHEMA, VERIFY, SideProgram, StageProof, TaskProof
 from jax_transformer.proof.deciding import Difference, Point
@@ -105,7 +105,7 @@ def test_the_schema_has_the_fields_of_the_classes(schema: Any, held: Any) -> Non
 def test_the_schema_has_the_names_of_the_package(schema: Any) -> None:
     assert {*schema["$defs"]["task"]["properties"]["axioms"]["properties"]} == {*AXIOMS}
     assert {*schema["properties"]["allowed"]["items"]["enum"]} == {*ALLOWANCES}
-    assert {*schema["$defs"]["stage"]["properties"]["name"]["enum"]} == {*OF_STAGE.values()}
+    assert {*schema["$defs"]["stage"]["properties"]["name"]["enum"]} == {*STAGE_OF_PREFIX.values()}
 
 
 def changed(held: Mapping[str, Any], path: tuple[Any, ...], value: Value) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Steps that aren't finite: where they begin is told, they are skipped or undone, and no such state is saved."""
+"""Tests of steps that aren't finite: they are reported, skipped or undone, and no such state is saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 Stopped = Callable[[int], contextlib.AbstractContextManager[None]]
 HOT = {"schedule": "constant", "learning_rate": 1e30, "warmup_steps": 0}
-"""The weights are huge after one step, and the loss isn't a number after the next."""
+"""Options that make the weights huge after one step, and the loss NaN after the next."""
 
 
 def divergences(run: Path) -> list[dict[str, Any]]:
@@ -62,9 +62,7 @@ def test_the_run_stops_and_says_where_it_began(tmp_path: Path) -> None:
     assert saved_steps(Path(config.run_dir) / "checkpoints") == []
 
 
-def test_a_stopped_run_whose_weights_are_no_numbers_keeps_the_last_good_checkpoint(
-    tmp_path: Path, stopped_after: Stopped
-) -> None:
+def test_a_stopped_run_with_nan_weights_keeps_the_last_good_checkpoint(tmp_path: Path, stopped_after: Stopped) -> None:
     config = tiny_run(tmp_path, log_every=50, evaluate_every=50, max_steps=60)
     with stopped_after(2), pytest.raises(Interrupted):
         train(config)
@@ -78,7 +76,7 @@ def test_a_stopped_run_whose_weights_are_no_numbers_keeps_the_last_good_checkpoi
 def test_weights_that_arent_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "has_finite_weights", lambda state: int(state.step) < 4)
     config = tiny_run(tmp_path)
-    with pytest.raises(RunError, match=r"^step 4: expected finite weights; received others; .* saved at step 2"):
+    with pytest.raises(RunError, match=r"^step 4: weights contain NaN or infinity; .* saved at step 2"):
         train(config)
     assert saved_steps(Path(config.run_dir) / "checkpoints") == [2]
 
@@ -119,14 +117,14 @@ def test_a_run_goes_back_and_on_with_a_lower_rate(tmp_path: Path) -> None:
 def test_a_run_that_went_back_resumes_at_its_lower_rate(tmp_path: Path, stopped_after: Stopped) -> None:
     whole = train(tiny_run(tmp_path / "whole", **COOLED, evaluate_every=4))
     config = tiny_run(tmp_path / "parts", **COOLED, evaluate_every=4)
-    with stopped_after(8), pytest.raises(Interrupted):  # two of them before it went back
+    with stopped_after(8), pytest.raises(Interrupted):  # steps, two of them before the rollback
         train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
     assert rows(resumed.run) == rows(whole.run)
 
 
 def test_a_run_that_was_stopped_before_goes_back_behind_the_stop(tmp_path: Path, stopped_after: Stopped) -> None:
-    """The state that was saved when it stopped is between two evaluations, and may be doomed already."""
+    """The state saved at the stop is between two evaluations, and may be about to diverge."""
     options = COOLED | {"log_every": 1, "keep_checkpoints": 1}
     whole = train(tiny_run(tmp_path / "whole", **options, evaluate_every=4))
     config = tiny_run(tmp_path / "parts", **options, evaluate_every=4)
@@ -164,26 +162,26 @@ def test_the_factor_of_rollbacks_is_checked() -> None:
 # --- losses that are finite
 
 
-def test_a_loss_that_explodes_is_told_once_for_each_stretch() -> None:
+def test_exploded_losses_are_reported_once_until_they_recover() -> None:
     explosion = Explosion(1000)
-    assert explosion.warning(1, 40.0) == ""  # a strange beginning is none
+    assert explosion.warning(1, 40.0) == ""  # a high loss at the beginning is no explosion
     assert explosion.warning(2, 6.9) == ""
-    told = explosion.warning(3, 1e7)
-    assert told.startswith("warning: step 3: loss 1e+07, where guessing has 6.91: the training diverges; lower ")
+    warning = explosion.warning(3, 1e7)
+    assert warning.startswith("warning: step 3: loss 1e+07, where guessing has 6.91: the training diverges; lower ")
     assert explosion.warning(4, 1e7) == ""
     assert "validation loss 2e+07" in explosion.warning(4, 2e7, "validation loss", is_new=True)
     assert explosion.warning(5, 6.0) == ""
     assert explosion.warning(6, 1e7) != ""
 
 
-def test_an_exploded_run_that_goes_on_is_told() -> None:
+def test_a_resumed_exploded_run_is_reported() -> None:
     assert Explosion(1000).warning(70, 1e7) != ""
 
 
-def test_a_run_that_explodes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It used to end as if nothing had happened."""
+def test_a_run_whose_loss_explodes_prints_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The losses stay finite, so that only the warning shows the divergence."""
     hot = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e4, "clip_norm": 0.0, "log_every": 1}
     train(tiny_run(tmp_path, **hot))
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: step")]
-    assert any("validation loss of the model" in line for line in told)
-    assert all("the training diverges; lower train.learning_rate" in line for line in told)
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: step")]
+    assert any("validation loss of the model" in line for line in warnings)
+    assert all("the training diverges; lower train.learning_rate" in line for line in warnings)

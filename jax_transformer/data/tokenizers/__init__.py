@@ -1,33 +1,36 @@
-"""Tokenizers: text to ids and back.
+"""Converts text to ids and back.
 
-Six kinds are trained here:
+Six kinds of tokenizers are trained here:
 
 | kind | a token is | decode(encode(text)) is |
 |---|---|---|
 | words | a word (with inner apostrophes and hyphens), a number, or one punctuation character | the text up to spaces
 around punctuation |
-| whitespace | what stands between white space | the text, each run of white space made one space |
+| whitespace | a run of characters without white space | the text, each run of white space made one space |
 | characters | one code point | the text |
 | bpe | a learned piece of a word, its leading space included (as ▁) | the text, but for U+2581 (▁) itself, which
 becomes a space |
 | unigram | the same, learned by sentencepiece | the same |
-| spacy | what spaCy's rules of a language split off | the text up to white space, and spaces around punctuation |
+| spacy | a token of spaCy's rules of a language | the text up to white space, and spaces around punctuation |
 
 The last column is for known tokens, and before lowercasing and normalization. All but spacy are a plain pipeline of
 Hugging Face `tokenizers`, normalise → split → look up → join, whose parts are all in its `tokenizer.json`.
 
     tokenizer.py            Tokenizer: the interface of every kind
-    special_tokens.py       the special tokens' ids, and the names that other programs give them
+    special_tokens.py       the special tokens' ids, and their names in other programs
     pipelines.py            the parts of a tokenizer.json
     spacy_rules.py          spaCy's splitting, and a vocabulary
     sentencepiece_model.py  a sentencepiece .model, used as it is
-    training.py             vocabularies from text
-    word_counts.py          counting the words of any amount of text
-    load.py                 vocabularies from files that other programs wrote
-    hugging_face.py         the tokenizers of a model of Hugging Face's transformers, from its files
+    byte_tokens.py          a token for each byte
+    merge_lists.py          words cut by a list of merges
     piece_lists.py          a sentencepiece .model whose pieces have the ids of a list
+    training.py             vocabularies from text
+    word_counts.py          counts of words, in bounded memory
+    load.py                 vocabularies from files of other programs
+    trial.py                a trial of foreign patterns in a separate process
+    hugging_face.py         the tokenizers of a model of Hugging Face's transformers, from its files
     subword_sampling.py     random segmentations, by seed
-    words.py                which word each token belongs to
+    words.py                the word of each token
 """
 
 from jax_transformer.data.tokenizers.load import load_tokenizer

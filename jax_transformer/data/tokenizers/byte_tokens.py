@@ -1,4 +1,4 @@
-"""A token for each byte of UTF-8, as ByT5 has them (Xue et al. 2022): the bytes come after the special tokens."""
+"""Tokenizes text into the bytes of UTF-8, as ByT5 does (Xue et al. 2022): bytes follow the special tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class ByteBackend:
     FORMAT = "jax-transformer bytes 1"
 
     def __init__(self, specials: Mapping[str, int], first: int) -> None:
-        """Stores the special tokens, which must fill the ids below `first`, and those after the bytes without a gap."""
+        """Stores the special tokens. Their ids must fill those below `first`, and continue without a gap after the
+        bytes."""
         self._specials, self._first = dict(specials), first
         self._names = {index: shown_name(entry) for entry, index in self._specials.items()}
         if self._names.keys() != {*range(first), *range(first + BYTES, BYTES + len(self._names))}:
@@ -68,12 +69,6 @@ class ByteBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[ByteBackend, Around]:
-        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
-        missing."""
-        try:
-            TOKEN_IDS.check(len(content["specials"]), "tokenizer")
-            return cls(content["specials"], content["first"]), Around(content["add_bos"], content["add_eos"])
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
-            ) from None
+        """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
+        TOKEN_IDS.check(len(content["specials"]), "tokenizer")
+        return cls(content["specials"], content["first"]), Around(content["add_bos"], content["add_eos"])

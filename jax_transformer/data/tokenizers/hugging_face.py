@@ -1,4 +1,4 @@
-"""The tokenizers of a model of Hugging Face's transformers, from its files, as transformers 5 makes them of these.
+"""Builds the tokenizers of a model of Hugging Face's transformers from its files, as transformers 5 builds them.
 
 | class | files | source | target |
 |---|---|---|---|
@@ -14,12 +14,12 @@
 | FSMTTokenizer | vocab-src.json, vocab-tgt.json, merges.txt | … </s> | … |
 | PegasusTokenizer, T5Tokenizer | tokenizer.json or spiece.model | … </s> | … |
 | ByT5Tokenizer | | … </s> | … |
-| TokenizersBackend, PreTrainedTokenizer | tokenizer.json | what it says | … |
+| TokenizersBackend, PreTrainedTokenizer | tokenizer.json | its post_processor | … |
 
-What stands around targets is the business of training (`data.encoding`) and decoding.
+Training (`data.encoding`) and decoding add the tokens around targets.
 
-Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take
-the rest from their own program; so it is here.
+From a tokenizer.json, these classes of transformers read only the vocabulary, merges, character map and special tokens,
+and build the rest of the pipeline in code. The readers here do the same, since the file's own steps may differ.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
 }
-"""A config.json's model_type → the class of its tokenizer, where none is named."""
+"""A config.json's model_type → the class of its tokenizer if no file names one."""
 NAMES = {
     "unk_token": "<unk>",
     "bos_token": "<s>",
@@ -56,7 +56,7 @@ NAMES = {
     "sep_token": "</s>",
     "cls_token": "<s>",
 }
-"""What the special tokens are called in these classes unless a setting says otherwise."""
+"""The default names of the special tokens in these classes."""
 
 
 def read_tokenizers(files: Files, config: Json) -> Pair:
@@ -69,7 +69,7 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
       config: the model's config.json.
 
     Raises:
-      ValueError: a file is missing or malformed; a class, or a setting, whose tokenizer isn't built here.
+      ValueError: a file is missing or malformed; an unsupported class or setting.
     """
     settings = {"vocab_size": config.get("vocab_size")} | _settings(files)
     usual = CLASSES[config["model_type"]]
@@ -85,7 +85,7 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
 
 
 def cleans_up(files: Files) -> bool:
-    """Returns whether transformers takes spaces before punctuation out of what it decodes; here they stay."""
+    """Checks whether transformers deletes spaces before punctuation when decoding; here they stay."""
     return bool(_settings(files).get("clean_up_tokenization_spaces"))
 
 
@@ -97,7 +97,7 @@ def _settings(files: Files) -> dict[str, Any]:
 
 
 def _check(settings: Json, names: Mapping[str, str]) -> None:
-    """Raises ValueError for settings that make another tokenizer of the same files. `names` are of special tokens."""
+    """Raises ValueError for settings that would change the tokenizer. `names` are those of special tokens."""
     only: dict[str, Any] = {"sp_model_kwargs": {}, "legacy_behaviour": False, "auto_map": None}
     for name, value in only.items():
         if settings.get(name) and settings[name] != value:
@@ -124,6 +124,6 @@ _READERS: dict[str, Callable[[Files, Json], Pair]] = {
     "BlenderbotSmallTokenizer": lists.blenderbot_small,
     "ByT5Tokenizer": lists.byt5,
     "T5Tokenizer": pipelines.t5,
-    "TokenizersBackend": pipelines.as_it_is,
-    "PreTrainedTokenizer": pipelines.as_it_is,
+    "TokenizersBackend": pipelines.unchanged,
+    "PreTrainedTokenizer": pipelines.unchanged,
 }

@@ -1,4 +1,4 @@
-"""What the readers of transformers' tokenizer files share."""
+"""Defines what the readers of transformers' tokenizer files share: types, file access and endings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jax_transformer.runtime.json_text import parse_json
 Json = Mapping[str, Any]
 Files = Mapping[str, bytes]
 Pair = tuple[Tokenizer, Tokenizer]
-"""Of source and target."""
+"""The tokenizers of source and target."""
 
 SETTINGS = "tokenizer_config.json"
-OF_FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 """The first ids of fairseq's vocabularies, in place of sentencepiece's first three."""
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers that are lists of pieces beside a sentencepiece model or merges, or bytes."""
+"""Reads tokenizers of transformers that are a list of pieces with a sentencepiece model or merges, or bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jax_transformer.data.tokenizers.byte_tokens import BYTES, ByteBackend
 from jax_transformer.data.tokenizers.hugging_face_files import (
-    OF_FAIRSEQ,
+    FAIRSEQ_SPECIALS,
     SETTINGS,
     Files,
     Json,
@@ -36,15 +36,14 @@ FAIRSEQ_LANGUAGES = {
     ),
     "wmt21": "en ha is ja cs ru zh de",
 }
-"""The languages of M2M-100, and of the models of WMT21, in the order of their ids, which come after those of
-vocab.json."""
+"""The languages of M2M-100 and the WMT21 models, in the order of their ids, which follow those of vocab.json."""
 PLBART_LANGUAGES = {
     "base": "__java__ __python__ __en_XX__",
     "multi": "__java__ __python__ __en_XX__ __javascript__ __php__ __ruby__ __go__",
 }
 """The languages of PLBART, after the pieces of its sentencepiece model."""
 SMALL_NAMES = {"unk_token": "__unk__", "bos_token": "__start__", "eos_token": "__end__", "pad_token": "__null__"}
-"""What Blenderbot Small's special tokens are called."""
+"""Names of Blenderbot Small's special tokens."""
 
 
 def marian(files: Files, settings: Json) -> Pair:
@@ -67,7 +66,7 @@ def m2m_100(files: Files, settings: Json) -> Pair:
     model = file_in(files, "sentencepiece.bpe.model")
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
     entries = _entries(files, "vocab.json", settings, more=languages)
-    specials = _named(entries, "vocab.json", *OF_FAIRSEQ, *languages)
+    specials = _named(entries, "vocab.json", *FAIRSEQ_SPECIALS, *languages)
     return both(ending_in_eos(PieceListBackend(model, entries, specials, takes_codes=False)))
 
 
@@ -79,14 +78,14 @@ def plbart(files: Files, settings: Json) -> Pair:
     read_sentencepiece(model)
     languages = PLBART_LANGUAGES[codes].split()
     more = [*languages, "<mask>"] if codes == "base" else languages
-    entries = [*OF_FAIRSEQ, *(piece.text for piece in pieces_of(model)[3:]), *more]
-    specials = _named(entries, "sentencepiece.bpe.model", *OF_FAIRSEQ, *more)
+    entries = [*FAIRSEQ_SPECIALS, *(piece.text for piece in pieces_of(model)[3:]), *more]
+    specials = _named(entries, "sentencepiece.bpe.model", *FAIRSEQ_SPECIALS, *more)
     return both(ending_in_tag(PieceListBackend(model, entries, specials, takes_codes=False)))
 
 
 def fsmt(files: Files, settings: Json) -> Pair:
-    """Each side has its own vocabulary and its language's rules. (transformers encodes targets as if they were
-    sources.)"""
+    """Reads FSMT's tokenizers: each side has its own vocabulary and its language's rules. (transformers encodes targets
+    with the source's.)"""
     languages = settings.get("langs") or ()
     if len(languages) != 2:
         raise ValueError(f"{SETTINGS}: langs must be two languages; received {json.dumps(languages)}")
@@ -95,7 +94,7 @@ def fsmt(files: Files, settings: Json) -> Pair:
     def backend(name: str, language: str) -> MergeListBackend:
         entries = _entries(files, name, {})
         rules = {"kind": "moses", "language": language, "lowercase": lowercase}
-        return MergeListBackend(rules, _merges(files), entries, _named(entries, name, *OF_FAIRSEQ))
+        return MergeListBackend(rules, _merges(files), entries, _named(entries, name, *FAIRSEQ_SPECIALS))
 
     source, target = map(backend, ("vocab-src.json", "vocab-tgt.json"), languages)
     return ending_in_eos(source), Tokenizer(target, add_bos=False, add_eos=False)
@@ -124,8 +123,8 @@ def byt5(files: Files, settings: Json) -> Pair:
 
 
 def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
-    """Returns the piece of each id, followed by `more`. Raises ValueError for files that add other tokens, and for two
-    tokens with one id."""
+    """Returns the piece of each id, followed by `more`. Raises ValueError if the files add other tokens, or give two
+    tokens one id."""
     ids: dict[str, int] = json_in(files, name)
     ids |= {piece: len(ids) + i for i, piece in enumerate(more)}
     by_id = {index: piece for piece, index in ids.items()}
@@ -133,9 +132,11 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
         raise ValueError(f"{name}: expected an id of its own for each piece; received {len(by_id)} for {len(ids)}")
     added = {content_of(token): int(index) for index, token in settings.get("added_tokens_decoder", {}).items()}
     added |= json_in(files, "added_tokens.json") if "added_tokens.json" in files else {}
-    others = [token for token, index in added.items() if ids.get(token) != index]
-    if others:
-        raise ValueError(f"{SETTINGS}, added_tokens.json: expected tokens of {name}; received {', '.join(others[:10])}")
+    unlisted = [token for token, index in added.items() if ids.get(token) != index]
+    if unlisted:
+        raise ValueError(
+            f"{SETTINGS}, added_tokens.json: expected tokens of {name}; received {', '.join(unlisted[:10])}"
+        )
     size = max(by_id) + 1
     TOKEN_IDS.check(size, name)
     gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
@@ -143,8 +144,8 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
-    """Returns the special tokens of these names among the entries, and ids without a token. Raises ValueError if a
-    special token is missing."""
+    """Returns the entries with these names, and those of ids without a token. Raises ValueError if a name is
+    missing."""
     missing = [name for name in names if name not in entries]
     if missing:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers that are pipelines of the library tokenizers."""
+"""Builds tokenizers of transformers that are pipelines of the library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_transformer.data.tokenizers.hugging_face_files import (
-    OF_FAIRSEQ,
+    FAIRSEQ_SPECIALS,
     SETTINGS,
     Files,
     Json,
@@ -23,7 +23,7 @@ from jax_transformer.data.tokenizers.hugging_face_files import (
 from jax_transformer.data.tokenizers.load import with_marked_specials
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, OF_PRETRAINING, find_specials
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, PLACEHOLDERS, find_specials
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 from jax_transformer.runtime.limits import TOKEN_IDS
 
@@ -67,7 +67,7 @@ def t5(files: Files, settings: Json) -> Pair:
 
 
 def mbart(files: Files, settings: Json) -> Pair:
-    """Its class has no character map."""
+    """Builds mBART's tokenizer, whose class has no character map."""
     vocabulary, added, _ = _fairseq_unigram(files, MBART_LANGUAGES.split())
     content = {"model": _unigram(vocabulary, 3), "normalizer": None, "pre_tokenizer": WORDS, "decoder": METASPACE}
     return both(ending_in_tag(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
@@ -87,16 +87,16 @@ def mbart_50(files: Files, settings: Json) -> Pair:
 def _fairseq_unigram(
     files: Files, languages: Sequence[str]
 ) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the vocabulary of a tokenizer.json, its added tokens and its character map; or those of a sentencepiece
-    model, with the languages after its pieces."""
+    """Returns the vocabulary, added tokens and character map of a tokenizer.json or a sentencepiece model, whose pieces
+    the languages follow."""
     if "tokenizer.json" in files:
         given = json_in(files, "tokenizer.json")
         return given["model"]["vocab"], given["added_tokens"], _character_maps(given)
     model = file_in(files, "sentencepiece.bpe.model", "tokenizer.json or sentencepiece.bpe.model")
     read_sentencepiece(model)
     own = [[piece.text, piece.score] for piece in pieces_of(model)[3:]]
-    vocabulary = [*([name, 0.0] for name in OF_FAIRSEQ), *own, *([name, 0.0] for name in (*languages, "<mask>"))]
-    named = {*OF_FAIRSEQ, *languages, "<mask>"}
+    vocabulary = [*([name, 0.0] for name in FAIRSEQ_SPECIALS), *own, *([name, 0.0] for name in (*languages, "<mask>"))]
+    named = {*FAIRSEQ_SPECIALS, *languages, "<mask>"}
     added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
     return vocabulary, added, _map_in(model)
 
@@ -111,9 +111,9 @@ def pegasus(files: Files, settings: Json) -> Pair:
         offset = settings.get("offset", 103)
         TOKEN_IDS.check(offset, f"{SETTINGS}: offset")
         own = [[piece.text, piece.score] for piece in pieces_of(model)]
-        of_pretraining = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, offset))]
-        vocabulary = [*own[:2], *([name, 0.0] for name in of_pretraining), *own[2:]]
-        named = {"<pad>", "</s>", "<unk>", *of_pretraining}
+        placeholders = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, offset))]
+        vocabulary = [*own[:2], *([name, 0.0] for name in placeholders), *own[2:]]
+        named = {"<pad>", "</s>", "<unk>", *placeholders}
         added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
         maps = _map_in(model)
     entries = [piece for piece, _ in vocabulary]
@@ -144,15 +144,15 @@ def bart(files: Files, settings: Json) -> Pair:
 
 
 def blenderbot(files: Files, settings: Json) -> Pair:
-    """A tokenizer.json may do without </s>. (Of the other two files, transformers 5 adds none; its documentation and
-    transformers 4 do.)"""
+    """Builds Blenderbot's tokenizer. A tokenizer.json may lack the final </s>. (From vocab.json and merges.txt,
+    transformers 5 adds no </s>, unlike its documentation and transformers 4.)"""
     post = json_in(files, "tokenizer.json").get("post_processor") if "tokenizer.json" in files else None
     backend = _byte_level(files, settings, prefix=True)
     return both(Tokenizer(backend, add_bos=False, add_eos="tokenizer.json" not in files or "</s>" in json.dumps(post)))
 
 
 def _byte_level(files: Files, settings: Json, *, prefix: bool) -> PipelineBackend:
-    """Returns the pipeline of a BPE of bytes. `prefix` says whether a space precedes sentences if no setting does."""
+    """Builds the pipeline of a byte-level BPE. `prefix`: whether a space precedes sentences by default."""
     if "tokenizer.json" in files:
         given = json_in(files, "tokenizer.json")
         vocabulary, merges, added = given["model"]["vocab"], given["model"]["merges"], given["added_tokens"]
@@ -171,7 +171,9 @@ def _byte_level(files: Files, settings: Json, *, prefix: bool) -> PipelineBacken
     return _pipeline(content, added, vocabulary, settings)
 
 
-def as_it_is(files: Files, settings: Json) -> Pair:
+def unchanged(files: Files, settings: Json) -> Pair:
+    """Takes the pipeline of a tokenizer.json as it is. Raises ValueError if its post_processor adds more than <bos> and
+    <eos>."""
     from tokenizers import Tokenizer as Pipeline
 
     given = json_in(files, "tokenizer.json")
@@ -191,10 +193,10 @@ def as_it_is(files: Files, settings: Json) -> Pair:
 
 
 def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
-    """Returns the pipeline with its special tokens: those that it lists, those of the settings, and those of
+    """Builds the pipeline with its special tokens: those that it lists, those of the settings, and the placeholders of
     pretraining.
 
-    It leaves out tokens of pretraining without a row in the embedding, such as <mask> in facebook/bart-large-cnn.
+    Leaves out placeholders without a row in the embedding, such as <mask> in facebook/bart-large-cnn.
     """
     ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
     more = [
@@ -202,13 +204,13 @@ def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, setti
         for index, token in settings.get("added_tokens_decoder", {}).items()
     ]
     listed = {token["content"]: token for token in [*added, *more]}
-    of_pretraining = {entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry)}
+    placeholders = {entry for entry in {*ids, *listed} if PLACEHOLDERS.fullmatch(entry)}
     extra = [*(settings.get("extra_special_tokens") or []), *(settings.get("additional_special_tokens") or [])]
-    for name in of_pretraining | {*map(content_of, extra)} & {*ids, *listed}:
+    for name in placeholders | {*map(content_of, extra)} & {*ids, *listed}:
         listed[name] = listed.get(name, _added(ids.get(name, -1), name)) | {"special": True}
     tokens = sorted(listed.values(), key=lambda token: token["id"])
     model = dict(content["model"])
-    beyond = {token["content"] for token in tokens if token["id"] >= settings["vocab_size"]} & of_pretraining
+    beyond = {token["content"] for token in tokens if token["id"] >= settings["vocab_size"]} & placeholders
     if isinstance(vocabulary, dict):
         model["vocab"] = {entry: index for entry, index in vocabulary.items() if entry not in beyond}
     tokens = [token for token in tokens if token["content"] not in beyond]
@@ -243,13 +245,13 @@ def _unigram(vocabulary: list[Any], unk_id: int) -> dict[str, Any]:
 
 
 def _map_in(model: bytes) -> list[dict[str, Any]]:
-    """Returns the character map of a sentencepiece model, or nothing."""
+    """Returns a step with the character map of a sentencepiece model, or no step."""
     character_map = character_map_of(model)
     return [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
 
 
 def _character_maps(given: Json) -> list[dict[str, Any]]:
-    """Returns the first compiled character map among a tokenizer.json's normalizers, or nothing."""
+    """Returns a step with the first compiled character map among a tokenizer.json's normalizers, or no step."""
     normalizer = given.get("normalizer") or {}
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     return [_precompiled(step["precompiled_charsmap"]) for step in steps if step.get("type") == "Precompiled"][:1]

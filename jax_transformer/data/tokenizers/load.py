@@ -1,4 +1,4 @@
-"""Tokenizers from files of others: a tokenizer.json, a sentencepiece .model or .spm, or a .txt with a token a line."""
+"""Reads tokenizers of other programs: a tokenizer.json, a sentencepiece .model or .spm, or a .txt of tokens."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ def load_tokenizer(
     add_bos: bool = False,
     add_eos: bool = False,
 ) -> Tokenizer:
-    """Reads a tokenizer from a file. Every token keeps the id that the file gives it.
+    """Reads a tokenizer from a file. Every token keeps its id in the file.
 
-    - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of
-      `Tokenizer.to_json`.
-    - .model or .spm: of sentencepiece, of whatever kind; it encodes as sentencepiece does.
-    - .txt: a token a line, and the line's number, from 0, is its id; text is split as `kind` says.
+    - tokenizer.json: any pipeline of the library `tokenizers`, except for the tokens that it adds around a sentence; or
+      a file of `Tokenizer.to_json`.
+    - .model or .spm: a sentencepiece model of any kind, which sentencepiece itself runs.
+    - .txt: one token a line, whose id is the line's number, from 0; `kind` determines how to split text.
 
     Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos>
-    </s> [SEP], …. Their ids are the file's. With `specials`, one that the file lacks comes after its last token, if
-    `specials` gives it that id; a file without <pad> also goes with `specials` whose pad is unk. No token is ever moved
-    to make room.
+    </s> [SEP], …. They keep their ids in the file. A token of `specials` that the file lacks is added after the file's
+    last token, if `specials` gives it that id. A file without <pad> also fits `specials` whose pad is unk. No token is
+    ever moved to make room.
 
     Args:
-      kind: how to split text for a .txt (words, whitespace, characters or spacy). The other files say it themselves.
-      specials: the ids that the file should have. If it has others, those are used, with a warning. None: any.
+      kind: how to split text for a .txt (words, whitespace, characters or spacy); the other files determine it.
+      specials: the expected ids. If the file has different ones, these are used, with a warning. None: any.
       lowercase, normalization: applied to the text before the file's own steps.
-      language: for the kind spacy.
+      language: the code of the language, for the kind spacy.
       tags: special tokens of the file to use as tags. (It may have more.)
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
     Raises:
-      ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated
-        or isn't one token (told with its number); a tag that is missing, or a special token that is expected or to be
-        added; a kind that needs more than a list of tokens.
+      ValueError: an unreadable, unknown or empty file; an empty or repeated line of a .txt, or one that isn't a single
+        token (with its number); a missing tag; a missing special token that can't be added; a kind that needs more than
+        a list of tokens.
 
     Example:
       >>> from pathlib import Path
@@ -144,7 +144,7 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
         if normalization != "none" or lowercase:
             raise ValueError("expected normalization and lowercase unset, for this file has its own; received others")
         return read_backend(text)[0]
-    read_pipeline(text)  # or there would be no telling what is wrong with it
+    read_pipeline(text)  # gives a clear error for an invalid file
     backend, _ = read_pipeline(with_marked_specials(content))
     pipeline = backend.pipeline
     steps = normalizer_steps(normalization, lowercase)
@@ -152,15 +152,15 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
         own = [pipeline.normalizer] if pipeline.normalizer is not None else []
         pipeline.normalizer = normalizers.Sequence([*steps, *own])
     extra = _missing_specials(backend.specials, backend.size, specials)
-    pipeline.add_special_tokens([hidden_name(name) for name in extra])  # which numbers them on
+    pipeline.add_special_tokens([hidden_name(name) for name in extra])  # they get the next ids, in order
     return PipelineBackend(pipeline)
 
 
 def with_marked_specials(content: dict) -> str:
-    """Returns a tokenizer.json whose special tokens are marked, with names that no text can match.
+    """Marks the special tokens of a tokenizer.json, and renames them so that no text matches.
 
     A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its
-    vocabulary. A space before them keeps text from matching.
+    vocabulary. A leading space keeps text from matching them.
     """
     model = dict(content["model"])
     listed = isinstance(model["vocab"], list)
@@ -251,7 +251,7 @@ def _read_list(
 
 
 def _read_entries(path: Path, kind: str) -> list[str]:
-    """Returns the tokens in the lines of a file; in a list of characters, white space is a token too."""
+    """Returns the tokens in the lines of a file; in a list of characters, white space is also a token."""
     entries = _read_text(path).removeprefix("\ufeff").split("\n")
     if entries[-1] == "":
         entries.pop()
@@ -277,14 +277,14 @@ def _read_entries(path: Path, kind: str) -> list[str]:
 
 
 def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
-    """Returns the wanted special tokens that a vocabulary of this size lacks, by id. Their ids in `wanted` must follow
-    its last."""
+    """Returns the wanted special tokens that a vocabulary of this size lacks, by id. Their ids in `wanted` must be the
+    next free ones."""
     if wanted is None:
         return {}
     found = find_specials(entries)
     missing = [special for special in (PAD, UNK, BOS, EOS) if special not in found]
     if PAD in missing and wanted.pad == wanted.unk:
-        missing.remove(PAD)  # what is padding is then unknown
+        missing.remove(PAD)  # <unk> is then the padding
     if not missing:
         return {}
     asked = {special: getattr(wanted, ROLES[special]) for special in missing}

@@ -1,5 +1,5 @@
-"""Words cut by a list of merges (Sennrich et al. 2016) into the pieces of a vocabulary that may lack some of them, as
-FSMT's and Blenderbot Small's in transformers are."""
+"""Cuts words into pieces by a list of merges (Sennrich et al. 2016), for vocabularies that may lack some of the pieces:
+transformers' FSMT and Blenderbot Small."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class MergeListBackend:
         entries: Sequence[str],
         specials: Mapping[str, int],
     ) -> None:
-        """Stores what makes the words (see WORDS), the merges, the likeliest first, each id's entry, and the special
-        tokens, which no text gives.
+        """Stores the rules of words (see WORDS), the merges, most frequent first, each id's entry, and the special
+        tokens, which no text matches.
 
         Raises:
-          ValueError: there is no <unk>; other words; a library that they need isn't installed.
+          ValueError: no <unk>; unknown rules of words, or rules whose library isn't installed.
         """
         self._rules, self._merges, self._entries, self._specials = (
             dict(rules),
@@ -116,19 +116,13 @@ class MergeListBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[MergeListBackend, Around]:
-        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
-        missing."""
-        try:
-            backend = cls(content["words"], content["merges"], content["entries"], content["specials"])
-            return backend, Around(content["add_bos"], content["add_eos"])
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
-            ) from None
+        """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
+        backend = cls(content["words"], content["merges"], content["entries"], content["specials"])
+        return backend, Around(content["add_bos"], content["add_eos"])
 
 
 def _merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:
-    """Returns the symbols with the pair made one wherever it stands, from the left on."""
+    """Merges every occurrence of the pair, from the left."""
     merged: list[str] = []
     for symbol in symbols:
         if merged and (merged[-1], symbol) == pair:
@@ -142,8 +136,8 @@ def _merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 class ConversationWords:
-    """Splits as Blenderbot Small does: lower case, a mark begins a word, an apostrophe is one, and a line's end after a
-    word is __newln__. A piece that isn't a word's last ends in @@."""
+    """Splits as Blenderbot Small does: lowercases, begins a word at each mark, makes an apostrophe a word, and turns a
+    line's end after a word into __newln__. Pieces other than a word's last end in @@."""
 
     PIECE = re.compile(r"'|[.,!?()][^\s.,!?()']*|[^\s.,!?()']+|(?<=[^\s'])\n")
 
@@ -199,7 +193,8 @@ WORDS: Mapping[str, Callable[..., Words]] = {"conversation": ConversationWords, 
 
 
 def words_of(rules: Mapping[str, Any]) -> Words:
-    """Returns what splits text, from {"kind": a name in WORDS, and its options}. Raises ValueError for another kind."""
+    """Builds the rules of words from {"kind": a name in WORDS, and its options}. Raises ValueError for any other
+    kind."""
     kind = str(rules.get("kind"))
     if kind not in WORDS:
         raise ValueError(f"tokenizer: expected words of the kind {' or '.join(WORDS)}; received {kind!r}")

@@ -1,25 +1,25 @@
-"""Regular expressions of well-known tokenizers, which were read and take a time linear in a sentence's length, or at
-worst quadratic in a run of spaces."""
+"""Lists regular expressions of well-known tokenizers, reviewed to take time linear in a sentence's length, or at worst
+quadratic in a run of spaces."""
 
 from __future__ import annotations
 
 WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
-# A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their
+# A piece of BPE never mixes letters, digits and other characters, nor spans a space: "dog." and "dog" share their
 # pieces.
 PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
-# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole
-# sentence has the same best segmentation, which is what sentencepiece looks for.
+# The same for unigram, where apostrophes count as other characters: no piece can then span two of these runs, so that a
+# whole sentence, which sentencepiece segments, has the same best segmentation.
 RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
 LITERAL = "(?:pad|unk|bos|eos)>"
 BEFORE_LITERAL = f"^<(?={LITERAL}$)"
-"""A sentence may hold a special token's text: cut after its "<", it is no longer looked up as one."""
+"""A sentence may contain a special token's text: cut after its "<", the text isn't looked up as a special token."""
 AFTER_CUT = rf"(?<=^<| <) (?={LITERAL}(?: |$))"
 ANY_CHARACTER = "(?m)."
-"""(?m): the dot is any character, line ends too."""
+"""(?m): the dot matches any character, including line ends."""
 SPACE_BEFORE_MARK, SPACE_AFTER_BRACKET = r" (?=[.,!?;:)])", r"(?<=\() "
 
 _CONTRACTIONS, _SPACES = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"\s*[\r\n]+|\s+(?!\S)|\s+"
-OF_OTHERS = (
+FOREIGN = (
     " {2,}",  # T5, NLLB, mBART, XLM-R
     r"\s+",
     r"\s",
@@ -36,6 +36,6 @@ OF_OTHERS = (
 )
 
 KNOWN_PATTERNS = frozenset(
-    (WORD, PIECE, RUN, BEFORE_LITERAL, AFTER_CUT, ANY_CHARACTER, SPACE_BEFORE_MARK, SPACE_AFTER_BRACKET, *OF_OTHERS)
+    (WORD, PIECE, RUN, BEFORE_LITERAL, AFTER_CUT, ANY_CHARACTER, SPACE_BEFORE_MARK, SPACE_AFTER_BRACKET, *FOREIGN)
 )
-"""Patterns that aren't tried."""
+"""Patterns that need no trial."""

@@ -1,5 +1,4 @@
-"""A sentencepiece .model whose pieces have the ids of a list beside it, as Marian's and M2M-100's have in
-transformers."""
+"""Runs a sentencepiece .model whose pieces get their ids from a separate list, as Marian's and M2M-100's do."""
 
 from __future__ import annotations
 
@@ -16,16 +15,17 @@ if TYPE_CHECKING:
 
 
 class PieceListBackend:
-    """Presents a sentencepiece model and a list of pieces as a Backend. The list may have other pieces than the model,
-    and lack some.
+    """Presents a sentencepiece model and a list of pieces as a Backend. The list may lack pieces of the model, and have
+    further ones.
 
-    If texts may begin with a code such as >>deu<<, it is removed and looked up in the list, where it is a tag.
+    If texts may begin with a code such as >>deu<<, the code is cut off and looked up in the list, where it is a tag.
     """
 
     FORMAT = "jax-transformer piece list 1"
 
     def __init__(self, model: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
-        """Stores the model; `entries`, each id's piece; and `specials`, which only codes give, <unk> among them.
+        """Stores the model; `entries`, each id's piece; and `specials`, including <unk>, which no text but a code
+        matches.
 
         Raises:
           ValueError: `model` isn't a sentencepiece model, or there is no <unk>.
@@ -57,7 +57,7 @@ class PieceListBackend:
         ]
 
     def _divided(self, sentence: str) -> tuple[list[int], str]:
-        """Returns the id of the code that a sentence begins with, if any, and the rest."""
+        """Splits off the code at the start of a sentence; returns its id, if any, and the rest."""
         end = sentence.find("<<") + 2
         if not self._takes_codes or not sentence.startswith(">>") or end < 2:
             return [], sentence
@@ -68,7 +68,7 @@ class PieceListBackend:
 
     def _joined(self, sequence: list[int]) -> str:
         pieces = [UNKNOWN_MARK if index == self._unk_id else self._entries[index] for index in sequence]
-        text: str = self._processor.decode_pieces(pieces)  # pieces that it doesn't have stay as they are
+        text: str = self._processor.decode_pieces(pieces)  # unknown pieces are left unchanged
         return text.replace(SPACE_MARK, " ").strip().replace(UNKNOWN_MARK, UNK)
 
     def token(self, index: int) -> str:
@@ -100,13 +100,7 @@ class PieceListBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, Around]:
-        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
-        missing."""
-        try:
-            model = base64.b64decode(content["model"], validate=True)
-            backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
-            return backend, Around(content["add_bos"], content["add_eos"], content.get("tag_last", False))
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
-            ) from None
+        """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
+        model = base64.b64decode(content["model"], validate=True)
+        backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
+        return backend, Around(content["add_bos"], content["add_eos"], content.get("tag_last", False))

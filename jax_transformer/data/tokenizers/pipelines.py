@@ -1,4 +1,4 @@
-"""Tokenizers of the library `tokenizers`: the pipeline of each kind, and reading and writing tokenizer.json."""
+"""Builds the pipelines of the library `tokenizers` for each kind, and reads and writes tokenizer.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jax_transformer.data.tokenizers.trial import check_steps, is_panic
 from jax_transformer.runtime.limits import TOKEN_IDS
 
 if TYPE_CHECKING:
-    import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
+    import tokenizers  # imported inside functions, to keep the import of this module cheap
 
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
@@ -43,9 +43,8 @@ class PipelineBackend:
     """Presents a `tokenizers.Tokenizer` as a Backend."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer) -> None:
-        pipeline.encode_special_tokens = (
-            True  # "<eos>" in a user's sentence is text; the file format has no place for this flag
-        )
+        # "<eos>" in a user's sentence is text; the file format can't store this flag
+        pipeline.encode_special_tokens = True
         pipeline.no_padding()
         pipeline.no_truncation()
         self._pipeline = pipeline
@@ -55,7 +54,7 @@ class PipelineBackend:
 
     @property
     def pipeline(self) -> tokenizers.Tokenizer:
-        """The wrapped pipeline."""
+        """Returns the wrapped pipeline."""
         return self._pipeline
 
     @property
@@ -69,7 +68,7 @@ class PipelineBackend:
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         try:
             encodings = self._pipeline.encode_batch_fast(list(sentences), add_special_tokens=False)
-        except BaseException as error:  # the library's bare Exception, for a token that isn't there; or a panic
+        except BaseException as error:  # a panic, or the library's bare Exception for an unknown token
             if is_panic(error):
                 raise _gave_up(error) from None
             if not isinstance(error, Exception):
@@ -114,7 +113,8 @@ class PipelineBackend:
         return pipeline_segmenter(self._pipeline)
 
     def to_json(self, around: Around) -> str:
-        """As in Backend. A tag that is last is the second part of a pair, after <eos>."""
+        """Returns the text of a tokenizer.json; see `Backend`. A tag at the end is written as the second part of a
+        pair, after <eos>."""
         from tokenizers import processors
 
         names = {index: entry for entry, index in self._specials.items()}
@@ -130,7 +130,7 @@ class PipelineBackend:
 
 
 def read_pipeline(text: str) -> tuple[PipelineBackend, Around]:
-    """Returns the backend in the text of a tokenizer.json, and what it puts around sentences. Raises ValueError for any
+    """Returns the backend in the text of a tokenizer.json, and the tokens around sentences. Raises ValueError for any
     other text."""
     from tokenizers import Tokenizer
 
@@ -151,7 +151,7 @@ def read_pipeline(text: str) -> tuple[PipelineBackend, Around]:
 
 
 def _ends_in_tag(post: Any) -> bool:
-    """Returns whether the template of a pair ends in a special token and the second part."""
+    """Checks whether the template of a pair ends in a special token and the second part."""
     content = json.loads(post.__getstate__()) if post is not None else {}
     return [next(iter(part)) for part in content.get("pair", [])[-2:]] == ["SpecialToken", "Sequence"]
 
@@ -183,8 +183,7 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
         join = [decoders.Fuse()]
     else:
         model = models.BPE(unk_token=UNK) if kind == "bpe" else models.Unigram([(UNK, 0.0)], 0, False)
-        # A space before the sentence makes its first word the same token as elsewhere; decoding takes one space away
-        # again.
+        # A space before the sentence makes its first word the same token as elsewhere; decoding removes it.
         steps += [normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)]
         split = pre_tokenizers.Split(Regex(PIECE if kind == "bpe" else RUN), "isolated")
         join = [decoders.Fuse(), decoders.Replace(SPACE_MARK, " "), decoders.Strip(" ", 1, 0)]
@@ -197,7 +196,7 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
 
 
 def normalizer_steps(normalization: Normalization, lowercase: bool) -> list[Any]:
-    """Returns the normalization steps that come first."""
+    """Returns the first steps of a pipeline, for normalization and lowercasing."""
     from tokenizers import normalizers
 
     forms: dict[str, list[Any]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
@@ -209,7 +208,7 @@ def normalizer_steps(normalization: Normalization, lowercase: bool) -> list[Any]
 def _joined_by_spaces() -> list[Any]:
     from tokenizers import decoders
 
-    # WordPiece puts a space before each token that doesn't start with the prefix; none of ours starts with a space.
+    # WordPiece puts a space before each token that doesn't begin with the prefix; none of ours begins with a space.
     return [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]
 
 

@@ -1,4 +1,4 @@
-"""A sentencepiece .model of others, used as it is: its own program encodes, whatever its kind and normalization."""
+"""Runs a sentencepiece .model of any kind and normalization with sentencepiece itself."""
 
 from __future__ import annotations
 
@@ -84,16 +84,10 @@ class SentencePieceBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, Around]:
-        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
-        missing."""
-        try:
-            model = base64.b64decode(content["model"], validate=True)
-            backend = cls(model, content["extra"], content["normalization"], content["lowercase"])
-            return backend, Around(content["add_bos"], content["add_eos"])
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
-            ) from None
+        """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
+        model = base64.b64decode(content["model"], validate=True)
+        backend = cls(model, content["extra"], content["normalization"], content["lowercase"])
+        return backend, Around(content["add_bos"], content["add_eos"])
 
     def _decoded(self, sequence: list[int]) -> str:
         if self._unk_id not in sequence:
@@ -107,7 +101,7 @@ def read_sentencepiece(model: bytes) -> Any:
 
     Raises:
       MissingPackage: sentencepiece isn't installed.
-      ValueError: other bytes.
+      ValueError: the bytes aren't a sentencepiece model.
     """
     require("sentencepiece", "a sentencepiece model")
     import sentencepiece
@@ -145,8 +139,8 @@ def pieces_of(model: bytes) -> list[Piece]:
 
 
 def character_map_of(model: bytes) -> bytes:
-    """Returns a .model file's compiled character map (ModelProto.normalizer_spec.precompiled_charsmap); empty if it has
-    none."""
+    """Returns a .model file's compiled character map (ModelProto.normalizer_spec.precompiled_charsmap); empty without
+    one."""
     normalizer = next((value for number, value in _fields(model) if number == 3 and isinstance(value, bytes)), b"")
     return next((value for number, value in _fields(normalizer) if number == 2 and isinstance(value, bytes)), b"")
 
@@ -163,7 +157,7 @@ def model_kind(model: bytes) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the number and value of each field of a protocol buffer: integers, or bytes for all else."""
+    """Yields the number and value of each field of a protocol buffer: an integer, or the bytes of any other type."""
     position = 0
 
     def integer() -> int:

@@ -1,6 +1,6 @@
-"""Splitting by spaCy's rules of a language, and a vocabulary to go with it.
+"""Splits text by spaCy's rules of a language, and looks the tokens up in a vocabulary.
 
-spaCy is loaded when text is first split: a translation's target side never needs it.
+spaCy is loaded on the first split: the target side of a translation never needs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jax_transformer.runtime.extras import require
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
-# What stands without a space after, and before, another token: 'the dog , it 's ( n't ) .' is "the dog, it's (n't)."
+# The spaces to delete between tokens: 'the dog , it 's ( n't ) .' becomes "the dog, it's (n't)."
 NO_SPACE = re.compile(r" (?=[.,!?;:)])|(?<=\() | (?=(?:n['’]t|['’](?:s|m|d|re|ve|ll))(?: |$))", re.IGNORECASE)
 
 
@@ -35,8 +35,8 @@ class SpacyRules:
     """Splits text as `spacy.blank(language)` does, after normalization."""
 
     def __init__(self, language: str, normalization: Normalization, lowercase: bool, trained_with: str = "") -> None:
-        """Rules to be loaded later. `trained_with`: the version of spaCy that the vocabulary was made with; "" for this
-        one.
+        """Stores the rules, to be loaded on demand. `trained_with`: the version of spaCy that made the vocabulary; ""
+        for the installed one.
 
         Raises:
           ValueError: an unknown normalization.
@@ -50,7 +50,7 @@ class SpacyRules:
 
     @property
     def version(self) -> str:
-        """The version of spaCy whose splitting the vocabulary has."""
+        """Returns the version of spaCy that made the vocabulary."""
         if not self._trained_with:
             self._load()
         return self._trained_with
@@ -145,18 +145,12 @@ class SpacyBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, Around]:
-        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
-        missing."""
-        try:
-            rules = SpacyRules(
-                content["language"], content["normalization"], content["lowercase"], content["spacy_version"]
-            )
-            backend = cls(rules, content["vocabulary"], content["specials"])
-            around = Around(content["add_bos"], content["add_eos"])
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
-            ) from None
+        """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
+        rules = SpacyRules(
+            content["language"], content["normalization"], content["lowercase"], content["spacy_version"]
+        )
+        backend = cls(rules, content["vocabulary"], content["specials"])
+        around = Around(content["add_bos"], content["add_eos"])
         names = find_specials(backend.specials)
         outside = [name for name in (UNK, BOS, EOS) if not 0 <= names.get(name, 0) < backend.size]
         if outside:

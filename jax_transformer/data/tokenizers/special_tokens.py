@@ -1,4 +1,4 @@
-"""The special tokens: their ids, the names that they have here, and those that other programs give them."""
+"""Defines the special tokens: their ids, and their names here and in other programs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ NAMES: dict[str, tuple[str, ...]] = {
     BOS: (BOS, "<s>", "<sos>", "<BOS>", "<SOS>", "[BOS]", "[SOS]", "[CLS]", "<init>", "<start>", "__start__"),
     EOS: (EOS, "</s>", "<EOS>", "[EOS]", "[SEP]", "<end>", "<|endoftext|>", "__end__"),
 }
-"""Our name of a special token → the names by which it is recognised in files, the likeliest first."""
+"""Our name of a special token → the names by which it is recognised in files, in order of precedence."""
 BARE_NAMES = {PAD: "PAD", UNK: "UNK", BOS: "BOS", EOS: "EOS"}
-"""Names that are words as well: they count in a list of tokens that has none of the others."""
+"""Names that are also words: they count only in a list of tokens without any name of NAMES."""
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
 NO_TOKEN = -1
-"""In place of the id of a special token that a vocabulary lacks."""
-OF_PRETRAINING = re.compile(r"<mask(_\d)?>|\[MASK\]|<extra_id_\d+>|<unk_\d+>")
-"""Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no
-tags."""
+"""The id of a special token that a vocabulary lacks."""
+PLACEHOLDERS = re.compile(r"<mask(_\d)?>|\[MASK\]|<extra_id_\d+>|<unk_\d+>")
+"""Names of special tokens that models fill in during pretraining: decoding leaves them out, but they aren't tags."""
 SPACE_MARK = "▁"
-"""Stands for a space in the pieces of a subword vocabulary."""
+"""The character for a space in the pieces of a subword vocabulary."""
 UNUSED = re.compile(r"<unused_\d+>")
-"""Names of ids without a token: the rows that an embedding has beyond its vocabulary."""
+"""Names of ids without a token: the rows of an embedding beyond its vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,18 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Around:
-    """Holds what a tokenizer puts around each sentence."""
+    """Holds the tokens that a tokenizer puts around each sentence."""
 
     bos: bool = False
     """<bos> before it."""
     eos: bool = False
     """<eos> after it."""
     tag_last: bool = False
-    """A tag after <eos>, as mBART has it, instead of before the sentence."""
+    """A tag after <eos>, as in mBART, instead of before the sentence."""
 
 
 def hidden_name(name: str) -> str:
-    """Returns a vocabulary entry that no text matches: no token of text begins with a space."""
+    """Returns a vocabulary entry that no text matches, since no token of a text begins with a space."""
     return f" {name}"
 
 
@@ -88,13 +87,12 @@ def shown_name(entry: str) -> str:
 
 
 def unused_entries(ids: Iterable[int]) -> dict[str, int]:
-    """Entries for ids that have no token."""
+    """Returns entries for ids without a token."""
     return {hidden_name(f"<unused_{index}>"): index for index in ids}
 
 
 def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
-    """Returns our names of the special tokens that a vocabulary has under one of their NAMES. `ids` has its entries, or
-    some of them."""
+    """Finds special tokens by their NAMES among all or some entries of a vocabulary; returns our names with the ids."""
     shown = {shown_name(entry): index for entry, index in ids.items()}
     return {
         special: next(shown[name] for name in names if name in shown)
@@ -104,12 +102,12 @@ def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def unknown_token(token: str) -> ValueError:
-    """Returns the error for a token that a vocabulary without <unk> doesn't have."""
+    """Returns the error for a token that a vocabulary without <unk> lacks."""
     return ValueError(f"text: expected tokens of the vocabulary only, for it has no {UNK}; received {token!r}")
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """Returns the distinct tags. Raises ValueError for one that is empty, has spaces or is a special token's name."""
+    """Returns the distinct tags. Raises ValueError for an empty tag, spaces, or a special token's name."""
     for tag in tags:
         if tag.split() != [tag] or tag in ALL_NAMES:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Random segmentations of words into subwords, as a pure function of the text and a seed.
+"""Draws random segmentations of words into subwords, as a pure function of the text and a seed.
 
-Each distinct word is segmented as often as it occurs, all its occurrences at once: they go down a tree of choices
-together, and part where the drawn numbers differ. So what takes time is the number of different words and
-segmentations, not the length of the text.
+All occurrences of a word are segmented at once: they go down a tree of choices together, and part where the drawn
+numbers differ. The time therefore depends on the number of different words and segmentations, not on the length of the
+text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax_transformer.data.tokenizers.word_counts import split_words
 
 Segmentation = tuple[int, ...]
 UNKNOWN_PENALTY = 10.0
-"""How much less likely than the rarest piece an unknown character is, in log-probability; as in sentencepiece."""
+"""Log-probability of the rarest piece minus that of an unknown character; as in sentencepiece."""
 BLOCK = 1 << 16
 
 
@@ -81,8 +81,8 @@ def sample_segmentations(
 
 
 class BpeDropout:
-    """Merges from the most to the least urgent, each candidate left out at each step with some probability (Provilkov
-    et al., 2020)."""
+    """Merges in the order of ranks, and leaves out each candidate at each step with some probability (Provilkov et al.,
+    2020)."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class BpeDropout:
         merge: Callable[[int, int], tuple[float, int] | None],
     ) -> None:
         """Stores `symbols`, which returns a word's characters as ids, and `merge`, which returns the rank of a pair
-        (the least merges first) and its result, or None."""
+        (the lowest is merged first) and its result, or None."""
         self.words = words
         self._symbols, self._merge = symbols, merge
 
@@ -119,7 +119,7 @@ class BpeDropout:
         return finished
 
     def _candidates(self, pieces: Segmentation) -> list[tuple[float, int, int]]:
-        """Returns the possible merges as (rank, place, result), the first one first."""
+        """Returns the possible merges as (rank, place, result), in their order."""
         found = []
         for place in range(len(pieces) - 1):
             merge = self._merge(pieces[place], pieces[place + 1])
@@ -130,7 +130,8 @@ class BpeDropout:
 
 
 def _first_kept(candidates: int, times: int, draws: Draws, dropped: float) -> dict[int, int]:
-    """Counts how often each candidate is the first that isn't dropped; `candidates` itself stands for all dropped."""
+    """Counts how often each candidate is the first that isn't dropped; the key `candidates` counts draws that drop
+    all."""
     if not candidates or not 0.0 < dropped < 1.0:
         return {candidates if not candidates or dropped else 0: times}
     thresholds = [1.0 - dropped**place for place in range(1, candidates + 1)]  # the first i are not all dropped
@@ -163,9 +164,8 @@ class UnigramSampling:
 
     def draw(self, word: str, count: int, draws: Draws, strength: float) -> Mapping[Segmentation, int]:
         choices = self._choices(word, strength)
-        open_at: list[dict[Segmentation, int]] = [
-            {} for _ in range(len(word) + 1)
-        ]  # what is drawn from here to the end
+        # open_at[begin]: the drawn segmentations of word[begin:]
+        open_at: list[dict[Segmentation, int]] = [{} for _ in range(len(word) + 1)]
         open_at[len(word)] = {(): count}
         for end in range(len(word), 0, -1):
             begins, ids, shares = choices[end]
@@ -205,7 +205,7 @@ class UnigramSampling:
         return choices
 
     def _resolved(self, word: str, pieces: Segmentation) -> Segmentation:
-        """Returns the ids, in which an unknown character was the negative of its end."""
+        """Replaces unknown characters, which were drawn as the negative of their ends, by their ids."""
         if min(pieces, default=0) >= 0:
             return pieces
         ids: list[int] = []

@@ -1,4 +1,4 @@
-"""What all tokenizers have in common: special tokens, tags, files, and random segmentations."""
+"""Defines the interface of all tokenizers: special tokens, tags, files, and random segmentations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jax_transformer.data.tokenizers.special_tokens import (
     BOS,
     EOS,
     NO_TOKEN,
-    OF_PRETRAINING,
     PAD,
+    PLACEHOLDERS,
     UNK,
     UNUSED,
     Around,
@@ -36,15 +36,15 @@ Ids = Sequence[int] | npt.NDArray[np.integer]
 
 
 class Backend(Protocol):
-    """Splits text and looks up tokens. Knows only the ids of <bos>, <eos> and tags."""
+    """Splits text and looks up tokens; leaves <bos>, <eos> and tags to the Tokenizer."""
 
     @property
     def size(self) -> int:
-        """The number of ids."""
+        """Returns the number of ids."""
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """Returns the entries that no text gives, with their ids: special tokens and tags."""
+        """Returns the entries that no text matches, with their ids: special tokens and tags."""
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each sentence, without special tokens other than <unk>."""
@@ -56,13 +56,13 @@ class Backend(Protocol):
         """Returns the entry with this id."""
 
     def filled(self, size: int) -> Backend:
-        """Returns the same backend with `unused_entries` up to `size` ids, which are no fewer."""
+        """Returns the same backend with `unused_entries` up to `size` ids, which must not be fewer."""
 
     def segmenter(self) -> Segmenter:
         """Returns the sampler of segmentations. Raises ValueError if there is only one way to segment."""
 
     def to_json(self, around: Around) -> str:
-        """Returns the file's text for a tokenizer that puts this around sentences."""
+        """Returns the file's text for a tokenizer that puts these tokens around sentences."""
 
 
 class Tokenizer:
@@ -71,7 +71,7 @@ class Tokenizer:
     `train_tokenizer`, `load_tokenizer` and `from_json` make one. It never changes.
 
     The id of a special token that the vocabulary lacks is -1; without <pad>, pad_id is unk_id. A vocabulary without
-    <unk> encodes known tokens only.
+    <unk> encodes only known tokens.
 
     Example:
       >>> from jax_transformer.data import SpecialIds, train_tokenizer
@@ -82,7 +82,7 @@ class Tokenizer:
     """
 
     def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool, tag_last: bool = False) -> None:
-        """Wraps `backend`, which must have the tokens to be added, under a common name; ValueError otherwise."""
+        """Wraps `backend`. Raises ValueError unless it has the tokens to add, under one of their common names."""
         found = find_specials(backend.specials)
         lacking = [name for name, is_added in ((BOS, add_bos), (EOS, add_eos)) if is_added and name not in found]
         if lacking:
@@ -97,36 +97,36 @@ class Tokenizer:
         self.unk_id, self.bos_id, self.eos_id = (found.get(name, NO_TOKEN) for name in (UNK, BOS, EOS))
         self.pad_id = found.get(PAD, self.unk_id)
         roles = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
-        others = {shown_name(entry): index for entry, index in backend.specials.items() if index not in roles}
-        self._unused_ids = frozenset(index for name, index in others.items() if UNUSED.fullmatch(name))
+        more = {shown_name(entry): index for entry, index in backend.specials.items() if index not in roles}
+        self._unused_ids = frozenset(index for name, index in more.items() if UNUSED.fullmatch(name))
         self._tag_ids = {
             name: index
-            for name, index in sorted(others.items(), key=lambda item: item[1])
-            if index not in self._unused_ids and not OF_PRETRAINING.fullmatch(name)
+            for name, index in sorted(more.items(), key=lambda item: item[1])
+            if index not in self._unused_ids and not PLACEHOLDERS.fullmatch(name)
         }
-        self._hidden_ids = frozenset({*roles, *others.values()}) - self._unused_ids - {self.unk_id}
+        self._hidden_ids = frozenset({*roles, *more.values()}) - self._unused_ids - {self.unk_id}
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, specials included: every id is below it."""
+        """Returns the number of ids, specials included: every id is below it."""
         return self._backend.size
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that `encode` can put before a sentence, by id. In a vocabulary from a file: every special token
-        without another role, except placeholders such as <mask> and <extra_id_0>."""
+        """Returns the tags that `encode` can put before a sentence, by id. In a vocabulary from a file, every special
+        token without another role is a tag, except placeholders such as <mask> and <extra_id_0>."""
         return tuple(self._tag_ids)
 
     @property
     def tag_ids(self) -> Mapping[str, int]:
-        """The id of each of `tags`, such as the first token of a target that tells its language."""
+        """Returns the id of each of `tags`, such as the first token of a target in models with a language tag."""
         return MappingProxyType(self._tag_ids)
 
     def tag_id(self, tag: str, option: str) -> int:
-        """Returns the id of a tag that `option` gave.
+        """Returns the id of a tag that was set by `option`.
 
         Raises:
-          ValueError: the vocabulary has no such tag; names the option and the nearest tag.
+          ValueError: the vocabulary has no such tag; the message has the option and the nearest tag.
         """
         if tag not in self._tag_ids:
             more = ", …" if len(self.tags) > 10 else ""
@@ -136,8 +136,7 @@ class Tokenizer:
 
     @property
     def tag_is_last(self) -> bool:
-        """Whether `encode` puts the tag after the sentence, as mBART has it. The tag of a target then starts the
-        decoder."""
+        """Whether `encode` puts the tag after the sentence, as in mBART. A target's tag then starts the decoder."""
         return self._around.tag_last
 
     @property
@@ -147,7 +146,8 @@ class Tokenizer:
 
     @property
     def hidden_ids(self) -> frozenset[int]:
-        """The ids that `decode` leaves out: all special tokens but <unk>, and not <pad> if it is also <unk>."""
+        """Returns the ids that `decode` leaves out: all special tokens except <unk>, and except <pad> if it is also
+        <unk>."""
         return self._hidden_ids
 
     def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
@@ -159,27 +159,27 @@ class Tokenizer:
             <eos>; "" for none. Inside a sentence its text is plain text.
 
         Raises:
-          ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either;
-            one string, or something else than strings.
+          ValueError: an unknown tag; an unknown token, if the vocabulary has no <unk>; a single string, or anything but
+            strings.
         """
         return self._surrounded(self._backend.encode(check_texts("sentences", sentences)), tag)
 
     def sample_encode(
         self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = ""
     ) -> list[list[int]]:
-        """As `encode`, in a segmentation drawn at random for each word: a function of the arguments and the vocabulary
-        alone.
+        """Encodes like `encode`, with a random segmentation of each word that depends only on the arguments and the
+        vocabulary.
 
-        A bpe draws by BPE-dropout (Provilkov et al., 2020): at each step each possible merge is left out with
+        A bpe draws by BPE-dropout (Provilkov et al., 2020): at each step, each possible merge is left out with
         probability `strength`. A unigram draws a segmentation x of a word with a probability proportional to
-        P(x)^strength (Kudo, 2018), so that a larger strength stays closer to the best one. Strength 0 gives what
-        `encode` gives, with both.
+        P(x)^strength (Kudo, 2018): a larger strength stays closer to the best segmentation. With strength 0, both
+        return the result of `encode`.
 
         Args:
           seed: one or more integers, 0 or more.
 
         Raises:
-          ValueError: a strength out of range; a tag as for `encode`; a tokenizer that isn't made of subwords.
+          ValueError: a strength out of range; an unknown tag; a tokenizer without subwords.
         """
         from jax_transformer.data.tokenizers.subword_sampling import sample_segmentations
 
@@ -191,12 +191,12 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[Ids]) -> list[str]:
         """Returns the text of each whole sequence, without tags, <pad>, <bos> and <eos> in any place. Unknown tokens,
-        and ids without a token (see `filled`), read "<unk>".
+        and ids without a token (see `filled`), are shown as "<unk>".
 
         If pad_id equals unk_id, a run of it at the end of a sequence is padding; elsewhere it is an unknown token.
 
         Raises:
-          ValueError: an id outside the vocabulary; something else than sequences of integers.
+          ValueError: an id outside the vocabulary; anything but sequences of integers.
         """
         return self._backend.decode([self._visible(sequence) for sequence in ids])
 
@@ -206,7 +206,7 @@ class Tokenizer:
         return [special[index] if index in special else self._backend.token(index) for index in self._checked(ids)]
 
     def has_vocabulary_of(self, other: Tokenizer) -> bool:
-        """Returns whether each id means the same in both. (They may still split text in other ways.)"""
+        """Checks that each id has the same token in both. (They may still split text differently.)"""
 
         def entries(tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
             specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id]
@@ -215,15 +215,14 @@ class Tokenizer:
         return self.vocab_size == other.vocab_size and entries(self) == entries(other)
 
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
-        """Returns a tokenizer of the same vocabulary that adds <bos> and <eos>, or doesn't."""
+        """Returns a tokenizer of the same vocabulary that adds <bos> and <eos> as specified."""
         return self._with(self._backend, replace(self._around, bos=bos, eos=eos))
 
     def filled(self, size: int) -> Tokenizer:
-        """Returns a tokenizer with ids without a token after its own, up to `size`, the rows of a model's embedding. No
-        text gives them.
+        """Adds ids without a token up to `size`, the rows of a model's embedding. No text matches them.
 
         Raises:
-          ValueError: fewer rows than tokens; a vocabulary without <unk>, which such ids are decoded as.
+          ValueError: fewer rows than tokens; a vocabulary without <unk>, to which such ids are decoded.
         """
         if size == self.vocab_size:
             return self
@@ -241,9 +240,9 @@ class Tokenizer:
     def to_json(self) -> str:
         """Returns the text of a file that `from_json` reads.
 
-        Except for the kind spacy and a sentencepiece model, it is a standard `tokenizer.json`, readable by
-        `tokenizers.Tokenizer.from_file`. The format can't express one thing: another reader takes "<eos>" in a sentence
-        for the special token unless it sets `encode_special_tokens`, as this class does.
+        For every tokenizer that is a pipeline of `tokenizers`, it is a standard `tokenizer.json`, readable by
+        `tokenizers.Tokenizer.from_file`. The format can't express one thing: other readers take "<eos>" in a sentence
+        for the special token unless they set `encode_special_tokens`, as this class does.
         """
         return self._backend.to_json(self._around)
 
@@ -257,7 +256,7 @@ class Tokenizer:
         return cls(backend, add_bos=around.bos, add_eos=around.eos, tag_last=around.tag_last)
 
     def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
-        """Returns the sentences with the ids before and after each."""
+        """Adds the ids before and after each sentence."""
         tags = [self.tag_id(tag, "source tag")] if tag else []
         before, after = [self.bos_id] * self._around.bos, [self.eos_id] * self._around.eos
         (after if self._around.tag_last else before).extend(tags)
@@ -287,13 +286,13 @@ class Tokenizer:
 
 
 def is_own_format(text: str) -> bool:
-    """Returns whether the text of a tokenizer's file has a format of this library, which the library `tokenizers`
-    doesn't read."""
+    """Checks whether the text of a tokenizer's file has a format of this library, which the library `tokenizers` can't
+    read."""
     return re.match(r'\s*\{\s*"format"', text) is not None
 
 
 def read_backend(text: str) -> tuple[Backend, Around]:
-    """Returns the backend in a file's text, and what it puts around sentences."""
+    """Returns the backend in a file's text, and the tokens around sentences."""
     if not is_own_format(text):
         from jax_transformer.data.tokenizers.pipelines import read_pipeline
 
@@ -311,11 +310,20 @@ def read_backend(text: str) -> tuple[Backend, Around]:
     backends: tuple[Any, ...] = (SpacyBackend, SentencePieceBackend, PieceListBackend, MergeListBackend, ByteBackend)
     for own in backends:
         if content["format"] == own.FORMAT:
-            read: tuple[Backend, Around] = own.from_content(content)
-            return read
+            return _backend_in(own, content)
     formats = ", ".join(repr(own.FORMAT) for own in backends)
     raise ValueError(
         f"tokenizer: expected a tokenizer.json, or one of the formats {formats}; received the format "
         f"{content['format']!r}; upgrade "
         "jax-transformer"
     )
+
+
+def _backend_in(own: Any, content: dict[str, Any]) -> tuple[Backend, Around]:
+    try:
+        read: tuple[Backend, Around] = own.from_content(content)
+    except KeyError as error:
+        raise ValueError(
+            f"tokenizer: expected {error} in a file of the format {own.FORMAT!r}; received {', '.join(content)}"
+        ) from None
+    return read

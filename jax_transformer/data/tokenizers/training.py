@@ -1,4 +1,4 @@
-"""Vocabularies from text."""
+"""Learns vocabularies from text."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ NO_LIMIT = 2**48
 CHUNK = 10_000
 REPEATS = 1000
 MOST_WORDS = {"bpe": 1_000_000, "unigram": 250_000}
-"""Different words that are learned from; sentencepiece is much the slower."""
+"""Maximum number of different words for training; sentencepiece is much slower than BPE."""
 MOST_CHARACTERS = 40_000_000
-"""Characters that unigram is learned from, those of repeated words included: sentencepiece's memory grows with them,
-not with the words."""
+"""Maximum number of characters for training unigram, repeated words included: sentencepiece's memory grows with the
+characters, not with the words."""
 SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
-"""Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it
-learned."""
+"""Characters that sentencepiece's trainer uses internally; pieces of one such character are added after training."""
 
 
 def train_tokenizer(
@@ -47,17 +46,17 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learns a vocabulary from `sentences`; the same sentences give the same tokenizer, byte for byte.
 
-    The specials keep their ids. The tags, and then the other tokens by frequency in `sentences` and code point, fill
-    the remaining ids. Reads `sentences` once, and keeps only counts of words.
+    The specials keep their ids. The tags fill the next free ids, followed by the learned tokens by frequency in
+    `sentences` and code point. Reads `sentences` once, and keeps only counts of words.
 
     Args:
       sentences: the text, one sentence each.
       kind: words, whitespace, characters, spacy, bpe or unigram.
       specials: the ids of the special tokens.
-      vocab_size: most entries, specials and tags included; the rarest tokens are left out. 0: no limit, which bpe and
-        unigram don't allow.
-      min_frequency: tokens seen less often are left out. bpe: pairs of pieces seen less often aren't merged; unigram:
-        pieces used less often are left out, while every character of `sentences` is kept.
+      vocab_size: maximum number of entries, specials and tags included; the rarest tokens are left out. 0: no limit,
+        which bpe and unigram don't allow.
+      min_frequency: minimum frequency of a token. bpe: rarer pairs of pieces aren't merged; unigram: rarer pieces are
+        left out, but every character of `sentences` is kept.
       lowercase, normalization: applied to all text first, normalization before lowercasing.
       language: the code of the language, such as en, for the kind spacy.
       tags: tokens that `encode` can put before a sentence.
@@ -146,7 +145,7 @@ def _train_spacy(
     if vocab_size:
         ordered = ordered[: vocab_size - len(reserved) - len(tags)]
     size = len(reserved) + len(tags) + len(ordered)
-    # A text may have "<eos>" for a token: entries are told apart by their ids alone.
+    # A text may contain "<eos>" as a token, so entries are distinguished only by their ids.
     specials, rest = _divide(ordered, reserved, tags, min_frequency)
     entries = [""] * size
     for token, index in chain(specials.items(), rest.items()):
@@ -217,7 +216,7 @@ def _train_unigram(
         rare = [piece for piece in scores if len(piece) > 1 and counts[vocabulary[piece]] < min_frequency]
         if min_frequency == 1 or not rare:
             break
-        for piece in rare:  # others take their place, and may still be rare
+        for piece in rare:  # pieces that replace them may still be rare
             del scores[piece]
     ordered = _by_use({piece: index for piece, index in vocabulary.items() if piece in scores}, counts)
     places = _place(ordered, reserved, tags, min_frequency)
@@ -235,8 +234,8 @@ def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, floa
 
 
 def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
-    """Trains a sentencepiece unigram .model of at most `room` pieces on counted words. Their order doesn't change a
-    byte."""
+    """Trains a sentencepiece unigram .model of at most `room` pieces on counted words, byte-identical for any order of
+    the words."""
     import sentencepiece
 
     lines = (f"{word}\t{count}" for word, count in sorted(words.items()))
@@ -251,12 +250,12 @@ def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
             hard_vocab_limit=False,
             character_coverage=1.0,
             max_sentence_length=1 << 20,
-            num_threads=1,  # the sums, and with them the result, depend on it
+            num_threads=1,  # the rounding of sums, and so the result, depends on it
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             split_by_unicode_script=False,
-            split_by_number=False,  # the words are split already
+            split_by_number=False,  # the words are already split
             unk_id=0,
             bos_id=-1,
             eos_id=-1,
@@ -284,7 +283,7 @@ def _check_room(
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Lines of words with spaces between them, with each word as often as it was counted."""
+    """Yields lines of words separated by spaces, with each word as often as it was counted."""
     for word, count in words.items():
         for start in range(0, count, REPEATS):
             yield " ".join([word] * min(REPEATS, count - start))
@@ -310,7 +309,7 @@ def _by_use(vocabulary: dict[str, int], counts: Counter[int]) -> list[str]:
 
 
 def _place(ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int) -> dict[str, int]:
-    """Ids for the tags and the `ordered` tokens, around the reserved ones."""
+    """Assigns ids to the tags and the `ordered` tokens, around the reserved ids."""
     specials, rest = _divide(ordered, reserved, tags, min_frequency)
     return specials | rest
 
@@ -318,7 +317,7 @@ def _place(ordered: list[str], reserved: dict[str, int], tags: Sequence[str], mi
 def _divide(
     ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the ids of specials and tags, and those of the `ordered` tokens."""
+    """Assigns ids; returns those of specials and tags, and those of the `ordered` tokens."""
     if not ordered:
         raise ValueError(
             f"training text: expected a token seen {min_frequency} times or more; received none. Check the text."

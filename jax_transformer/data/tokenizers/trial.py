@@ -1,9 +1,9 @@
-"""Tries the steps of a foreign tokenizer.json in a process of its own before they touch any text.
+"""Tries the steps of a foreign tokenizer.json in a separate process before they process any text.
 
-A pattern such as (a+)+$ takes a time exponential in the text's length, `tokenizers` panics when its library gives up,
-and replacements of replacements multiply a text until the process is killed. No rule tells good patterns from bad ones,
-so those of well-known tokenizers pass at once, and others are run on texts made of their own characters, in a process
-whose time and memory are limited. A pattern that still needs too long on a later text ends in an error there.
+A pattern such as (a+)+$ takes time exponential in the text's length, `tokenizers` panics when its library gives up, and
+replacements of replacements multiply a text until the process is killed. No rule distinguishes good patterns from bad
+ones, so those of well-known tokenizers pass at once, and all others are run on texts made of their own characters, in a
+process with limited time and memory. A pattern that is too slow only on a later text raises an error there.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PLAIN = {
     "Prepend", "BertPreTokenizer", "CharDelimiterSplit", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits",
     "Punctuation", "UnicodeScripts", "BPEDecoder", "ByteLevel", "WordPiece", "ByteFallback", "Fuse", "CTC", "Sequence",
 }  # fmt: skip
-"""Steps that take a time linear in the text and at most multiply it by a constant."""
+"""Steps that take time linear in the text, and lengthen it by at most a constant factor."""
 MOST_PLAIN_STEPS, LONGEST_INSERTION = 64, 16
 TRIAL_MEMORY = 2**30
-"""Bytes of address space of the process that tries."""
+"""Bytes of address space of the trial's process."""
 QUIET = {"RUST_BACKTRACE": "0", "RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 PROGRAM, SECONDS_TO_START = "from {module} import try_steps; try_steps({seconds})", 20
 REPEATS = 200
@@ -37,11 +37,11 @@ SENTENCES = ("who sleeps and dreams, isn't 12.5 years old!", "Träume & Wünsche
 
 
 def check_steps(text: str) -> None:
-    """Checks the steps of a tokenizer.json, trying those that aren't known.
+    """Checks the steps of a tokenizer.json, and tries the unknown ones.
 
     Raises:
-      ValueError: they need more than PATTERN_SECONDS for short texts, or more memory than a trial has; they panic; they
-        make more of a text than TEXT_GROWTH allows; the file is too large.
+      ValueError: the steps take more than PATTERN_SECONDS for short texts, or more memory than a trial has; they panic;
+        they lengthen a text beyond TEXT_GROWTH; the file is too large.
 
     Example:
       >>> from jax_transformer.data.tokenizers.trial import check_steps
@@ -51,7 +51,7 @@ def check_steps(text: str) -> None:
     try:
         content = parse_json(text)
     except ValueError:
-        return  # the library tells what is wrong
+        return  # the library reports the error
     steps = {part: content.get(part) for part in PARTS} if isinstance(content, dict) else {}
     if _needs_trial(steps):
         problem = _tried(json.dumps(steps), PATTERN_SECONDS.value)
@@ -60,8 +60,8 @@ def check_steps(text: str) -> None:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Returns whether the library `tokenizers` raised this where a pattern took too long: its class derives from
-    BaseException alone."""
+    """Checks whether the library `tokenizers` raised this because a pattern took too long; its class derives directly
+    from BaseException."""
     return type(error).__name__ == "PanicException"
 
 
@@ -71,7 +71,7 @@ def _needs_trial(steps: dict[str, Any]) -> bool:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """Yields the steps of a part and those within them."""
+    """Yields the steps of a part, including nested ones."""
     if isinstance(part, dict):
         yield part
         for value in part.values():
@@ -97,7 +97,7 @@ def _is_plain(step: dict[str, Any]) -> bool:
 
 @functools.cache
 def _tried(steps: str, seconds: int) -> str:
-    """Tries the steps in another process; returns what is wrong with them, or ""."""
+    """Tries the steps in another process; returns the problem with them, or ""."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", PROGRAM.format(module=__name__, seconds=seconds)],
@@ -121,11 +121,11 @@ def _too_slow(seconds: int) -> str:
     return f"{_EXPECTED}; received ones that take more than {seconds} s ({PATTERN_SECONDS.variable})"
 
 
-# --- in the process that tries
+# --- in the trial's process
 
 
 def try_steps(seconds: int) -> None:
-    """Tries the steps on standard input, within limits of this process, and prints "right" or what is wrong."""
+    """Tries the steps from standard input, within limits of this process, and prints "right" or the problem."""
     import resource
 
     from tokenizers import Tokenizer
@@ -153,11 +153,11 @@ def try_steps(seconds: int) -> None:
             return
         if not isinstance(error, Exception):
             raise
-    print("right")  # any other mistake is told when the file is read
+    print("right")  # any other mistake is reported when the file is read
 
 
 def trial_texts(steps: Any) -> list[str]:
-    """Returns texts on which bad patterns and replacements show: characters of theirs, repeated, with an end that no
+    """Returns texts that expose bad patterns and replacements: their own characters, repeated, with an end that no
     repetition matches."""
     found = [
         text for part in steps.values() for step in _steps(part) for text in (*_patterns(step), step.get("content"))

@@ -1,4 +1,4 @@
-"""Counting the words of any amount of text, in memory that has a bound."""
+"""Counts the words of any amount of text in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK
 
 
 def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tuple[Counter[str], set[str]]:
-    """Counts each word of a subword `pipeline`, and collects the characters of words that were given up.
+    """Counts each word of a subword `pipeline`, and collects the characters of dropped words.
 
-    One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is
-    thinned: whenever there are more, the rarest are given up but for a share chosen by a hash of their letters, so that
-    what is kept comes from the whole text, and the frequent words keep their counts. Of text without spaces that is a
-    sample of its sentences.
+    Makes one pass, and keeps none of `sentences`. Text with more than `most_words` different words between spaces is
+    thinned: whenever there are more, drops the rarest except for a share chosen by a hash of their letters, so that the
+    kept words come from the whole text, and frequent words keep their counts. Of text without spaces, this keeps a
+    sample of the sentences.
     """
     between_spaces: Counter[str] = Counter()
-    given_up: set[str] = set()
+    dropped: set[str] = set()
     for sentence in sentences:
         if sentence:
             between_spaces.update(sentence.split(" "))
             if len(between_spaces) > most_words:
-                given_up |= _thin(between_spaces, most_words // 2)
+                dropped |= _thin(between_spaces, most_words // 2)
     words: Counter[str] = Counter()
     for chunk, count in between_spaces.items():
         for word in split_words(chunk, pipeline) if chunk else [SPACE_MARK]:
             words[word] += count
-    characters = {character for lost in given_up for word in split_words(lost, pipeline) for character in word}
+    characters = {character for lost in dropped for word in split_words(lost, pipeline) for character in word}
     return words, characters
 
 
@@ -43,7 +43,7 @@ def split_words(text: str, pipeline: Any) -> list[str]:
 
 
 def thinned_counts(counts: Mapping[str, int], most_characters: int) -> dict[str, int]:
-    """Returns the counts of a part of the text of about `most_characters`, or of the whole text if it is shorter.
+    """Scales the counts down to a text of about `most_characters`, if it is longer.
 
     Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words together
     keep their share.
@@ -61,13 +61,13 @@ def _hash(word: str) -> int:
 
 
 def _thin(counts: Counter[str], wanted: int) -> set[str]:
-    """Takes words out of `counts` until it has `wanted` or fewer; returns their characters."""
-    given_up: set[str] = set()
+    """Drops words from `counts` until it has at most `wanted`; returns their characters."""
+    characters: set[str] = set()
     share, rare = 2, 1
     while len(counts) > wanted:
         dropped = [word for word, count in counts.items() if count <= rare and _hash(word) % share]
         for word in dropped:
-            given_up.update(word)
+            characters.update(word)
             del counts[word]
         share, rare = 2 * share, 2 * rare
-    return given_up
+    return characters

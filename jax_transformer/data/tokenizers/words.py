@@ -1,11 +1,11 @@
-"""Which word of a text each token belongs to, whatever the tokenizer.
+"""Assigns each token to its word in a text, for any tokenizer.
 
-Words are what stands between white space. In scripts that write none between words (Han, kana, Thai, Lao, Burmese,
-Khmer), each token is one, or as many tokens as make up a character where they are bytes. White space that is a token
-belongs to the word after it; <bos>, <eos>, <pad> and tags belong to none.
+Words are runs of characters without white space. In scripts without spaces between words (Han, kana, Thai, Lao,
+Burmese, Khmer), each token is a word, or the tokens that make up a character if they are bytes. A token of white space
+belongs to the next word; <bos>, <eos>, <pad> and tags belong to none.
 
-No tokenizer is asked how it marks words: where its tokens end in a text is told by what beginnings of the text, or of
-  the tokens, give.
+This needs no knowledge of how a tokenizer marks words: encoding prefixes of the text, or decoding prefixes of the
+tokens, shows where tokens end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _STOP = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
-"""After each match a token may end a word."""
+"""A word may end after each match."""
 _RUN = re.compile(rf"([{_UNSPACED}]+)|[^\s{_UNSPACED}]+")
 
 
@@ -33,17 +33,17 @@ class Words(NamedTuple):
 
     texts: list[str]
     numbers: np.ndarray
-    """[tokens] int: the number of each token's word, from 0; NO_WORD for a token of none."""
+    """[tokens] int: the number of each token's word, from 0; NO_WORD for a token without one."""
 
 
 def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
     """Returns the words of a text; `numbers` refers to `tokenizer.encode([text], tag)`.
 
-    A token belongs to the first word whose end comes at or after the token's. A token across a space belongs to the
-    later word.
+    A token belongs to the first word that ends at or after the token's end. A token across a space belongs to the later
+    word.
 
     Raises:
-      ValueError: as `Tokenizer.encode`.
+      ValueError: see `Tokenizer.encode`.
     """
     stops = [match.end() for match in _STOP.finditer(text)]
     ids, *begun = tokenizer.encode([text, *(text[:stop] for stop in stops)], tag)
@@ -60,7 +60,7 @@ def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
     of the next token that does.
 
     Raises:
-      ValueError: as `Tokenizer.decode`.
+      ValueError: see `Tokenizer.decode`.
     """
     ids = list(ids)
     text, *begun = tokenizer.decode([ids, *(ids[: count + 1] for count in range(len(ids)))])
@@ -70,8 +70,8 @@ def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
 
 
 def _words(tokenizer: Tokenizer, text: str, ids: Sequence[int], ends: np.ndarray) -> Words:
-    """Returns the words of a text whose tokens end at these places; a token that ends after the text belongs to
-    none."""
+    """Returns the words of a text whose tokens end at these positions; a token that ends after the text belongs to no
+    word."""
     spans: list[tuple[int, int]] = []
     for run in _RUN.finditer(text):
         start, stop = run.span()

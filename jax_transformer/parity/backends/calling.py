@@ -1,4 +1,4 @@
-"""How a user's module is called with a model's ids, and what it returns: logits, probabilities or their logarithms."""
+"""Calls a user's module with a model's ids, and recognises its result: logits, probabilities or their logarithms."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ADAPTER = (
 
 @dataclass(frozen=True)
 class Calling(DirectCall):
-    """Calls a module with ids, and finds the logits that its result is made of."""
+    """Calls a module with ids, and finds the logits in its result or behind its (log-)probabilities."""
 
     head: Head = "logits"
 
     def unnormalised(
         self, result: Any, last_softmax: tuple[torch.Tensor, torch.Tensor] | None, batch: int
     ) -> torch.Tensor:
-        """Returns the logits [B, T, V] that the module returns or, if it returns (log-)probabilities, makes them of.
+        """Returns the logits [B, T, V] of a result: the result, or the input of the softmax that computed it.
 
         Raises:
-          LookupError: it returns probabilities that no softmax computed last.
+          LookupError: the result holds (log-)probabilities that the last softmax didn't compute.
         """
         import torch
 
@@ -54,7 +54,7 @@ class Calling(DirectCall):
 
 
 def _in_shape(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-    """Returns the tensor reshaped, or its first elements along each axis; None if it has another shape altogether."""
+    """Returns the tensor reshaped, or its first elements along each axis; None if the shape fits neither way."""
     if tensor.numel() == shape.numel():
         return tensor.reshape(shape)
     fits = tensor.ndim == len(shape) and all(wanted <= held for wanted, held in zip(shape, tensor.shape, strict=True))
@@ -72,15 +72,15 @@ def find_calling(
     source_ids: torch.Tensor,
     decoder_input_ids: torch.Tensor,
 ) -> Calling:
-    """Returns how to call a module, after a trial on ids whose sizes tell all axes apart.
+    """Finds out how to call a module, by trial calls.
 
     Args:
       name: the module's name in messages.
-      source_ids, decoder_input_ids: [B, S], [B, T].
+      source_ids, decoder_input_ids: [B, S], [B, T], with sizes that identify each axis.
 
     Raises:
-      ParityError: its signature doesn't show how, it raises, or nothing in its result is like logits. The message says
-        what an adapter has to do.
+      ParityError: the signature doesn't suffice, every call raises, or the result contains no logits. The message
+        describes the adapter to write.
     """
     pads, vocabulary = (config.source.pad_id, config.target.pad_id), config.target.vocab_size
     try:
@@ -92,7 +92,7 @@ def find_calling(
 
 
 def _head(values: torch.Tensor) -> Head:
-    """Returns what values [B, T, V] are: rows of probabilities, or of their logarithms, sum to 1."""
+    """Classifies values [B, T, V]: rows of probabilities, or the exponentials of their logarithms, sum to 1."""
     import torch
 
     finite = values[values.isfinite().all(dim=-1)].double()  # [rows, V]

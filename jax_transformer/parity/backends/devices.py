@@ -1,4 +1,4 @@
-"""The devices on which the candidate computes: one, or a mesh that shares its weights and the rows of its batches."""
+"""Places the candidate on its devices: one, or a mesh that shares its weights and the rows of its batches."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Devices:
     """Puts problems on the devices."""
 
     mesh: AnyMesh | None = None
-    """None: JAX's default device. The devices of an abstract mesh needn't be there; programs are only traced for it."""
+    """None: JAX's default device. An abstract mesh needs no devices, since programs are only traced for it."""
 
     @property
     def real(self) -> Mesh | None:
-        """Returns the mesh. Raises CannotRun for an abstract one, which computes no numbers."""
+        """Returns the mesh. Raises CannotRun for an abstract mesh, which has no devices."""
         if isinstance(self.mesh, AbstractMesh):
             raise CannotRun("the mesh is abstract, and its devices compute nothing: prove takes it, or pass a Mesh")
         return self.mesh
@@ -44,8 +44,8 @@ class Devices:
         return in_mesh(self.mesh)
 
     def filled_up(self, problem: Problem, pad_id: int) -> Problem:
-        """Returns the problem with rows that count in no loss after its own, until the devices divide them: the first
-        row again, with labels of pads alone."""
+        """Appends copies of the first row, with only pads as labels, until the devices divide the rows. No loss counts
+        these rows."""
         filling = -len(problem.labels) % row_shards(self.mesh)
         if not filling:
             return problem
@@ -61,41 +61,41 @@ class Devices:
         )
 
     def own_rows(self, value: Array, problem: Problem, filled: Problem) -> Array:
-        """Returns an activation without the rows that only fill up; one without rows as it is."""
+        """Returns an activation without the rows that `filled_up` appended, if it has rows."""
         return value[: len(problem.labels)] if value.shape[:1] == filled.labels.shape[:1] else value
 
     def params(self, params: Params) -> Params:
-        """Returns parameters where they belong."""
+        """Places parameters on the devices."""
         return params if self.real is None else place_params(params, self.real)
 
     def ids(self, problem: Problem) -> Any:
-        """Returns the ids that the model reads where they belong."""
+        """Places the ids that the model reads on the devices."""
         return place_rows(problem.ids, self.real)
 
     def abstract_params(self, params: Params) -> Params:
-        """Returns shapes and dtypes of parameters, and how they lie."""
+        """Returns shapes, dtypes and shardings of parameters."""
         if self.real is None:
             return params
-        return jax.tree.map(_lying, params, tree_shardings(params, params, self.real))
+        return jax.tree.map(_sharded, params, tree_shardings(params, params, self.real))
 
     def abstract_state(self, state: TrainState) -> TrainState:
-        """Returns shapes and dtypes of a state, and how its arrays lie."""
+        """Returns shapes, dtypes and shardings of a state."""
         if self.real is None:
             return state
-        lying: TrainState = jax.tree.map(_lying, state, tree_shardings(state, all_params(state), self.real))
-        return lying
+        sharded: TrainState = jax.tree.map(_sharded, state, tree_shardings(state, all_params(state), self.real))
+        return sharded
 
     def abstract_rows(self, arrays: Any) -> Any:
-        """Returns shapes and dtypes of arrays [B, …], and how they lie."""
+        """Returns shapes, dtypes and shardings of arrays [B, …]."""
         if self.real is None:
             return arrays
-        lie = row_sharding(self.real)
-        return jax.tree.map(lambda array: _lying(array, lie), arrays)
+        sharding = row_sharding(self.real)
+        return jax.tree.map(lambda array: _sharded(array, sharding), arrays)
 
     def prepared(self, model: Model) -> Model:
         """Returns the model for decoding."""
         return model if self.real is None else prepare(model, self.real)
 
 
-def _lying(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+def _sharded(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding)

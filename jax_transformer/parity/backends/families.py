@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers, in the installed version, as references for ported checkpoints."""
+"""Runs models of the installed Hugging Face transformers as references for ported checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
-    """Runs a model of transformers with unfused attention (attn_implementation="eager"), however it was loaded."""
+    """Runs a model of transformers with unfused attention, whatever attn_implementation it was loaded with."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         import transformers
@@ -89,7 +89,7 @@ def family_reference(model: Model, problem: Problem | None = None) -> FamilyRefe
     """Exports a ported model in the format of transformers, and loads it there.
 
     Args:
-      problem: the model's own weights and ids; None: they are made.
+      problem: the model's own weights, with ids. None: a new one.
 
     Raises:
       ImportError: transformers isn't installed.
@@ -113,7 +113,7 @@ def family_reference(model: Model, problem: Problem | None = None) -> FamilyRefe
 
 @contextlib.contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """Switches off progress bars."""
+    """Disables progress bars within the context."""
     transformers.logging.disable_progress_bar()
     try:
         yield
@@ -123,9 +123,9 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
-    """Makes T5's norm compute the variance of float64 in float64, not float32. Lower precision stays as it is.
+    """Makes T5's norm compute the variance of float64 in float64 rather than float32.
 
-    Norms with a forward that isn't transformers' stay as they are, too.
+    Lower precision, and norms whose forward isn't transformers' own, are unchanged.
     """
     import torch
 
@@ -137,8 +137,8 @@ def wide_norms(model: Any) -> Iterator[None]:
         weighted: torch.Tensor = norm.weight * x
         return weighted
 
-    of_modules: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
-    kinds = {kind for kind in of_modules if kind.forward.__module__.startswith("transformers.")}
+    norms: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
+    kinds = {kind for kind in norms if kind.forward.__module__.startswith("transformers.")}
     before = {kind: kind.forward for kind in kinds}
     for kind in kinds:
         kind.forward = forward
@@ -151,7 +151,7 @@ def wide_norms(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wide_fills() -> Iterator[None]:
-    """Makes FSMT's mask fill with the lowest number of float64, which overflows in the float32 that it takes."""
+    """Makes FSMT's mask fill tensors in their own dtype; its float64 minimum would overflow in its float32 tensor."""
     fsmt: Any = sys.modules.get("transformers.models.fsmt.modeling_fsmt")
     if fsmt is None:
         yield

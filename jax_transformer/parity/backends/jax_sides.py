@@ -1,4 +1,4 @@
-"""JAX programs as sides of a parity run: the model here, and a user's function."""
+"""Runs JAX programs as sides of a parity run: this library's model, or a user's function."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import StepFunctions, make_train_step
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""On a CPU, for programs that run once: the same operations, compiled in a third of the time."""
+"""Compiler options for a CPU and programs that run once: the same operations, compiled in a third of the time."""
 
 
 class JaxSide:
-    """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout; a user's own
-    loss and optimizer run where there are any."""
+    """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout, with a user's
+    own loss and optimizer if there are any."""
 
     doubts: tuple[str, ...] = ()
 
@@ -77,7 +77,7 @@ class JaxSide:
         return in_force(dtype)
 
     def rest(self) -> None:
-        """Parameters are put on the device anew each time."""
+        """Does nothing: parameters are copied to the device for each run."""
 
     def weights(self) -> Arrays:
         return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
@@ -98,19 +98,19 @@ class JaxSide:
                 name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, filled).items()
             }
             factor = np.float64(problem.loss_factor)
-            loss, (of_params, of_activations) = compiled(params, zeros, *filled.ids, filled.labels, factor)
+            loss, (to_params, to_activations) = compiled(params, zeros, *filled.ids, filled.labels, factor)
             parameters = {
                 path: np.asarray(leaf) / factor
-                for path, leaf in flatten(of_params).items()
+                for path, leaf in flatten(to_params).items()
                 if not path.startswith("constants/")
             }
             activations = {
-                name: devices.own_rows(np.asarray(of_activations[name]), problem, filled) / factor for name in zeros
+                name: devices.own_rows(np.asarray(to_activations[name]), problem, filled) / factor for name in zeros
             }
             return Gradients(float(loss) / problem.loss_factor, layer_by_layer(parameters), activations)
 
     def get_ready(self, plan: Plan) -> None:
-        """Compiles what takes longest, and decodes, while other things are done."""
+        """Starts the slowest compilations, and decoding, in the background."""
         if {"loss", "gradients"} & {*plan.stages}:
             self._program(_compiled_gradients, plan.problem)
         if {"step", "trajectory", "resume"} & {*plan.stages}:
@@ -131,11 +131,11 @@ class JaxSide:
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keeps_gradients:
-                    state, metrics, of_step = compiled(state, batch, np.float64(problem.loss_factor))
+                    state, metrics, step_gradients = compiled(state, batch, np.float64(problem.loss_factor))
                 else:
                     state, metrics = compiled(state, batch)
                 if keep_all:
-                    gradients.append(_by_layer(of_step))
+                    gradients.append(_by_layer(step_gradients))
                     parameters.append(_trained(state))
                 losses.append(float(metrics["loss"]))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
@@ -158,7 +158,7 @@ class JaxSide:
                 raise CannotRun(str(reason)) from None
 
     def _program(self, compiled: Callable[..., Any], problem: Problem) -> Future[Any]:
-        """Compiles a program, once for each shape of batches."""
+        """Compiles a program in the background, once for each shape of batches."""
         key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
         if key not in self._programs:
             self._programs[key] = _WORKER.submit(
@@ -167,17 +167,17 @@ class JaxSide:
         return self._programs[key]
 
     def filled_up(self, problem: Problem) -> Problem:
-        """Returns a problem with as many rows as the devices divide; see `Devices`."""
+        """Appends rows to a problem until the devices divide them; see `Devices`."""
         return self.devices.filled_up(problem, self.config.target.pad_id)
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
-        under_way = self._decoded.pop((problem, decoding), None)
-        return under_way.result() if under_way is not None else self._decode(problem, decoding)
+        prepared = self._decoded.pop((problem, decoding), None)
+        return prepared.result() if prepared is not None else self._decode(problem, decoding)
 
     def _decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         starts_and_ends(self.generation)
         with in_precision("float64"):
-            generation = self.generation.without_decoding()  # the torch side knows no forced ids, nor other rules
+            generation = self.generation.without_decoding()  # the torch side applies no forced ids or other rules
             model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
             best = generate(self.devices.prepared(model), problem.source_ids, decoding)
             return Hypotheses(best.sequences[:, 0], best.scores[:, 0])
@@ -189,7 +189,7 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
 
 
 def understood(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns those of the options that the compiler knows, if this is a CPU; None if there are none."""
+    """Returns the compiler options that this version of XLA accepts on a CPU; None if there are none."""
     if jax.default_backend() != "cpu":
         return None
     return {name: value for name, value in options.items() if _is_known({name: value})} or None
@@ -205,7 +205,7 @@ def _is_known(option: dict[str, Any]) -> bool:
 
 @cache
 def _options() -> Any:
-    """Returns the compiler's options. Asks the backend, so not before something is compiled."""
+    """Returns the compiler's options, lazily, since this initialises the backend."""
     return understood(QUICKLY)
 
 
@@ -217,14 +217,14 @@ def _forward() -> Any:
 
 _WORKER = ThreadPoolExecutor(1)
 FACTOR = jax.ShapeDtypeStruct((), np.float64)
-"""Of the loss; see `Problem.loss_factor`."""
+"""Shape of the loss's factor; see `Problem.loss_factor`."""
 
 
 def mean_loss(
     config: TransformerConfig, train: TrainConfig, programs: Programs, *, is_filled_up: bool = False
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Returns a function (logits [B, T, V], labels [B, T]) → the mean of the losses of the labels that count, by the
-    rule or by a user's program. If the batch `is_filled_up`, labels of pads alone don't count, even where pads do."""
+    """Returns a function (logits [B, T, V], labels [B, T]) → the mean loss of the labels that count, by the rule or by
+    a user's program. If the batch `is_filled_up`, rows with only pads as labels never count."""
     criterion = Criterion(config.target.pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
 
     def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -242,8 +242,8 @@ def mean_loss(
 def _compiled_gradients(
     config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
 ) -> Any:
-    """Compiles (params, zeros to be added to activations, source_ids, decoder_input_ids, labels, a factor) → the loss
-    times the factor, and its gradients to the first two."""
+    """Compiles (params, zeros to add to activations, source_ids, decoder_input_ids, labels, factor) → the loss times
+    the factor, and its gradients to the first two arguments."""
     mean = mean_loss(config, train, programs, is_filled_up=devices.mesh is not None)
 
     def loss(
@@ -259,7 +259,7 @@ def _compiled_gradients(
 
 
 def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of all that has a gradient."""
+    """Returns shapes and dtypes of the activations that have gradients."""
     _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.ids)
     return {name: value for name, value in trace.items() if not name.startswith("mask.")}
 
@@ -275,8 +275,8 @@ def _compiled_step_with_gradients(
     config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
 ) -> Any:
     """Compiles (state, batch, factor of the loss) → the next state, its metrics, and the gradients that the update
-    reads. Those of another program are others in their last bits, which Adam turns into steps where they are nearly
-    zero."""
+    reads. A separate program's gradients would differ in their last bits, and where gradients are nearly zero, Adam
+    turns such differences into whole steps."""
     parts = StepFunctions.of("parity", config, train, programs.optimizer, loss=programs.loss, mesh=devices.mesh)
 
     def step(state: TrainState, batch: Batch, factor: jax.Array) -> tuple[TrainState, Any, Params]:
@@ -284,7 +284,7 @@ def _compiled_step_with_gradients(
         tokens = parts.count(batch)
         found = parts.gradients(state, batch, tokens / factor, parts.dropout_key(state))
         mean, computed = jax.tree.map(lambda value: value / factor, found)
-        gradients = jax.lax.optimization_barrier(computed)  # else, the update may read a copy that is rounded otherwise
+        gradients = jax.lax.optimization_barrier(computed)  # otherwise the update may read a differently rounded copy
         return *parts.update(state, mean, tokens, gradients), gradients
 
     jitted = jax.jit(on_mesh(step, devices.real))
@@ -300,17 +300,17 @@ def _compiled_for_states(
     problem: Problem,
     *more: jax.ShapeDtypeStruct,
 ) -> Any:
-    """Compiles a function of the state of a training, a batch, and perhaps more."""
+    """Compiles a function of a training state, a batch, and optionally more."""
     with in_precision("float64"):
         state = jax.eval_shape(
             lambda params: init_state(config, train, params, optimizer=programs.optimizer), _in_float64(problem)
         )
-        lying = devices.abstract_state(state)
-        return step.lower(lying, devices.abstract_rows(_batch(problem)), *more).compile(compiler_options=_options())
+        state = devices.abstract_state(state)
+        return step.lower(state, devices.abstract_rows(_batch(problem)), *more).compile(compiler_options=_options())
 
 
 def _in_float64(problem: Problem) -> Params:
-    """Returns the parameters in float64."""
+    """Returns the shapes of the parameters, in float64."""
     return map_leaves(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float64), problem.params)
 
 
@@ -327,8 +327,8 @@ def _by_layer(params: Params) -> Arrays:
 
 
 def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """Returns the parameters in that dtype, on the device. With bfloat16, position tables stay in float32, as a ported
-    model's do."""
+    """Returns the parameters in the dtype, on the device. With bfloat16, constants stay in float32, as in a ported
+    model."""
 
     def leaf_of(path: str, leaf: Any) -> jax.Array:
         keeps = dtype == "bfloat16" and path.startswith("constants/")
@@ -368,10 +368,10 @@ class FunctionSide:
         return in_force(dtype)
 
     def get_ready(self, plan: Plan) -> None:
-        """Does nothing: no work takes long."""
+        """Does nothing: there is no slow work."""
 
     def rest(self) -> None:
-        """Does nothing: it holds no memory."""
+        """Does nothing: there is no memory to free."""
 
     def weights(self) -> Arrays:
         return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
@@ -388,7 +388,7 @@ class FunctionSide:
         return found | {"logits": returned}
 
     def check(self, problem: Problem) -> None:
-        """Raises ParityError for a function that can't be called on a problem, or returns no logits of its shape."""
+        """Raises ParityError if the function can't be called on a problem, or returns logits of the wrong shape."""
         try:
             logits = self.forward(problem, "float32")["logits"]
         except CannotRun as reason:
@@ -400,7 +400,7 @@ class FunctionSide:
             )
 
     def _array(self, name: str, value: Any) -> np.ndarray:
-        """Returns a value of the trace as an array. Raises ParityError for anything else."""
+        """Converts a value of the trace to an array. Raises ParityError if that is impossible."""
         try:
             return wide(jnp.asarray(value))
         except (TypeError, ValueError) as error:
@@ -409,7 +409,7 @@ class FunctionSide:
             ) from error
 
     def _doubt_others(self, values: np.ndarray, plain: np.ndarray, what: str, allowed: float) -> None:
-        """Doubts a function whose logits depend on how it is watched."""
+        """Adds a doubt if the function's logits depend on how it is called."""
         if values.shape != plain.shape:
             self.doubts[f"the candidate's logits depend on how they are asked for: {what}, of another shape"] = None
         elif not np.array_equal(values, plain, equal_nan=True):
@@ -444,7 +444,7 @@ class FunctionSide:
         return result
 
     def gradients(self, problem: Problem) -> Gradients:
-        """Returns the gradients of parameters alone; those of activations can't be reached inside a function."""
+        """Returns only the gradients of parameters: those of activations inside a function are inaccessible."""
 
         def loss(params: Any) -> tuple[jax.Array, Any]:
             logits = self._call(params, problem, "float64")[0]

@@ -1,4 +1,4 @@
-"""The learning rates of a rule, as both sides and the diagnosis need them."""
+"""Computes the learning rates of a rule, for both sides and the diagnosis."""
 
 from __future__ import annotations
 

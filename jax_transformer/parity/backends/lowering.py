@@ -1,4 +1,4 @@
-"""Lower both sides of a parity run to programs that a proof compares, and relate their weights by the porting table."""
+"""Lowers both sides of a parity run to programs for a proof, and relates their weights by the porting table."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from jax_transformer.proof import Task
 from jax_transformer.runtime.trees import flatten, unflatten
 
 STEPS = (1, 3)
-"""After how many optimizer steps parameters are compared."""
+"""Numbers of optimizer steps after which parameters are compared."""
 FIRST_RATES = np.array([1e-3, 2e-3, 3e-3])
-"""Learning rates on which steps are evaluated in float64; proofs hold for all rates."""
+"""Learning rates for evaluating steps in float64; proofs hold for all rates."""
 
 
 class _Given(NamedTuple):
@@ -37,7 +37,7 @@ class _Given(NamedTuple):
 
     shape: tuple[int, ...]
     first: str
-    """The first of the names of a tied tensor."""
+    """The tensor's first name, if it is tied."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,14 @@ class Lowered:
         return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else (), fixed)
 
     def steps(self) -> Task:
-        """Returns the task of optimizer steps: for all learning rates, or for those of the rule if the reference has an
-        optimizer of its own. The losses need only be defined for the same weights. It changes the reference's
-        module."""
+        """Returns the task of optimizer steps: for all learning rates or, if the reference has its own optimizer, for
+        those of the rule. The losses need only be defined for the same weights. Changes the reference's module."""
         import torch
 
         self._check_tied()
         has_own = self.reference.programs.optimizer is not None
-        of_rule = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
-        rates = np.array(of_rule) if has_own else FIRST_RATES
+        rule_rates = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
+        rates = np.array(rule_rates) if has_own else FIRST_RATES
         tensor = torch.from_numpy(rates)
 
         def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +91,12 @@ class Lowered:
         return replace(task, only_defined=frozenset((LOSS,)))
 
     def carried(self, leaves: Arrays) -> tuple[Arrays, Arrays]:
-        """Returns weights by path as both programs read them, and the rates of optimizer steps."""
+        """Returns both programs' inputs for weights by path: their weights, and the rates of optimizer steps."""
         ours = {path: leaves[path] for path in self._drawn_paths}
         return {**ours, RATES: FIRST_RATES}, {**self._tensors(self._with_kept(leaves)), RATES: FIRST_RATES}
 
     def written(self, leaves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-        """Returns weights by path as users load them: all parameters of the candidate, the reference's whole
+        """Returns weights by path in the form that users load: all parameters of the candidate, the reference's whole
         state_dict, and the batch."""
         ids = {name: getattr(self.problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
         params = self._with_kept(leaves)
@@ -118,8 +117,8 @@ class Lowered:
         """Lowers both programs.
 
         Args:
-          more, more_tensors: inputs beside the weights, for both sides.
-          prefixes: what precedes names of the reference's tensors in its outputs.
+          more, more_tensors: further inputs than the weights, for both sides.
+          prefixes: prefixes of the reference's tensor names in its outputs.
           fixed: the reference's tensors that it may not change.
         """
         from jax_transformer.proof import jax_programs, torch_programs
@@ -155,12 +154,12 @@ class Lowered:
             return self._aligned(outputs, prefixes)
 
         weights = self.carried(self._own_leaves)
-        return Task(candidate, reference, draw, align, is_masked, weights, reads_rounded=False)  # all is in float64
+        return Task(candidate, reference, draw, align, is_masked, weights, reads_rounded=False)  # all in float64
 
     def _draw(self, draw: Callable[[tuple[int, ...]], np.ndarray]) -> tuple[Arrays, Arrays]:
-        """Draws the reference's tensors, tied ones once, and carries them through the porting table.
+        """Draws the reference's tensors, tied ones once, and converts them by the porting table.
 
-        The table moves elements only. It takes floats, which hold residues below 2⁵³ exactly.
+        The table only moves elements. It takes floats, which represent residues below 2⁵³ exactly.
         """
         theirs: dict[str, np.ndarray] = {}
         for name, given in self._given.items():
@@ -169,8 +168,8 @@ class Lowered:
         return {path: leaves[path] for path in self._drawn_paths}, theirs
 
     def _aligned(self, outputs: Arrays, prefixes: tuple[str, ...]) -> Arrays:
-        """Returns the reference's outputs, those that belong to its tensors by the paths of our leaves. Of tensors that
-        it has apart and the candidate ties, the first is compared."""
+        """Returns the reference's outputs; those of its tensors are named by the paths of our leaves. Of separate
+        tensors that the candidate ties, the first is compared."""
 
         def first(name: str) -> str:
             group = self._given[name].first
@@ -180,17 +179,17 @@ class Lowered:
         shapes = [ids.shape for ids in self.problem.ids]
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
-            of_tensors = {
+            tensors = {
                 name: _movable(outputs.get(prefix + first(name), np.zeros(given.shape)))
                 for name, given in self._given.items()
             }
-            leaves = self._ported(of_tensors)
+            leaves = self._ported(tensors)
             trained = {path: np.asarray(leaf) for path, leaf in leaves.items() if not path.startswith("constants/")}
             found |= {prefix + path: leaf for path, leaf in layer_by_layer(trained).items()}
         return found
 
     def _summed(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Sums the gradients of tensors of which the porting table makes one."""
+        """Sums the gradients of tensors that the porting table merges into one."""
         found = dict(found)
         for names in self._tied_apart.values():
             arrived = [found.pop(GRADIENT + name) for name in names if GRADIENT + name in found]
@@ -200,18 +199,18 @@ class Lowered:
 
     @cached_property
     def _tied_apart(self) -> dict[str, list[str]]:
-        """Returns the names of the module's own tensors that the candidate ties, by the first."""
+        """Groups the names of separate tensors of the module that the candidate ties, by the first name."""
         return self._groups(self._module.state_dict(keep_vars=True))
 
     @cached_property
     def _tied_here(self) -> dict[str, list[str]]:
-        """Returns the names of one tensor of the module that are several leaves of the candidate, by the first."""
+        """Groups the names of tied tensors of the module that are several leaves of the candidate, by the first
+        name."""
         return self._groups(self._tensors(self.problem.params))
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Returns for which weights alone the sides are compared: those that the reference has apart, and the candidate
-        ties."""
+        """Describes the restrictions on the compared weights: those that one side ties are equal on the other side."""
         apart, here = (map(" and ".join, each.values()) for each in (self._tied_apart, self._tied_here))
         return (
             *(f"{names} of the reference are equal, as they are one in the candidate" for names in apart),
@@ -219,7 +218,7 @@ class Lowered:
         )
 
     def _check_tied(self) -> None:
-        """Raises CannotRun if the candidate has apart what the reference ties: one gradient is a sum of several."""
+        """Raises CannotRun if the reference ties separate leaves of the candidate: its gradient is a sum of theirs."""
         for names in self._tied_here.values():
             raise CannotRun(
                 f"{' and '.join(names)} are one tensor of the reference, and several leaves of the candidate: their "
@@ -227,13 +226,13 @@ class Lowered:
             )
 
     def _ported(self, tensors: Arrays) -> Arrays:
-        """Carries the reference's tensors, with those that its module keeps, through the porting table."""
+        """Converts the reference's tensors, with those that its module keeps, by the porting table."""
         held = self._module.state_dict()
         kept = {name: tensor.numpy() for name, tensor in held.items() if name not in tensors}
         return self.reference.reference.leaves({**kept, **tensors})
 
     def _params(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the candidate's parameters: those that are inputs, and constants."""
+        """Returns the candidate's parameters: the program's inputs, and constants."""
         given = {path: jnp.asarray(drawn[path]) for path in self._drawn_paths}
         return unflatten({**self._kept, **given})
 
@@ -256,12 +255,12 @@ class Lowered:
         return dict(self.reference.reference.state_dict(params, self._module.state_dict().keys()))
 
     def _with_kept(self, leaves: Arrays) -> dict[str, Any]:
-        """Returns parameters of which both sides' constants are the problem's."""
+        """Returns parameters with the problem's values for the constants of both sides."""
         return unflatten({**leaves, **{path: leaf for path, leaf in self._own_leaves.items() if path in self._kept}})
 
     @cached_property
     def _given(self) -> dict[str, _Given]:
-        """Describes these tensors. Those of one array of the candidate are one, and those that the module ties."""
+        """Describes the tensors that the porting table fills. Tensors that either side ties count as one."""
         tensors, held = self._tensors(self.problem.params), self._module.state_dict(keep_vars=True)
         first = {name: name for name in tensors}
         for same in (tensors, held):
@@ -274,7 +273,7 @@ class Lowered:
         return {name: _Given(array.shape, first[name]) for name, array in tensors.items()}
 
     def _groups(self, held: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Returns the names of tensors that are one here, and several in a state_dict, by the first; one for each."""
+        """Groups tensors that count as one but are several in a state_dict, by the first name; one name for each."""
         found: dict[str, dict[int, str]] = {}
         for name, given in self._given.items():
             found.setdefault(given.first, {}).setdefault(id(held[name]), name)
@@ -282,18 +281,18 @@ class Lowered:
 
     @cached_property
     def _drawn_paths(self) -> tuple[str, ...]:
-        """Returns the leaves that follow from the reference's tensors; the others are constants of both sides."""
+        """Returns the paths of leaves that are converted from the reference's tensors; the rest are constants."""
         leaves = self._ported({name: np.broadcast_to(np.pi, given.shape) for name, given in self._given.items()})
         return tuple(path for path in flatten(self.problem.params) if np.all(np.asarray(leaves[path]) == np.pi))
 
 
 def lowered(candidate: Any, reference: Any, problem: Problem) -> Lowered:
-    """Returns both sides on a problem. Raises CannotRun for sides that have no such programs."""
+    """Returns both sides on a problem. Raises CannotRun unless they are a JAX program and a PyTorch module."""
     if not isinstance(reference, TorchSide) or not isinstance(candidate, JaxSide | FunctionSide):
         raise CannotRun("proofs relate a JAX program with a PyTorch module")
     return Lowered(candidate, reference, problem)
 
 
 def _movable(array: np.ndarray) -> np.ndarray:
-    """Returns numbers as floats, which the porting table takes; exact ones stay as they are."""
+    """Converts numbers to floats for the porting table; exact numbers are unchanged."""
     return np.asarray(array, None if array.dtype == object else np.float64)

@@ -1,4 +1,4 @@
-"""Infer the masks of a reference that shows none from its attention logits."""
+"""Infers the masks of a reference from its attention logits, if it shows no masks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Returns the masks that the config has and `named` lacks, each read from the logits of the first attention that
-    applies it.
+    """Infers the config's masks that `named` lacks, each from the logits of the first attention that applies it.
 
     Masks are boolean, True = may attend, and shaped as in our trace: [B, 1, Q, K], with 1 for an axis that the config's
     padding ignores and along which the mask is constant; [B, N, Q, K] if heads have different masks.
@@ -37,9 +36,9 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
 
 
 def _mask(logits: np.ndarray, own: tuple[int, ...]) -> np.ndarray:
-    """Returns the places of logits [B, N, Q, K] that aren't masked. Axes along which it is constant are reduced to 1 if
-    the config's own mask has a size of 1 there."""
-    mask = ~(logits <= tolerances.MASKED_BELOW)  # NaN is what other numbers make of it, no fill value
+    """Returns the mask of logits [B, N, Q, K]. Reduces axes along which it is constant to 1 if the config's own mask
+    has size 1 there."""
+    mask = ~(logits <= tolerances.MASKED_BELOW)  # NaN isn't a fill value, but the result of earlier numbers
     for axis, size in enumerate(own):
         mask = _without(mask, axis) if size == 1 else mask
     return mask

@@ -1,4 +1,4 @@
-"""Any PyTorch module as a reference: hooks capture what it computes, and a dialect or a map of names renames it."""
+"""Runs any PyTorch module as a reference: hooks capture its activations, and a dialect or map renames them."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 
 
 MOST_PROBLEMS = 6
-"""The most problems with parameters that a message lists."""
+"""Maximum number of problems with parameters that a message lists."""
 LOGITS = "logits"
 OWN_LOGITS = "logits#own"
 """The name of the logits among the activations of `outputs`, whatever a part of the module is called."""
 
 
 class Naming(NamedTuple):
-    """Says how a caller relates a module's names to a model's."""
+    """Holds the caller's relation of a module's names to a model's."""
 
     dialect: str | None
     names: NameMap | str | os.PathLike[str] | None
-    """A map, or its file; None: none was given."""
+    """A map, or its file. None: neither was given."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,20 @@ class ModuleReference:
     """The dialect whose rules map its parameters to ours."""
     config: TransformerConfig
     constants: Mapping[str, np.ndarray]
-    """The model's constants by name. Constants that the dialect's checkpoints lack are left to the module."""
+    """The model's constants by name. The module keeps its own values of constants that the dialect's checkpoints
+    lack."""
     names: NameMap
     prefix: str = ""
-    """Precedes the dialect's names, as in a module that holds such a program."""
+    """Prefix of the dialect's names, for a module that contains the dialect's program."""
     layers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Captured names of what whole layers read and return → ours. They prevail over `names`, which follow from the
-    parts of the layers that the model has."""
+    """Captured names of the inputs and outputs of whole layers → ours. They take precedence over `names`, which are
+    derived from the layers' parts."""
     calling: Calling = POSITIONAL
-    """How it is called."""
+    """The way to call it."""
     traces: bool = False
     """Whether its forward fills a trace with our names, as the programs of torch_reference do."""
     notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What the report should say of how it is run."""
+    """Notes for the report on how the module is run."""
 
     def __post_init__(self) -> None:
         training = part_in_training(self.module)
@@ -109,7 +110,7 @@ class ModuleReference:
         return given | {spare: given[name] for spare, name in self._spare.items() if spare in names}
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """Returns the state_dict as leaves by path. Raises PortingError if its parameters aren't the model's."""
+        """Converts the state_dict to leaves by path. Raises PortingError if its parameters don't fit the model."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
         held = {
             self._bare(name): array
@@ -119,25 +120,25 @@ class ModuleReference:
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
 
     def holds(self, path: str) -> bool:
-        """Returns whether a tensor of the module holds the leaf at this path."""
+        """Checks whether a tensor of the module holds the leaf at this path."""
         own = {self._bare(name) for name in self.own()}
         rules = (rule for rule in self.dialect.rules(self.config) if path in rule.paths)
         return any(name in own for rule in rules for name in rule.all_names)
 
     def _bare(self, name: str) -> str:
-        """Returns the name that the dialect gives to a tensor."""
+        """Returns the dialect's name of a tensor."""
         return name.removeprefix(self.prefix)
 
     @cached_property
     def _unnamed(self) -> frozenset[str]:
-        """Returns the tensors that no rule names."""
+        """Returns the names of tensors without a rule."""
         known = matcher(name for rule in self.dialect.rules(self.config) for name in rule.all_names)
         return frozenset(name for name in self.module.state_dict() if not known.fullmatch(self._bare(name)))
 
     @cached_property
     def _own_tensors(self) -> frozenset[str]:
-        """Returns the tensors that the module keeps: buffers that no rule names, such as a stored mask, and what the
-        dialect or a map ignores."""
+        """Returns the names of tensors that keep the module's values: buffers without a rule, such as a stored mask,
+        and tensors that the dialect or a map ignores."""
         buffers = {name for name, _ in self.module.named_buffers(remove_duplicate=False)}
         bare = {self._bare(name): name for name in self._unnamed}
         ignored = self.dialect.ignores({self._bare(name): tensor for name, tensor in self.own().items()})
@@ -145,8 +146,8 @@ class ModuleReference:
 
     @cached_property
     def _spare(self) -> Mapping[str, str]:
-        """Returns parameters that no rule names and that equal one that a rule names → the latter: tied tensors that
-        the state_dict lists once more. (A map names them itself.)"""
+        """Maps each parameter without a rule to an equal one with a rule: the state_dict lists tied tensors again.
+        (A map names them itself.)"""
         if self.dialect.name == MAP:
             return {}
         held = self.module.state_dict()
@@ -158,15 +159,15 @@ class ModuleReference:
         }
 
     def tried(self, name: str, problem: Problem, *, only_called: bool = False) -> Self:
-        """Returns the reference that knows how to call the module, after a trial.
+        """Returns the reference with the way to call and watch the module, after trial calls.
 
         Args:
           name: the module's name in messages.
-          problem: the model's own weights, on ids whose sizes tell all axes apart.
+          problem: the model's own weights, on ids with sizes that identify each axis.
           only_called: leave out the names of modules that the call doesn't run.
 
         Raises:
-          ParityError: it can't be called; see `find_calling`.
+          ParityError: the module can't be called; see `find_calling`.
         """
         import torch
 
@@ -174,18 +175,18 @@ class ModuleReference:
         module = self.module
         try:
             calling = find_calling(module, name, self.config, *ids)
-        except ParityError:  # it may want ids on another device, or have another dtype than its own tables
+        except ParityError:  # it may need ids on another device, or have parameters and tables of different dtypes
             with contextlib.suppress(*RAISED):
                 module = self.build(torch.float64)
                 calling = find_calling(module, name, self.config, *ids)
-                return self._knowing(calling, module, name, ids, only_called)
+                return self._with_calling(calling, module, name, ids, only_called)
             raise
-        return self._knowing(calling, module, name, ids, only_called)
+        return self._with_calling(calling, module, name, ids, only_called)
 
-    def _knowing(
+    def _with_calling(
         self, calling: Calling, module: nn.Module, name: str, ids: Sequence[torch.Tensor], only_called: bool
     ) -> Self:
-        """Returns the reference that calls the module so, and watches it as it can be watched."""
+        """Returns the reference with this way to call the module, and with a way to watch it."""
         known = dataclasses.replace(self, calling=calling)
         known._check_head(module, name, *ids)
         if only_called:
@@ -195,7 +196,7 @@ class ModuleReference:
     def _check_head(
         self, module: nn.Module, name: str, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
     ) -> None:
-        """Raises ParityError for probabilities whose logits can't be seen."""
+        """Raises ParityError if the module returns probabilities whose logits can't be captured."""
         import torch
 
         arguments = self.calling.arguments(source_ids, decoder_input_ids)
@@ -211,7 +212,7 @@ class ModuleReference:
                 ) from None
 
     def _watching(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> dict[str, Any]:
-        """Returns whether the module fills a trace of what it computes, and if not so, why hooks watch it."""
+        """Returns the fields that say how to watch the module: that it fills a trace, or why hooks are used instead."""
         import torch
 
         try:
@@ -232,8 +233,8 @@ class ModuleReference:
         return {"traces": True}
 
     def _called_names(self, module: nn.Module, ids: Sequence[torch.Tensor]) -> NameMap:
-        """Returns the names without those of modules that a call doesn't run: programs hand the parameters of some to
-        functions, as fairseq's attention does."""
+        """Returns the names without those of modules that a call doesn't run: some programs only pass a module's
+        parameters to a function, as fairseq's attention does."""
         seen = watch(module, *self.calling.arguments(*ids)).tensors
         captured = {name: to_array(tensor) for name, tensor in seen.items()}
         missing = self.names.rename(captured, shapes_of_trace(self.config, *(tuple(one.shape) for one in ids))).missing
@@ -244,15 +245,14 @@ class ModuleReference:
         return dataclasses.replace(self.names, activations={theirs: ours for theirs, ours in kept.items() if ours})
 
     def visible(self) -> set[str] | None:
-        """Returns our activations that the module shows, and the masks that follow from them; None: all."""
+        """Returns our names of the activations that the module shows, and of the masks that these imply. None: all."""
         if self.traces:
             return None
         ids = (2, 3)
         shapes = shapes_of_trace(self.config, ids, ids)
-        pairs = self.names.rename({}, shapes).missing
-        promised = set(pairs)
-        masks = {mask for mask, logits in shown_by(known_nodes(self.config)).items() if logits in promised}
-        return {name for name in shapes if name in promised | masks | {LOGITS}}
+        named = set(self.names.rename({}, shapes).missing)
+        masks = {mask for mask, logits in shown_by(known_nodes(self.config)).items() if logits in named}
+        return {name for name in shapes if name in named | masks | {LOGITS}}
 
     def run(
         self,
@@ -279,24 +279,24 @@ class ModuleReference:
     def _apart(
         self, watched: torch.Tensor, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
     ) -> float:
-        """Returns how far the logits of a watched call are from those of an unwatched one, if not equal bit for bit.
+        """Returns the distance between the logits of a watched and an unwatched call; 0 if it is legitimate.
 
-        A trace may sum in another order. So may PyTorch itself while softmaxes are looked for: then a call without
-        hooks that looks for them, too, must give the same bits.
+        A module may sum in another order to fill a trace. PyTorch itself may do so while softmaxes are intercepted:
+        then a call that intercepts them, but has no hooks, must give the same bits.
         """
         plain = self._unwatched(module, source_ids, decoder_input_ids)
         apart = distance(watched, plain, 0.0)
         if not apart or (self.traces and apart <= may_differ(plain)):
             return 0.0
         if distance(plain, self._unwatched(module, source_ids, decoder_input_ids), 0.0):
-            return 0.0  # it doesn't repeat itself, which is another matter
+            return 0.0  # the module isn't deterministic, which is reported elsewhere
         if apart > may_differ(plain):
             return apart
         output, _ = call_unwatched(module, *self.calling.arguments(source_ids, decoder_input_ids))
         return distance(watched, self.calling.logits(output, len(source_ids)), 0.0)
 
     def _unwatched(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of a call without hooks and trace, or their log-softmax if the module returns that."""
+        """Returns the logits of a call without hooks or trace, or their log-softmax if the module returns it."""
         arguments, batch = self.calling.arguments(source_ids, decoder_input_ids), len(source_ids)
         if self.calling.head == "probabilities":
             return self.calling.unnormalised(*call_unwatched(module, *arguments), batch)
@@ -323,16 +323,16 @@ class ModuleReference:
         logits = self.calling.unnormalised(watched.output, watched.last_softmax, len(source_ids))
         is_log = self.calling.head == "log_probabilities"
         returned = self.calling.logits(watched.output, len(source_ids)) if is_log else logits
-        of_logits: dict[str, torch.Tensor] = {}
+        to_logits: dict[str, torch.Tensor] = {}
         if logits.requires_grad:
-            logits.register_hook(partial(of_logits.__setitem__, LOGITS))
+            logits.register_hook(partial(to_logits.__setitem__, LOGITS))
         shapes = shapes_of_trace(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
 
         def activations() -> Mapping[str, torch.Tensor]:
             return self._named(watched.tensors, {LOGITS: logits}, shapes, with_masks=True)
 
         def their_gradients() -> Mapping[str, torch.Tensor]:
-            return self._named(watched.gradients, of_logits, shapes)
+            return self._named(watched.gradients, to_logits, shapes)
 
         return Pass(returned, activations, their_gradients)
 
@@ -369,13 +369,13 @@ class ModuleReference:
         """Returns activations, or their gradients, under our names and in our order.
 
         Args:
-          own: the logits: what the module returns, whatever a part of it that is called a head does.
-          with_masks: infer the masks from attention logits, too.
+          own: the logits that the module returns, which replace the output of any part named as its head.
+          with_masks: also infer the masks from attention logits.
         """
         import torch
 
-        captured, of_logits = ({name: to_array(one) for name, one in tensors.items()} for tensors in (found, own))
-        arrays = self._ours(captured, of_logits, shapes)
+        captured, logits = ({name: to_array(one) for name, one in tensors.items()} for tensors in (found, own))
+        arrays = self._ours(captured, logits, shapes)
         arrays |= infer_masks(arrays, self.config) if with_masks else {}
         return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in shapes if name in arrays}
 
@@ -397,9 +397,9 @@ class ModuleReference:
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
             logits = self.calling.logits(self.calling.call(module, source_ids, prefix), len(prefix))
-            likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target.pad_id)
-            prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
-            finished |= likeliest == eos_id
+            chosen = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target.pad_id)
+            prefix = torch.cat([prefix, chosen[:, None]], dim=1)
+            finished |= chosen == eos_id
             if finished.all():
                 break
         return prefix[:, 1:]
@@ -429,15 +429,15 @@ def shapes_of_trace(
     return MappingProxyType({name: value.shape for name, value in trace.items()})
 
 
-# --- the names of a module: which of its tensors are which of our parameters, by a dialect or a map
+# --- the names of a module, related to ours by a dialect or a map
 
 
 def names_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> NameMap:
-    """Returns the activations of a dialect's programs that a module computes; none where a tensor holds all layers, as
-    a map may say, so that layers have no modules.
+    """Returns the names of the activations of a dialect's program that modules compute. Returns none if a tensor holds
+    all layers, as a map may say, since layers then have no modules.
 
     Args:
-      prefix: precedes all names, as in a module that holds such a program.
+      prefix: prefix of all names, for a module that contains the program.
     """
     rules = dialect.rules(config)
     if any("/layers/" in path and not rule.stacked for rule in rules for path in rule.paths):
@@ -446,7 +446,7 @@ def names_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> N
 
 
 def layers_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> dict[str, str]:
-    """Returns the captured names of what a known dialect's layers read and return, as modules → our names."""
+    """Returns the captured names of the inputs and outputs of a known dialect's layers → our names."""
     found: dict[str, str] = {}
     for stack, layers in (("encoder", config.encoder.num_layers), ("decoder", config.decoder.num_layers)):
         names = [
@@ -463,7 +463,7 @@ def layers_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> 
 
 
 def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
-    """Returns what precedes all of a dialect's names among these; "" for nothing, or if they aren't a dialect's."""
+    """Returns the prefix of all names of a dialect among these tensors; "" for none, or for a different dialect."""
     prefixes = {name[: dot.end()] for name in tensors for dot in re.finditer(r"\.", name)}
     for prefix in ("", *sorted(prefixes, key=len)):
         if dialect.recognises([name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]):
@@ -474,18 +474,18 @@ def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
 def module_reference(
     kind: type[Made], name: str, module: nn.Module, model: Model, given: NameMap | None, how: Naming, problem: Problem
 ) -> Made:
-    """Returns a user's module as a reference, after a trial.
+    """Wraps a user's module as a reference, after trial calls.
 
     Args:
       kind: the class of the reference.
       name: the module's name in messages.
       given: the map of names that relates it to the model, if the caller has one.
-      how: how the caller relates them, for messages and in place of a map.
+      how: the caller's options, for messages and for the dialect.
       problem: see `ModuleReference.tried`.
 
     Raises:
-      ParityError: its parameters have other names than the dialect's; it can't be called.
-      PortingError: its parameters aren't the model's.
+      ParityError: its parameters don't have the dialect's names; it can't be called.
+      PortingError: its parameters don't fit the model.
     """
     constants, names, prefix = constants_of(model), given, ""
     if names is None and how.dialect is None:
@@ -558,14 +558,14 @@ def names_for_draft(module: nn.Module, name: str, model: Model) -> tuple[Names, 
     return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})
 
 
-# --- the position table that a module holds outside its state_dict, where programs compute it
+# --- the position table that a module computes and keeps outside its state_dict
 
 
 def own_table(module: nn.Module, model: Model) -> np.ndarray | None:
-    """Returns the position table [rows, D] of a module whose state_dict lacks it, if it isn't the one that was computed
-    for the ported model; None if it is, or if it is off by more than rounding, which is a fault to be found.
+    """Returns the position table [rows, D] of a module whose state_dict lacks it, if it differs from the ported model's
+    in rounding or number of rows; None if it is equal, or differs by more than rounding, which the comparison reports.
 
-    Programs compute the table in float32 or float64, each with its own rounding, and with as many rows as they like.
+    Programs compute the table in float32 or float64, with any rounding and number of rows.
     """
     dialect = (model.origin or {}).get("dialect")
     if dialect is None or not get_dialect(dialect).leaves_out_positions(model.config):

@@ -1,8 +1,8 @@
-"""Compute the candidate's outputs under the names that a proof compares, as functions of its leaves."""
+"""Computes the candidate's outputs for a proof, as functions of its leaves, under the names that the proof compares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,32 +25,36 @@ from jax_transformer.training.step import StepFunctions
 
 LOSS = "loss"
 RATES = "learning rates"
-"""The input that holds the rate of each step, [steps]: steps are proven for all rates."""
+"""Name of the input with the rate of each step, [steps]: steps are proven for all rates."""
 
 
 def after(step: int) -> str:
-    """Returns what precedes the paths of parameters after a number of steps."""
+    """Returns the prefix of parameters' paths after a number of steps."""
     return f"after step {step}: "
 
 
 def outputs(side: JaxSide | FunctionSide, params: Any, problem: Problem, *, gradients: bool) -> dict[str, Any]:
     """Returns activations, the loss, and its gradients."""
-    loss = partial(_of_function, side, problem) if isinstance(side, FunctionSide) else partial(_of_model, side, problem)
+    loss: Callable[[Any], tuple[Any, Mapping[str, Any]]]
+    if isinstance(side, FunctionSide):
+        loss = partial(_function_loss, side, problem)
+    else:
+        loss = partial(_model_loss, side, problem)
     with _tracing(side):
         if not gradients:
             value, trace = loss(params)
             return {**trace, LOSS: value}
-        (value, trace), of_params = jax.value_and_grad(loss, has_aux=True)(params)
-        return {**trace, LOSS: value, **_named(GRADIENT, of_params)}
+        (value, trace), to_params = jax.value_and_grad(loss, has_aux=True)(params)
+        return {**trace, LOSS: value, **_named(GRADIENT, to_params)}
 
 
-def _of_function(side: FunctionSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
+def _function_loss(side: FunctionSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
     logits, trace = side._call(params, problem, "float64")
     return side.mean_loss(logits, jnp.asarray(problem.labels)), {**trace, "logits": logits}
 
 
-def _of_model(side: JaxSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Computes on the side's devices, and drops rows that only fill up."""
+def _model_loss(side: JaxSide, problem: Problem, params: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Computes on the side's devices, and drops the rows that were appended for them."""
     devices, filled = side.devices, side.filled_up(problem)
     mean = mean_loss(side.config, side.train_config, side.programs, is_filled_up=devices.mesh is not None)
     logits, trace = functional.apply(side.config, params, *map(jnp.asarray, filled.ids), return_trace=True)
@@ -65,12 +69,12 @@ def _tracing(side: JaxSide | FunctionSide) -> AbstractContextManager[Any]:
 def steps(
     side: JaxSide | FunctionSide, params: Any, rates: Any, problem: Problem, shown: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Returns the parameters after some optimizer steps, and the first loss. (All are one function of the parameters
-    before.)
+    """Returns the parameters after some optimizer steps, and the first loss. (Every loss is the same function of the
+    current parameters.)
 
     Args:
       rates: the learning rates, [steps].
-      shown: after which steps.
+      shown: numbers of steps after which to return the parameters.
 
     Raises:
       CannotRun: the side is a function, which has no optimizer.

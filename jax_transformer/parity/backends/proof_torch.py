@@ -1,4 +1,4 @@
-"""Run the reference so that a proof sees its outputs under the names of its own tensors."""
+"""Computes the reference's outputs for a proof, under the names of its own tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
             return found
         module.zero_grad(set_to_none=True)
         if loss.requires_grad:
-            side._pass_back(loss)  # with all hooks, as training runs them
+            side._pass_back(loss)  # runs all hooks, as training does
     held = module.state_dict(keep_vars=True)
     found |= {GRADIENT + name: one.grad for name, one in held.items() if one.is_leaf and one.grad is not None}
     module.zero_grad(set_to_none=True)
@@ -64,11 +64,12 @@ def steps(
 
 
 CAPTURED = {"capturable": True, "foreach": False, "fused": False}
-"""Options of PyTorch's optimizers with which they compute in tensors alone."""
+"""Options that make PyTorch's optimizers compute only in tensors."""
 
 
 class _Built:
-    """Makes the built-in optimizer: clipping by the norm and AdamW, at rates that are inputs of the program."""
+    """Builds the default optimizer: clipping by the norm and AdamW, with learning rates that are inputs of the
+    program."""
 
     def __init__(self, train: TrainConfig, rates: torch.Tensor) -> None:
         self.train, self.rates = train, rates
@@ -102,8 +103,8 @@ class _Built:
 
 @contextlib.contextmanager
 def _exact_corrections() -> Iterator[None]:
-    """Makes PyTorch's optimizers compute corrections and rates in float64 tensors: 1 − βᵗ and lr/(1 − βᵗ) are then
-    parts of the program, not rounded numbers. Each step is the same function as without."""
+    """Makes PyTorch's optimizers compute corrections and rates in float64 tensors, so that 1 − βᵗ and lr/(1 − βᵗ) are
+    parts of the program rather than rounded numbers. Each step remains the same function."""
     import torch
     from torch.optim import optimizer as torch_optimizer
 
@@ -130,11 +131,11 @@ def _exact_corrections() -> Iterator[None]:
 
 
 def _in_tensors(optimizer: torch.optim.Optimizer) -> contextlib.ExitStack:
-    """Makes one of PyTorch's optimizers compute in tensors alone, until the stack is closed."""
+    """Makes one of PyTorch's optimizers compute only in tensors, until the stack is closed."""
     import torch
 
     stack = contextlib.ExitStack()
-    stack.enter_context(patch("torch.compiler.is_compiling", lambda: True))  # else capturable is for GPUs alone
+    stack.enter_context(patch("torch.compiler.is_compiling", lambda: True))  # otherwise capturable requires a GPU
     for group in optimizer.param_groups:
         if "capturable" in group:
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The interface of both sides of a parity run."""
+"""Defines the interface of both sides of a parity run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jax_transformer.storage.training_state import TrainingState
 
 
 class NotFinite(CannotRun):
-    """Raised when some sentences of a batch have logits that aren't finite, such as one of padding alone where masks
-    are -inf: no gradient means anything then."""
+    """Raised when some sentences of a batch have logits that aren't finite, such as a sentence of only padding with
+    masks of -inf: then gradients are meaningless."""
 
     def __init__(self, message: str, rows: Collection[int]) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Gradients(NamedTuple):
 
     loss: float
     parameters: Arrays
-    """By path, layers one by one: `encoder/layers/…/kernel[0]`."""
+    """By path, layer by layer: `encoder/layers/…/kernel[0]`."""
     activations: Arrays
     """By name in the trace."""
 
@@ -39,28 +39,28 @@ class Training(NamedTuple):
     losses: np.ndarray
     """The loss before each step, [steps]."""
     parameters: tuple[Arrays, ...]
-    """By path, layers one by one: before the first step and after each; or only after the last."""
+    """By path, layer by layer: before the first step and after each, or only after the last."""
     gradients: tuple[Arrays, ...]
-    """The gradients of each step before clipping; or none."""
+    """The gradients of each step before clipping, or none."""
 
 
 class Halt(NamedTuple):
-    """Holds a training that was stopped, so that either side can continue it."""
+    """Holds a stopped training that either side can continue."""
 
     params: Mapping[str, Any]
-    """All of the model's, a nested dict in float64."""
+    """All parameters of the model, a nested dict in float64."""
     state: TrainingState
     losses: np.ndarray
-    """The loss before each step since it was begun or continued."""
+    """The loss before each step since this side began or continued the training."""
 
 
 class Hypotheses(NamedTuple):
     """Holds the best hypothesis of each of B sentences."""
 
     ids: np.ndarray
-    """[B, T], without the start token, up to and with the end token, then pads."""
+    """[B, T], without the start token, up to and including the end token, then pads."""
     scores: np.ndarray | None = None
-    """[B]: the sum of the tokens' log-probabilities divided by the length penalty; None: not known."""
+    """[B]: the sum of the tokens' log-probabilities divided by the length penalty. None: unknown."""
 
 
 class Plan(NamedTuple):
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
     problem: Problem
     """The problem to train on."""
     decoded: Problem | None
-    """The problem to decode by the first search; None if there is none, or if memory matters more than time."""
+    """The problem to decode by the first search. None: nothing to decode, or nothing in advance to save memory."""
     decoding: DecodingConfig
     """The first search."""
 
@@ -83,19 +83,19 @@ class Backend(Protocol):
 
     @property
     def doubts(self) -> Collection[str]:
-        """Returns what has shown so far that its results may not be what its program computes."""
+        """Returns the reasons found so far to doubt that the results are those of the user's program."""
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
-        """Returns the settings that decide about precision: dtype, TF32, …"""
+        """Returns the settings that affect precision: dtype, TF32, …"""
 
     def get_ready(self, plan: Plan) -> None:
-        """Begins work that takes long, in the background."""
+        """Starts slow work in the background."""
 
     def rest(self) -> None:
-        """Frees what can be computed again, as the other side needs the memory."""
+        """Frees memory for the other side; everything freed can be computed again."""
 
     def weights(self) -> Arrays:
-        """Returns its own parameters and constants by path, layers one by one, in their own dtypes."""
+        """Returns its own parameters and constants by path, layer by layer, in their own dtypes."""
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         """Returns masks and activations in execution order; bfloat16 as float32."""
@@ -105,7 +105,7 @@ class Backend(Protocol):
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training: ...
 
     def resume(self, problem: Problem, steps: int, halt: Halt | None = None) -> Halt:
-        """Trains for some steps, from the problem's parameters or from where either side halted."""
+        """Trains for some steps, from the problem's parameters or from a halted training of either side."""
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses: ...
 
@@ -122,7 +122,7 @@ def layer_by_layer(leaves: Arrays) -> dict[str, np.ndarray]:
 
 
 def starts_and_ends(generation: GenerationConfig) -> tuple[int, int]:
-    """Returns the tokens that targets begin and end with. Raises CannotRun if the model doesn't know them."""
+    """Returns the start and end tokens of targets. Raises CannotRun if the model doesn't know them."""
     if generation.decoder_start_id is None or generation.eos_id is None:
         raise CannotRun("the model doesn't know how sentences begin and end: give --decoder-start-id and --eos-id")
     return generation.decoder_start_id, generation.eos_id

@@ -1,4 +1,5 @@
-"""The PyTorch programs in `torch_reference` as references: for each dialect, the program that wrote its checkpoints."""
+"""Runs the PyTorch programs of `torch_reference` as references: for each dialect, the program that writes its
+checkpoints."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CLASSES = {
 
 
 def knows(dialect: str) -> bool:
-    """Returns whether there is a program for checkpoints of this dialect."""
+    """Checks whether there is a program for checkpoints of this dialect."""
     return dialect.split("_")[0] == "stepwise" or dialect in CLASSES
 
 
@@ -49,17 +50,18 @@ Corrupt = Callable[[str, Mapping[str, Any], Any], Any]
 
 @dataclass(frozen=True)
 class SystemReference:
-    """Builds and runs a dialect's program, in the variant that the config describes."""
+    """Builds and runs a dialect's program, in the variant of the config."""
 
     dialect: str
     config: TransformerConfig
     constants: Mapping[str, np.ndarray]
     """The model's position tables and untrained biases, by name."""
     corrupt: Corrupt | None = None
-    """(name, earlier activations, value) → the value that the program goes on with; self-tests inject faults so."""
+    """(name, earlier activations, value) → the value with which the program continues; self-tests use it to inject
+    faults."""
 
     program: str = ""
-    """The module of torch_reference with another program for the same weights; "": the dialect's own."""
+    """The module of torch_reference with an alternative program for the same weights. "": the dialect's own."""
 
     @cached_property
     def _program(self) -> Any:

@@ -1,4 +1,4 @@
-"""A PyTorch module as a side of a parity run."""
+"""Runs a PyTorch module as a side of a parity run."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ class Pass(NamedTuple):
     logits: torch.Tensor
     """[B, T, V]"""
     activations: Callable[[], Mapping[str, torch.Tensor]]
-    """By our names, in execution order, masks among them."""
+    """Returns activations and masks by our names, in execution order."""
     gradients: Callable[[], Mapping[str, torch.Tensor]]
     """Returns the gradients of the activations after the backward pass; zeros where none arrived."""
     apart: float = 0.0
-    """How far the logits of a watched pass are from those of an unwatched one, relative to their RMS; 0 unless they
-    differ by more than they may."""
+    """Distance of the logits from those of an unwatched pass, relative to their RMS; 0 if it is within bounds."""
 
 
 class Reference(Protocol):
@@ -65,19 +64,19 @@ class Reference(Protocol):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """Returns what a report should say of how it is run, by its name."""
+        """Returns notes for a report on how the model is run, by title."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         """Returns a module of this dtype, in evaluation mode, with any weights."""
 
     def own(self) -> Mapping[str, np.ndarray] | None:
-        """Returns the weights of the user's module; None for a program that receives the candidate's."""
+        """Returns the weights of the user's module; None for a program that receives the candidate's weights."""
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         """Returns the state_dict of `build`'s module with these parameters."""
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """Returns the stacked leaves by path: the reverse, for gradients too."""
+        """Returns the stacked leaves by path: the inverse of `state_dict`, also used for gradients."""
 
     def run(
         self,
@@ -88,16 +87,16 @@ class Reference(Protocol):
         watched: bool,
         gradients: bool,
     ) -> Pass:
-        """Runs a forward pass. One that isn't watched needs only logits."""
+        """Runs a forward pass; returns only logits unless `watched`."""
 
     def outputs(
         self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Runs a forward pass once, with gradients if they are enabled, and returns the logits, or their log-softmax,
-        and activations by the module's own names. It reads no values, so that a proof can follow it."""
+        and activations by the module's own names. Reads no values, so that a proof can trace it."""
 
     def renamed(self, arrays: Arrays, ids: Sequence[tuple[int, ...]]) -> Arrays:
-        """Returns activations of `outputs` under our names.
+        """Renames activations of `outputs` to our names.
 
         Args:
           ids: the shapes of source_ids and decoder_input_ids.
@@ -110,13 +109,13 @@ class Reference(Protocol):
     def beams(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        """Raises CannotRun where such programs have no beam search."""
+        """Runs a beam search. Raises CannotRun if the program has none."""
 
 
 class TorchSide:
-    """Runs a reference, and a user's own loss, optimizer and decoder where there are any.
+    """Runs a reference, and a user's own loss, optimizer and decoder, if any.
 
-    It keeps the module in float64, and in the dtype that ran last. They receive each problem's parameters.
+    Keeps the module in float64 and in the last other dtype. Loads each problem's parameters into it.
     """
 
     def __init__(
@@ -148,8 +147,8 @@ class TorchSide:
             }
 
     def get_ready(self, plan: Plan) -> None:
-        """Imports the module that PyTorch's first optimizer imports, which takes a second. No module runs before that
-        is done."""
+        """Imports torch._dynamo in the background, which PyTorch's first optimizer would import in a second. No module
+        runs until it is imported."""
         if {"step", "trajectory", "resume"} & {*plan.stages}:
             self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
             self._importing.start()
@@ -160,7 +159,7 @@ class TorchSide:
         self._loaded.clear()
 
     def weights(self) -> Arrays:
-        """Returns the module's own weights, or the model's as a program without weights holds them."""
+        """Returns the weights of the user's module, or those that the model gives to a program without weights."""
         own = self.reference.own()
         if own is None:
             own = as_arrays(self._given(self.params, "float64").state_dict())
@@ -184,7 +183,7 @@ class TorchSide:
         activations = {name: to_array(value) / problem.loss_factor for name, value in done.gradients().items()}
         _divide_gradients(module, problem.loss_factor)
         parameters = self._gradients(module)
-        module.zero_grad(set_to_none=True)  # they are as large as the model
+        module.zero_grad(set_to_none=True)  # gradients are as large as the model
         return Gradients(loss.item(), parameters, activations)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
@@ -264,10 +263,10 @@ class TorchSide:
             return Hypotheses(tokens.numpy())
 
     def _run(self, module: nn.Module, problem: Problem, dtype: Dtype, *, watched: bool, gradients: bool) -> Pass:
-        """Runs a forward pass, and doubts one whose logits change when it is watched.
+        """Runs a forward pass, and adds a doubt if watching it changes the logits.
 
         Raises:
-          CannotRun: the module raises.
+          CannotRun: the module raised an exception.
         """
         import torch
 
@@ -312,7 +311,7 @@ class TorchSide:
             )
 
     def _pass_back(self, loss: torch.Tensor) -> None:
-        """Runs the backward pass. Raises CannotRun if it raises."""
+        """Runs the backward pass. Raises CannotRun if it fails."""
         with cannot_run(f"the reference {self.name}", "its own loss, backwards"):
             loss.backward()
 
@@ -371,20 +370,20 @@ class TorchSide:
         return self._trained(as_arrays(found))
 
     def _check_finite(self, what: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Raises CannotRun for tensors that aren't finite, which no parameters can be."""
+        """Raises CannotRun for tensors that aren't finite."""
         bad = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
         if bad:
             others = f" (nor are those of {len(bad) - 1} others)" if len(bad) > 1 else ""
             raise CannotRun(f"the reference {self.name} has a {what} of {bad[0]} that isn't finite{others}")
 
     def _parameters(self, module: nn.Module, finite: Collection[str]) -> Arrays:
-        """Returns the trained leaves. Raises CannotRun if one of these isn't finite any longer. (Others never were, and
-        none of the model's.)"""
+        """Returns the trained leaves. Raises CannotRun if one of the parameters `finite` no longer is. (The rest never
+        were, and aren't the model's.)"""
         self._check_finite("trained value", {name: module.get_parameter(name) for name in finite})
         return self._trained(as_arrays(module.state_dict()))
 
     def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """Returns its leaves without constants, in memory of their own."""
+        """Returns the leaves of a state_dict without constants, in separate memory."""
         leaves = {
             path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")
         }

@@ -1,4 +1,4 @@
-"""Calls a user's own PyTorch programs (loss, optimizer, decoder) and checks what they return."""
+"""Calls a user's own PyTorch programs (loss, optimizer, decoder) and checks their results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """Moves a module's parameters: a torch.optim.Optimizer, or an object that also clips and schedules."""
+    """Updates a module's parameters: a torch.optim.Optimizer, or an object that also clips and schedules."""
 
     def zero_grad(self) -> None: ...
 
     def step(self) -> None:
-        """Does everything that follows `loss.backward()`: clipping, the step, and the schedule's."""
+        """Does everything that follows `loss.backward()`: clipping, the optimizer's step, and the schedule's step."""
 
 
 def call_loss(program: Callable[..., Any], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -80,10 +80,10 @@ def call_decoder(
     max_new_tokens: int,
     pad_id: int,
 ) -> Hypotheses:
-    """Returns the hypotheses that a user's decoder finds; lists of different lengths are padded.
+    """Returns the hypotheses of a user's decoder; lists of different lengths are padded.
 
     Raises:
-      ParityError: it doesn't return B rows of integers, or beside them B scores.
+      ParityError: it doesn't return B rows of integers, optionally with B scores.
     """
     import torch
 
@@ -122,8 +122,8 @@ def _scores(program: Callable[..., Any], scores: Any, count: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _named(what: str, program: Callable[..., Any]) -> Iterator[None]:
-    """Turns whatever the user's program raises into a ParityError that names it. An operation without a rule, which
-    ends a proof, is no mistake of the program."""
+    """Turns exceptions of the user's program into a ParityError with its name. An operation without a rule, which ends
+    a proof, is no mistake of the program, and passes through."""
     try:
         yield
     except UnknownOperation:
@@ -137,7 +137,7 @@ def _name(program: Callable[..., Any]) -> str:
 
 
 class BuiltInOptimizer:
-    """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
+    """Clips gradients by their norm and takes a step of AdamW, at the rate of the rule's schedule."""
 
     def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int, done: int = 0) -> None:
         """Begins after `done` of the steps."""

@@ -1,4 +1,4 @@
-"""Stops and continues a PyTorch optimizer on either side, by its state_dict."""
+"""Ports the state_dict of a PyTorch optimizer, so that either side can continue the other's training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def halted(optimizer: Optimizer, module: nn.Module, names: Names, step: int, los
 
 
 def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt) -> None:
-    """Gives an optimizer the state of a training that halted on either side."""
+    """Loads the state of a training that halted on either side into an optimizer."""
     import torch
 
     inner, own = _of_torch(optimizer), list(dict(module.named_parameters()))
@@ -80,7 +80,7 @@ def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt
 
 @contextmanager
 def _or_cannot_run() -> Iterator[None]:
-    """Turns what no table relates to ours into a stage that can't be compared."""
+    """Turns a PortingError into CannotRun: the stage can't be compared."""
     try:
         yield
     except PortingError as reason:
@@ -102,7 +102,7 @@ def _of_torch(optimizer: Optimizer) -> torch.optim.Optimizer:
 
 
 def _twins(module: nn.Module) -> dict[str, str]:
-    """Returns the name under which the optimizer knows a parameter, for each of its names."""
+    """Maps each name of a parameter to the name that the optimizer uses."""
     first: dict[int, str] = {}
     return {
         name: first.setdefault(id(parameter), name)

@@ -1,4 +1,4 @@
-"""PyTorch modules that record their activations themselves, under our names, in a `torch_reference.trace.Trace`."""
+"""Runs PyTorch modules that record their activations, under our names, in a `torch_reference.trace.Trace`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traced(
     """Runs a forward pass of a module that fills a trace itself.
 
     Args:
-      corrupt: (name, the activations before it, its value) → the value that replaces it.
+      corrupt: (name, earlier activations, value) → the value that replaces it.
     """
     from torch_reference.trace import Trace
 
@@ -53,7 +53,7 @@ def _copying_trace() -> Any:
     from torch_reference.trace import Trace
 
     class CopyingTrace(Trace):
-        """Records copies, and the gradients of the values that activations had when they were recorded."""
+        """Records copies of activations, and the gradients to their recorded values."""
 
         def __init__(self, *, keep_gradients: bool = False) -> None:
             super().__init__(keep_gradients=keep_gradients)

@@ -1,7 +1,7 @@
 """The stage `ctranslate2`: a third program scores the same sentences with the candidate's exported weights.
 
-Each side's log-probabilities in float32 are the measure: CTranslate2 must be about as near to what the side computes in
-float64 as the side itself is in float32."""
+Compares the error of log-probabilities against each side in float64: CTranslate2's may be only little larger than the
+side's own in float32."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def compare_with_ctranslate2(pair: Pair, own: Problem, seed: int, results: RunRe
     """Compares each side's log-probabilities of target tokens with CTranslate2's.
 
     Raises:
-      CannotRun: CTranslate2 isn't installed, or can't compute what the model computes; the model doesn't know how
-        sentences begin and end.
+      CannotRun: CTranslate2 isn't installed, or can't run this kind of model; the model has no start or end token.
     """
     problem = rounded(sentences(pair, own, seed), "float32")
     scored = _scored(pair, problem)
@@ -48,16 +47,16 @@ def compare_with_ctranslate2(pair: Pair, own: Problem, seed: int, results: RunRe
 
 
 def sentences(pair: Pair, own: Problem, seed: int) -> Problem:
-    """Returns sentences of different lengths, padded on the right, whose targets begin and end as decoded ones."""
+    """Returns sentences of different lengths, padded on the right; targets have start and end tokens as in decoding."""
     start_id, eos_id = starts_and_ends(pair.generation)
     config, rng = pair.config, np.random.default_rng([seed, 7])
     source_length = min(SOURCE_LENGTH, config.encoder.max_length)
     target_length = min(TARGET_LENGTH, config.decoder.max_length)
-    others = {config.source.pad_id, config.target.pad_id, start_id, eos_id}
-    source_ids = _tokens(rng, (ROWS, source_length), config.source.vocab_size, others)
+    special = {config.source.pad_id, config.target.pad_id, start_id, eos_id}
+    source_ids = _tokens(rng, (ROWS, source_length), config.source.vocab_size, special)
     for row in range(ROWS):
         source_ids[row, max(1, source_length - row) :] = config.source.pad_id
-    labels = _tokens(rng, (ROWS, target_length), config.target.vocab_size, others)
+    labels = _tokens(rng, (ROWS, target_length), config.target.vocab_size, special)
     labels[:, -1] = eos_id
     first = np.full((ROWS, 1), start_id, labels.dtype)
     return replace(
@@ -69,18 +68,18 @@ def sentences(pair: Pair, own: Problem, seed: int) -> Problem:
     )
 
 
-def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, others: set[int]) -> np.ndarray:
-    return rng.choice(np.array([index for index in range(vocab_size) if index not in others], np.int32), shape)
+def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, special: set[int]) -> np.ndarray:
+    return rng.choice(np.array([index for index in range(vocab_size) if index not in special], np.int32), shape)
 
 
 def _scored(pair: Pair, problem: Problem) -> np.ndarray:
-    """Returns the log-probabilities [B, T] of the labels by CTranslate2."""
+    """Returns CTranslate2's log-probabilities [B, T] of the labels."""
     from jax_transformer.exporting.ctranslate2 import export_ctranslate2
     from jax_transformer.exporting.options import ExportError
 
     start_id, eos_id = starts_and_ends(pair.generation)
     generation = GenerationConfig(decoder_start_id=start_id, eos_id=eos_id)
-    model = Model(pair.config, _in_memory(problem.params), None, None, generation)  # without texts, tokens are ids
+    model = Model(pair.config, _in_memory(problem.params), None, None, generation)  # without tokenizers, tokens are ids
     with tempfile.TemporaryDirectory() as directory:
         try:
             export_ctranslate2(model, Path(directory) / "model")
@@ -92,7 +91,7 @@ def _scored(pair: Pair, problem: Problem) -> np.ndarray:
         sources = [
             [str(index) for index in row if index != pair.config.source.pad_id] for row in problem.source_ids.tolist()
         ]
-        targets = [[str(index) for index in row[:-1]] for row in problem.labels.tolist()]  # it adds the end
+        targets = [[str(index) for index in row[:-1]] for row in problem.labels.tolist()]  # CTranslate2 adds the end
         found = translator.score_batch(sources, targets, max_input_length=0)
     return np.array([result.log_probs for result in found], np.float32)
 
@@ -104,8 +103,8 @@ def _in_memory(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_probs(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the log-probability [B, T] of each label, in the logits' dtype. (Their rounding is what counts: the
-    softmax is taken in float64.)"""
+    """Returns the log-probability [B, T] of each label, in the logits' dtype. Computes the softmax in float64, to keep
+    only the rounding of the logits."""
     wide = logits.astype(np.float64)
     shifted = wide - wide.max(axis=-1, keepdims=True)
     normalised = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

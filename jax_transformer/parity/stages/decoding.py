@@ -1,4 +1,4 @@
-"""The stage `decode`: the tokens that both sides generate, greedily and by beam search."""
+"""The stage `decode`: compares the tokens that both sides generate, greedily and by beam search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDES: tuple[SideName, ...] = ("candidate", "reference")
 
 
 def searches(pair: Pair) -> tuple[DecodingConfig, ...]:
-    """Returns the searches to compare: the one that a user's decoder makes, or a greedy and a beam search."""
+    """Returns the searches to compare: that of a user's decoder, or a greedy and a beam search."""
     most = min(NEW_TOKENS, pair.config.decoder.max_length)
     if pair.rules.decoding is None:
         built_in = DecodingConfig(**{**DEFAULTS, "max_new_tokens": most})
@@ -36,9 +36,9 @@ def searches(pair: Pair) -> tuple[DecodingConfig, ...]:
 
 
 def with_ends(pair: Pair, problem: Problem, results: RunResults) -> Problem:
-    """Returns a problem on which a decoder shows whether it ends sentences: some end early, others don't.
+    """Returns a problem on which some sentences end early and some don't, to test how a decoder ends sentences.
 
-    If all end, or none does, the end token and another that appears in some sentences take each other's place.
+    If all or none end early, swaps the end token with a token that appears in some of the decoded sentences.
     """
     (decoding,) = searches(pair)
     _, eos_id = starts_and_ends(pair.generation)
@@ -50,18 +50,18 @@ def with_ends(pair: Pair, problem: Problem, results: RunResults) -> Problem:
         return (decoded[:, 1:last] == index).any(axis=1)
 
     used = {pair.generation.decoder_start_id, pair.config.source.pad_id, pair.config.target.pad_id}
-    others = sorted({int(index) for index in np.unique(decoded)} - used - {eos_id})
-    best = max([eos_id, *others], key=lambda index: min(ends_early(index).sum(), (~ends_early(index)).sum()))
+    usable = sorted({int(index) for index in np.unique(decoded)} - used - {eos_id})
+    best = max([eos_id, *usable], key=lambda index: min(ends_early(index).sum(), (~ends_early(index)).sum()))
     if not (ends_early(best).any() and (~ends_early(best)).any()):
         results.doubts["no choice of the end token lets some sentences end early and others not"] = None
     return problem if best == eos_id else swap_target_ids(pair.config, problem, eos_id, best)
 
 
 def compare_decoding(pair: Pair, own: Problem, results: RunResults) -> Stage:
-    """Compares the tokens of each search; rounding may choose where two tokens are equally likely.
+    """Compares the tokens of each search; rounding may decide between equally likely tokens.
 
     Raises:
-      CannotRun: a side can't decode greedily. A side without beam search is compared by its greedy tokens alone.
+      CannotRun: a side can't decode greedily. A side without beam search is compared only by its greedy tokens.
     """
     rows: list[Row] = []
     if pair.rules.decoding is not None:
@@ -86,7 +86,7 @@ def compare_decoding(pair: Pair, own: Problem, results: RunResults) -> Stage:
 
 
 def _aligned(found: Mapping[SideName, Hypotheses], pair: Pair) -> dict[SideName, Hypotheses]:
-    """Returns both sides' hypotheses, equally long, with scores if both sides have them."""
+    """Pads both sides' hypotheses to one length; keeps scores if both sides have them."""
     width = max(one.ids.shape[1] for one in found.values())
     has_scores = all(one.scores is not None for one in found.values())
     pad_id = pair.config.target.pad_id
@@ -111,7 +111,7 @@ def _explained(
     found: Mapping[SideName, Hypotheses],
     results: RunResults,
 ) -> list[Row]:
-    """Returns the rows, passed where only rounding explains them, and adds a fault for each other cause."""
+    """Passes the rows that rounding explains, and adds a fault for each other cause."""
     floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, results.size_of_logits)
     explained = {
         name: decoded_by(pair.config, pair.generation, own, decoding, found[name], floor) for name in pair.sides
@@ -126,7 +126,7 @@ def _explained(
 
 
 def _check_start(pair: Pair, found: Mapping[SideName, Hypotheses]) -> None:
-    """Raises ParityError for a user's decoder that returns the start token, too."""
+    """Raises ParityError for a user's decoder that includes the start token."""
     start = pair.generation.decoder_start_id
     candidate, reference = (found[name].ids.size and (found[name].ids[:, 0] == start).all() for name in SIDES)
     if pair.rules.decoding is not None and reference and not candidate:
@@ -144,10 +144,10 @@ def decoded_by(
     received: Hypotheses,
     floor: float,
 ) -> Explanation:
-    """Explains what a side decodes differently from its own model.
+    """Explains the tokens that a side decodes differently from its own model.
 
     Args:
-      floor: how far apart the two sides' logits are.
+      floor: the difference between the two sides' logits.
     """
     start_id, eos_id = starts_and_ends(generation)
     search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
@@ -161,17 +161,17 @@ def decoded_by(
 
 
 def forgiven(row: Row, explanations: Iterable[Explanation]) -> Row | None:
-    """Returns the row as passed if tokens differ only where rounding chooses; None if anything else differs."""
+    """Returns the row as passed if tokens differ only where rounding decides; None if anything else differs."""
     found = list(explanations)
     if any(explanation.finding is not None for explanation in found):
         return None
-    told = [
+    choices = [
         f"sentence {choice.sentence}, token {choice.place}: margin {choice.margin:.1e}"
         for one in found
         for choice in one.forgiven
     ]
     return (
-        Row(row.name, "passed", row.gate, reason=f"differs where the two best tokens are as likely: {'; '.join(told)}")
-        if told
+        Row(row.name, "passed", row.gate, reason=f"differs where two tokens are equally likely: {'; '.join(choices)}")
+        if choices
         else None
     )

@@ -27,7 +27,7 @@ from jax_transformer.parity.run_results import Forward, Pair, RunResults
 
 MASK = "mask."
 LARGEST_MAP = 120
-"""The most columns of a heat map; beyond them, neighbours share one."""
+"""Maximum number of columns of a heat map; neighbours share a column if there are more."""
 
 
 def compare_forward(
@@ -43,8 +43,8 @@ def compare_forward(
 
     Args:
       look_at_reference: compute the reference's local errors even if nothing differs.
-      visible: the names that both sides can show; only these are compared with each other. None: all, masks among
-        them, which are otherwise inferred from logits.
+      visible: names of the activations that both sides can show; only these are compared with each other, and masks are
+        inferred from logits. None: all names, including masks.
     """
     if visible is not None:
         shown_by_reference = {name: reference[name] for name in reference if name in visible}
@@ -86,8 +86,8 @@ def compare_forward(
             apart.get(finding.node, math.nan),
             problem.name,
         )
-        for side, of_side in findings.items()
-        for finding in of_side
+        for side, side_findings in findings.items()
+        for finding in side_findings
     ]
     faults = tuple(fault for fault in found if fault.finding.is_fault)
     first = next((row for stage in (masks, forward) for row in stage.rows if row.verdict == "diverged"), None)
@@ -107,13 +107,13 @@ def compare_forward(
 
 
 def _not_finite(findings: Iterable[Finding], trace: Arrays) -> tuple[str, ...]:
-    """Returns the faulty nodes of a trace whose values aren't finite. (Fully masked rows are another matter.)"""
+    """Returns the faulty nodes of a trace whose values aren't finite. (NaN in a fully masked row is no such fault.)"""
     names = (finding.node for finding in findings if finding.effect == "function" and finding.node in trace)
     return tuple(name for name in names if trace[name].dtype != bool and not np.isfinite(trace[name]).all())
 
 
 def _is_judged(finding: Finding, trace: Arrays) -> bool:
-    """Returns whether a finding is of finite values; masks are inferred from logits that may not be."""
+    """Checks that a finding is about finite values, which excludes masks: the logits that imply them may not be."""
     name = finding.node
     return not name.startswith(MASK) and (name not in trace or bool(np.isfinite(trace[name]).all()))
 
@@ -130,7 +130,8 @@ def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> 
 
 
 def attended(config: TransformerConfig, candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
-    """Returns where attention logits are unmasked on both sides; beside fill values, no other logit would count."""
+    """Returns masks of the attention logits that are unmasked on both sides: fill values would outweigh all other
+    logits."""
     where = {}
     for node in known_nodes(config):
         name, mask = node.name, node.inputs.get("mask")
@@ -144,7 +145,7 @@ def attended(config: TransformerConfig, candidate: Arrays, reference: Arrays) ->
 
 
 def both(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns masks by name, those of both mappings joined."""
+    """Intersects two mappings of masks; a name that one of them lacks keeps its mask."""
     return {name: np.asarray(first.get(name, True) & second.get(name, np.True_)) for name in {**first, **second}}
 
 
@@ -187,7 +188,7 @@ def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple
 
 
 def _truth_stage(local: Mapping[SideName, Mapping[str, float]], faults: Sequence[Fault]) -> Stage:
-    """Compares both sides with the truth, so that a mistake that both make is found, too."""
+    """Compares each side with the truth, to find mistakes that both make."""
     gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
     sides = {fault.finding.node: fault.side for side in SIDES for fault in faults if fault.side == side}
     names = dict.fromkeys([*local["candidate"], *sides])
@@ -201,7 +202,7 @@ def _truth_stage(local: Mapping[SideName, Mapping[str, float]], faults: Sequence
 
 
 SIDES: tuple[SideName, ...] = ("reference", "candidate")
-"""The candidate last, whose fault counts where both have one."""
+"""In order of increasing precedence: the candidate's fault counts if both sides have one."""
 
 
 def _propagated(*stages: Stage) -> dict[str, float]:
@@ -215,7 +216,7 @@ def effect_on_logits(
     config: TransformerConfig, problem: Problem, candidate: Arrays, reference: Arrays
 ) -> Effect | None:
     """Measures the effect on the logits of the positions that count: no padding, and no sentence without a source. None
-    if a side has no logits there, or some that aren't finite."""
+    if a side has no logits there, or logits that aren't finite."""
     if "logits" not in candidate or "logits" not in reference or candidate["logits"].shape != reference["logits"].shape:
         return None
     counts = counting(config, *problem.ids)
@@ -265,49 +266,50 @@ def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> Heat
 
 
 def _pooled(cells: np.ndarray) -> np.ndarray:
-    """Takes the maximum over neighbouring columns, so that at most LARGEST_MAP are left."""
+    """Takes the maximum over neighbouring columns, to leave at most LARGEST_MAP."""
     share = -(-cells.shape[1] // LARGEST_MAP)
     padded = np.pad(cells, ((0, 0), (0, -cells.shape[1] % share)), constant_values=-np.inf)
     return np.asarray(padded.reshape(len(cells), -1, share).max(axis=-1))
 
 
-# --- the activations that can be compared: what a module shows of its attentions when it runs
+# --- the activations of attentions that a module shows when it runs
 
-# A map of names promises the logits and weights of every softmax. A module may compute its weights without one, as
-# exp(s − logsumexp(s)), or apply the mask after it. Nothing is then seen there, or other logits than attention's.
+# A map of names assumes a softmax in every attention, from its logits to its weights. A module may compute its weights
+# without one, as exp(s − logsumexp(s)), or apply the mask afterwards. Then the trace has no such activation, or a
+# tensor that isn't the logits.
 
-OF_ATTENTION = ("mask", "attention_logits", "attention_weights")
+INSIDE_ATTENTION = ("mask", "attention_logits", "attention_weights")
 
 
 def unseen(config: TransformerConfig, problem: Problem, trace: Arrays) -> frozenset[str]:
-    """Returns the masks, and the logits and weights of attentions, that a module doesn't show on a problem.
+    """Returns the masks, attention logits and attention weights that a module doesn't show on a problem.
 
     Args:
-      trace: what it shows; masks as they are inferred from logits.
+      trace: its activations, with masks inferred from logits.
     """
     graph = nodes(config)
-    internal = [node for node in graph if node.kind in OF_ATTENTION]
+    internal = [node for node in graph if node.kind in INSIDE_ATTENTION]
     missing = {node.name for node in internal if node.name not in trace}
     masks = right_masks(graph, config, problem)
     trace = with_shared_masks(graph, trace, masks)
     wrong = {name for name, mask in masks.items() if name in trace and not _same(mask, trace[name])}
     if not wrong:
         return frozenset(missing)
-    of_wrong = {node.name for node in internal if _mask_of(node, graph) in wrong}
-    without = {name: array for name, array in trace.items() if name not in of_wrong}
+    suspect = {node.name for node in internal if _mask_of(node, graph) in wrong}
+    without = {name: array for name, array in trace.items() if name not in suspect}
     found = diagnose(config, problem.params, with_ids(without, *problem.ids))
     fits = not any(finding.effect == "function" for finding in found)
-    return frozenset(missing | (of_wrong if fits else set()))
+    return frozenset(missing | (suspect if fits else set()))
 
 
 def with_shared_masks(graph: Sequence[Node], trace: Arrays, masks: Arrays) -> dict[str, np.ndarray]:
-    """Returns the trace with the right mask in place of an inferred one if an attention applies it.
+    """Replaces an inferred mask in the trace by the right mask if an attention applies the right one.
 
-    A mask is read from the logits of one attention, by their size. That attention may be the one at fault, or masked
-    logits may be larger than usual.
+    A mask is inferred from the magnitude of the logits of one attention. Just that attention may be faulty, or its
+    masked logits may be larger than usual.
 
     Args:
-      masks: the right ones; see `right_masks`.
+      masks: the right masks; see `right_masks`.
     """
     shared = dict(trace)
     for node in graph:
@@ -325,7 +327,7 @@ def right_masks(graph: Sequence[Node], config: TransformerConfig, problem: Probl
 
 
 def _mask_of(node: Node, graph: tuple[Node, ...]) -> str:
-    """Returns the name of the mask that a node is, or that an attention's logits or weights have; "" for none."""
+    """Returns the name of a mask, or of the mask that an attention's logits or weights have; "" for none."""
     if node.kind == "mask":
         return node.name
     logits = node if node.kind == "attention_logits" else _named(graph, node.inputs["logits"])
@@ -339,14 +341,15 @@ def _named(graph: tuple[Node, ...], name: str) -> Node:
 def _same(mask: np.ndarray, other: np.ndarray) -> bool:
     try:
         return bool((mask == other).all())
-    except ValueError:  # of other shapes
+    except ValueError:  # different shapes
         return False
 
 
 def _applies(logits: np.ndarray, mask: np.ndarray) -> bool:
-    """Returns whether logits have this mask: all that are masked are very low, or have one value.
+    """Checks that logits have this mask: all masked logits are very low, or have one value.
 
-    Scores of trained models may be as low as fills. They are of many values, where another mask's fill is one.
+    Scores of trained models may be as low as fill values, but differ from each other; the fill of a different mask has
+    one value.
     """
     try:
         hidden = ~np.broadcast_to(mask, logits.shape)
@@ -365,10 +368,11 @@ def _applies(logits: np.ndarray, mask: np.ndarray) -> bool:
 
 
 def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bool) -> None:
-    """Runs both sides on a problem and adds what their traces show.
+    """Runs both sides on a problem, and adds the comparison of their traces to the results.
 
     Args:
-      is_own: whether the problem has the model's own weights, on which doubts and the report's depth rest.
+      is_own: whether the problem has the model's own weights; only then are doubts and the details of the report
+        collected.
 
     Raises:
       CannotRun: a side can't run it.
@@ -401,7 +405,7 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
 
 
 def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, Arrays], stage: Stage) -> Stage:
-    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself."""
+    """Judges diverged rows that amplify rounding by the difference of each side from itself on a nudged problem."""
     moved = nudged_problem(problem)
 
     def from_itself(name: SideName) -> Stage:
@@ -413,7 +417,7 @@ def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, 
 
 
 def _repeats(name: SideName, side: Backend, problem: Problem, trace: Arrays, results: RunResults) -> None:
-    """Runs a side once more, and adds a doubt if it differs from itself."""
+    """Runs a side again, and adds a doubt if the results differ."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
             results.doubts[

@@ -1,4 +1,5 @@
-"""The stages `forward float32` and `forward bfloat16`: is the candidate as near to the truth as the reference?"""
+"""The stages `forward float32` and `forward bfloat16`: check that the candidate is as near to the truth as the
+reference."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 
 def rounded(problem: Problem, dtype: Dtype) -> Problem:
-    """Returns the problem with its parameters rounded to the dtype, stored in float32; constants stay as they are.
+    """Returns the problem with its parameters rounded to the dtype, stored in float32; constants are unchanged.
 
-    Returns the problem itself if they are float32 already.
+    Returns the same object for "float32" if all parameters already are float32.
     """
     if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
         return problem
@@ -81,7 +82,7 @@ def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -
     counts = where_not_padding(pair.config, problem.ids, truth) if results.zeroes_padding else None
     shown = {name: pair.shown(side) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
     stage = compare_precision(pair.config, dtype, shown["candidate"], shown["reference"], truth, counts)
-    if results.faults:  # they explain it
+    if results.faults:  # these explain the differences
         return stage
 
     def from_itself(name: SideName, draw: int) -> Stage:

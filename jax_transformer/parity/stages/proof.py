@@ -25,25 +25,25 @@ from jax_transformer.proof.witness import Witness
 from jax_transformer.runtime.environment import environment
 
 STAGES = ("forward", "loss", "gradients", "steps")
-"""What can be proven of models. steps: the parameters after one and after three optimizer steps."""
-ROWS_OF_LARGE, LENGTHS_OF_LARGE = 3, (5, 4)
-"""The sentences, and the tokens of source and target, on which large models are compared."""
+"""The provable properties of models. steps: the parameters after one and after three optimizer steps."""
+LARGE_ROWS, LARGE_LENGTHS = 3, (5, 4)
+"""Numbers of sentences, and of source and target tokens, for large models."""
 MOST_NAMES = 3
-"""The most names of arrays that a reason lists."""
+"""Maximum number of arrays that a reason names."""
 LOGITS = "logits"
-"""What models return."""
-OF_STAGE = {
+"""Name of the models' output."""
+STAGE_OF_PREFIX = {
     "gradient of ": "gradients",
     "after step 1: ": "step 1",
     "after step 3: ": "step 3",
     "loss": "loss",
     "": "forward",
 }
-"""Beginnings of names of outputs → their stages; the first that fits counts."""
+"""Prefixes of names of outputs → their stages; the first that fits counts."""
 
 
 def usual_stages(pair: Pair) -> tuple[str, ...]:
-    """Returns what a parity run proves beside its comparisons; more takes minutes."""
+    """Returns the stages that a parity run proves by default; more take minutes."""
     return ("forward", "loss") if pair.is_large else ("forward", "loss", "gradients")
 
 
@@ -59,8 +59,8 @@ def prove_pair(
 
     Args:
       stages: a selection of STAGES.
-      inside: activations that may differ, as a comparison found that their differences change nothing: heads in
-        another order, or padding. If nothing else differs, the rest is compared without them.
+      inside: activations whose differences, by a comparison, don't change the outputs: heads in another order, or
+        values at padding. If nothing else differs, they are left out of the proof.
     """
     problem = proof_problem(pair, seed)
     collected = Collected(seed, inside=inside, counts=partial(_counting, pair, problem))
@@ -85,8 +85,8 @@ def prove_pair(
 
 
 def _counting(pair: Pair, problem: Problem, task: Task) -> dict[str, np.ndarray]:
-    """Returns masks of the values of activations at positions that count, by name: at tokens, and wherever the loss
-    counts a label. None are left out if the loss counts padding."""
+    """Returns masks of the activations' values at positions that count, by name: at tokens, and at labels that the loss
+    counts. Returns no masks if the loss counts padding."""
     if pair.rules.train.loss_counts_pads:
         return {}
     shapes = {name: np.broadcast_to(0.0, value.shape) for name, value in task.candidate.outputs.items()}
@@ -98,19 +98,19 @@ def _counting(pair: Pair, problem: Problem, task: Task) -> dict[str, np.ndarray]
 
 
 def _name(candidate: Any) -> str:
-    """Returns the name of a side, with its mesh if it has one."""
+    """Returns the name of a side, including its mesh if it has one."""
     mesh = candidate.devices.mesh if isinstance(candidate, JaxSide) else None
     return candidate.name if mesh is None else f"{candidate.name} on {described_mesh(mesh)}"
 
 
 def proof_problem(pair: Pair, seed: int) -> Problem:
-    """Returns a batch in which every query sees a key, without what shows allowed differences; a small one for large
+    """Returns a batch in which every query sees a key and no allowed difference has an effect; a small batch for large
     models."""
     problem = with_keys_for_all(pair.config, pair.problems(seed).own())
     if not pair.is_large:
         return problem
-    source, target = LENGTHS_OF_LARGE
-    rows = slice(0, ROWS_OF_LARGE)
+    source, target = LARGE_LENGTHS
+    rows = slice(0, LARGE_ROWS)
     small = replace(
         problem,
         source_ids=problem.source_ids[rows, :source],
@@ -123,7 +123,7 @@ def proof_problem(pair: Pair, seed: int) -> Problem:
 def _prove_forward(
     both: Lowered, names: tuple[str, ...], collected: Collected, progress: Callable[[str], None]
 ) -> None:
-    """Proves activations, loss and gradients as outputs of one pair of programs; without gradients if these can't be
+    """Proves activations, loss and gradients as outputs of one pair of programs, or without gradients if these can't be
     lowered."""
     if "gradients" in names:
         progress("proof: forward, loss and gradients")
@@ -131,22 +131,22 @@ def _prove_forward(
         if collected.tasks or names == ("gradients",):
             return
     progress("proof: forward and loss")
-    of_gradients = [stage for stage in collected.stages if stage.name == "gradients"]
+    unknown = [stage for stage in collected.stages if stage.name == "gradients"]
     collected.stages.clear()
     rest = tuple(name for name in names if name != "gradients")
     collected.prove(rest, lambda: both.forward(gradients=False))
-    collected.stages += of_gradients
+    collected.stages += unknown
 
 
 class Collected:
-    """Collects what is known of stages.
+    """Collects the results of stages.
 
     Args:
-      subject: what a search for weights needs to know, on which a refutation shows in float64; None: there is none.
-      output: the name of what the programs return.
-      inside: as of `prove_pair`.
-      counts: for a task, masks of the values that count, by output, where not all do. Outputs that differ elsewhere
-        alone are the same, and the stage says so.
+      subject: the pair to run in float64 when searching for weights that show a refutation. None: no search.
+      output: the name of the programs' output.
+      inside: as in `prove_pair`.
+      counts: for a task, masks of the values that count, by output; for all others, every value counts. Outputs that
+        differ only in values that don't count are equal, and the stage says so.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Collected:
         except (UnknownOperation, CannotRun) as error:
             self.stages += [StageProof(name, "unknown", reason=str(error)) for name in names]
             return
-        if "gradients" in names and self.output in task.unknown:  # and so, perhaps, undefined: its gradients are, too
+        if "gradients" in names and self.output in task.unknown:  # it may be undefined, and so may its gradients
             reason = f"they are defined only where the output is: {task.unknown[self.output]}"
             self.stages += [StageProof(name, "unknown", reason=reason) for name in names]
             return
@@ -185,24 +185,24 @@ class Collected:
         if inside:
             task = _without(task, inside)
             result = decide(task, seed=self.seed)
-        told = _told_of(inside)
+        reason = _excluded(inside)
         if not inside and result.different:
             counts = {name: mask for name, mask in self.counts(task).items() if name in result.different}
             narrowed = replace(task, counts=counts)
             again = decide(narrowed, seed=self.seed) if {*counts} == {*result.different} else result
             if again.verdict == "proven":
-                told = _told_of_padding(narrowed, result.different)
+                reason = _excluded_at_padding(narrowed, result.different)
                 task, result = narrowed, again
         is_first_refuted = result.verdict == "refuted" and all(stage.verdict != "refuted" for stage in self.stages)
         if result.difference is not None and (self.difference is None or is_first_refuted):
             facts = self._search(result.task or task, result) if is_first_refuted else None
             self.difference = difference_of(result.difference, facts)
         found = [_stage_proof(name, result, self.output) for name in names]
-        self.stages += [replace(one, reason=told) if told and one.name == "forward" else one for one in found]
+        self.stages += [replace(one, reason=reason) if reason and one.name == "forward" else one for one in found]
         self.tasks.append(TaskProof.of(names, task, result))
 
     def _search(self, task: Task, result: Result) -> dict[str, Any] | None:
-        """Searches for weights on which a refutation shows, keeps them, and returns what a certificate tells of it."""
+        """Searches for weights that show a refutation, keeps them, and returns the certificate's facts about them."""
         if self.subject is None:
             return None
         facts, self.witness = find_witness(task, result, self.subject, self.seed)
@@ -233,16 +233,16 @@ def _without(task: Task, names: tuple[str, ...]) -> Task:
     return replace(task, candidate=replace(task.candidate, outputs=left), align=aligned)
 
 
-def _told_of(inside: tuple[str, ...]) -> str:
-    """Returns what a certificate says of activations that differ though the outputs don't."""
+def _excluded(inside: tuple[str, ...]) -> str:
+    """Returns the certificate's note on activations that differ although the outputs don't."""
     if not inside:
         return ""
     more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
     return f"not compared, as they differ without changing what is returned: {inside[0]}{more}"
 
 
-def _told_of_padding(task: Task, names: tuple[str, ...]) -> str:
-    """Returns what a certificate says of activations that differ at padding alone."""
+def _excluded_at_padding(task: Task, names: tuple[str, ...]) -> str:
+    """Returns the certificate's note on activations that differ only at padding."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     first = np.broadcast_to(task.counts[names[0]], task.candidate.outputs[names[0]].shape)
     return (
@@ -252,10 +252,10 @@ def _told_of_padding(task: Task, names: tuple[str, ...]) -> str:
 
 
 def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
-    """Returns what is known of a stage. Without what a program returns, its activations prove nothing of it."""
-    found = (_of_stage(names, name) for names in (result.equal, result.different, result.alone))
+    """Returns the verdict on a stage. Equal activations don't prove it unless the program's output is among them."""
+    found = (_in_stage(names, name) for names in (result.equal, result.different, result.alone))
     equal, different, alone = found
-    unknown = _of_stage(tuple(result.unknown), name)
+    unknown = _in_stage(tuple(result.unknown), name)
     if result.verdict == "unknown":
         return StageProof(name, "unknown", alone=alone, reason=result.reason)
     if different:
@@ -280,5 +280,9 @@ def _stage_proof(name: str, result: Result, output: str = LOGITS) -> StageProof:
     return StageProof(name, "proven", equal, alone=alone)
 
 
-def _of_stage(outputs: tuple[str, ...], name: str) -> tuple[str, ...]:
-    return tuple(one for one in outputs if OF_STAGE[next(start for start in OF_STAGE if one.startswith(start))] == name)
+def _in_stage(outputs: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(
+        one
+        for one in outputs
+        if STAGE_OF_PREFIX[next(start for start in STAGE_OF_PREFIX if one.startswith(start))] == name
+    )

@@ -1,4 +1,4 @@
-"""Loss, gradients, optimizer steps and a trajectory of both sides, in float64."""
+"""The stages `loss`, `gradients`, `step`, `trajectory` and `resume`: compare both sides' training in float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jax_transformer.runtime.trees import flatten, unflatten
 T = TypeVar("T")
 Sides = Mapping[SideName, Backend]
 STEPS = 3
-"""Of the stage `step`: in the first the moments are empty, and Adam's bias correction is large."""
+"""Number of steps of the stage `step`: more than one, since the moments are empty before the first."""
 ZERO = "zero but for rounding: not compared"
 
 
@@ -53,8 +53,8 @@ def compare_gradients(
     """Compares the gradients of parameters, then those of activations from the logits backwards.
 
     Args:
-      config: tells which biases have no gradient. None: those of all keys.
       where: for some activations, masks of the values that count.
+      config: the model, which determines the biases without a gradient. None: those of all keys.
     """
     if not (candidate.activations and reference.activations):  # a side that can't reach them
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
@@ -81,11 +81,11 @@ def compare_steps(candidate: Training, reference: Training, config: TransformerC
 
 def compare_trajectories(candidate: Training, reference: Training, config: TransformerConfig | None = None) -> Stage:
     """Compares many steps: every loss, and the parameters at the end."""
-    losses, others = ({"losses": side.losses} for side in (candidate, reference))
-    of_losses = compare_stage("trajectory", losses, others, tolerance=tolerances.TRAJECTORY_LOSS_RELATIVE)
+    every_loss = ({"losses": side.losses} for side in (candidate, reference))
+    losses = compare_stage("trajectory", *every_loss, tolerance=tolerances.TRAJECTORY_LOSS_RELATIVE)
     ends = (_compared(side.parameters[-1], config) for side in (candidate, reference))
-    of_parameters = compare_stage("trajectory", *ends, tolerance=tolerances.TRAJECTORY_PARAMETERS_RELATIVE_RMS)
-    return replace(of_parameters, rows=of_losses.rows + of_parameters.rows + _exempt(reference.parameters[-1], config))
+    parameters = compare_stage("trajectory", *ends, tolerance=tolerances.TRAJECTORY_PARAMETERS_RELATIVE_RMS)
+    return replace(parameters, rows=losses.rows + parameters.rows + _exempt(reference.parameters[-1], config))
 
 
 def _end(training: Training) -> Arrays:
@@ -97,22 +97,22 @@ def _compared(parameters: Arrays, config: TransformerConfig | None) -> dict[str,
 
 
 def is_exempt(path: str, config: TransformerConfig | None = None) -> bool:
-    """Returns whether a parameter's gradient is analytically zero; of one layer, too: `…/key/bias[0]`.
+    """Checks whether a parameter's gradient is analytically zero; `path` may name one layer, as in `…/key/bias[0]`.
 
     Args:
-      config: says what happens to the keys after the bias. None: nothing.
+      config: the model, which may change the keys after the bias. None: it doesn't.
     """
     name = path.split("[")[0]
     return tolerances.has_zero_gradient(name) and not (config is not None and _bias_matters(config, name))
 
 
 def _bias_matters(config: TransformerConfig, path: str) -> bool:
-    """Returns whether softmax sees a bias of keys: it adds one number to all logits of a query, unless keys are normed
-    or rotated after it, or logits capped."""
+    """Checks whether a bias of keys changes the attention weights. It adds one number to all logits of a query, which
+    softmax ignores, unless keys are normed or rotated afterwards, or logits are capped."""
     stack, *_, sublayer, module, _ = path.split("/")
     own = config.encoder if stack == "encoder" else config.decoder
     attention = own.cross_attention if sublayer == "cross_attention" else own.self_attention
-    assert attention is not None  # as it has parameters
+    assert attention is not None  # it has parameters
     kind = own.positions
     is_rotated = isinstance(kind, Rotary) and (sublayer == "self_attention" or kind.cross_attention)
     is_normed = attention.query_key_norm and module == "key"
@@ -130,7 +130,7 @@ def _exempt(parameters: Mapping[str, np.ndarray], config: TransformerConfig | No
 def training_works(
     pair: Pair, own: Problem, problems: Problems, stages: Sequence[str], results: RunResults
 ) -> Iterator[Work]:
-    """Yields the work of the stages loss, gradients, step, trajectory and resume, as far as they are selected."""
+    """Yields the work of the selected stages among loss, gradients, step, trajectory and resume."""
     if {"loss", "gradients"} & {*stages}:
         yield Work("", "gradients", own.name, partial(_gradients, pair, own, results))
         yield Work("", "gradients", "", partial(_gradients_of_random, pair, problems, results))
@@ -144,10 +144,10 @@ def training_works(
 
 
 def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunResults) -> T:
-    """Does work on a problem or, if a side's logits aren't finite in some of its rows, on the others.
+    """Does work on a problem, without the rows in which a side's logits aren't finite.
 
     Raises:
-      CannotRun: a side can't, or no row is left.
+      CannotRun: a side can't do it, or no row is left.
     """
     try:
         return do(problem)
@@ -161,7 +161,7 @@ def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunRe
 
 
 def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend], T]) -> dict[SideName, T]:
-    """Runs work that needs several times a model's memory on one side after the other, while the other rests."""
+    """Runs work that needs several times a model's memory on one side at a time; the reference rests first."""
     pair.reference.rest()
     done: dict[SideName, T] = {}
     for name, side in pair.sides.items():
@@ -171,7 +171,7 @@ def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend]
 
 
 def _gradients_of_random(pair: Pair, problems: Problems, results: RunResults) -> None:
-    """Adds the stages loss and gradients on random weights, which nothing keeps."""
+    """Adds the stages loss and gradients on random weights, which are freed afterwards."""
     random = next(problems.with_other_weights())
     _gradients(pair, training_problem(pair.config, random, pair.rules.train.loss_counts_pads), results)
 
@@ -188,7 +188,7 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
     whole = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
     whole = {name: one._replace(activations=results.in_order(name, one.activations)) for name, one in whole.items()}
-    done = _of_shown(pair, whole, results)
+    done = _shown_by_both(pair, whole, results)
     where = (
         where_not_padding(pair.config, problem.ids, done["reference"].activations) if results.zeroes_padding else None
     )
@@ -207,7 +207,7 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
     results.add(losses, problem.name)
     results.add(gradients, problem.name)
     if results.faults and "loss" not in pair.rules.own:
-        return  # earlier faults explain it
+        return  # earlier faults explain the differences
     if losses.verdict == "diverged":
         if pair.rules.knows_loss:
             results.faults += loss_faults(pair.config, pair.rules.train, problem, pair.sides, done)
@@ -215,10 +215,11 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
         results.faults += gradient_faults(pair, gradients, problem, whole)
 
 
-def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
-    """Returns gradients of the activations that both sides show.
+def _shown_by_both(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
+    """Keeps the gradients of activations that both sides show.
 
-    A module that recomputes a part of itself on the way back (torch.utils.checkpoint) shows no gradients inside it.
+    A module that recomputes a part of itself in the backward pass (torch.utils.checkpoint) shows no gradients inside
+    this part.
     """
     shown = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
     candidate, reference = shown["candidate"], shown["reference"]
@@ -255,8 +256,8 @@ def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
 
 
 def _resume(pair: Pair, results: RunResults, own: Problem) -> Stage:
-    """Lets each side continue the training that the other began, with the optimizer's state ported, and compares both
-    with the reference's training as a whole."""
+    """Lets each side continue the other's training, with the optimizer's state ported, and compares both results with
+    the reference's uninterrupted training."""
     candidate, reference = pair.candidate, pair.reference
     results.progress("resume: the reference, and the candidate after it")
     whole = reference.resume(own, 2 * STEPS)
@@ -277,7 +278,7 @@ def _parameters(halt: Halt) -> Arrays:
 
 
 class _Rounding:
-    """Judges diverged rows by how far each side is from itself when it rounds otherwise."""
+    """Judges diverged rows by the difference of each side from itself under different rounding."""
 
     def __init__(
         self,
@@ -287,7 +288,7 @@ class _Rounding:
         again: Callable[[SideName, Problem], Stage],
         results: RunResults,
     ) -> None:
-        """`again` compares a side's result on a problem with its earlier one."""
+        """Prepares the comparisons. `again` compares a side's result on a nudged problem with its earlier result."""
 
         @cache
         def from_itself(side: SideName, draw: int) -> Stage:
@@ -298,11 +299,11 @@ class _Rounding:
         self.sides: dict[str, Callable[[int], Stage]] = {name: partial(from_itself, name) for name in pair.sides}
 
     def allowed(self, stage: Stage) -> Stage:
-        """Returns the stage with rows passed that differ by little more than rounding moves both sides."""
+        """Passes rows whose difference is little larger than that of both sides from themselves."""
         return allow_for_rounding(stage, [partial(side, 0) for side in self.sides.values()])
 
     def excused(self, stage: Stage) -> Stage:
-        """Returns the stage with rows inconclusive that one of several roundings explains."""
+        """Marks rows as inconclusive if one of several draws of rounding explains their difference."""
         return excuse_rounding(stage, "float64", self.sides)
 
 
@@ -326,8 +327,8 @@ def loss_faults(
 
 
 def gradient_faults(pair: Pair, stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
-    """Finds the sides whose gradients aren't the slopes of their losses, and how they differ from the other's: at the
-    first gradient that differs, from the logits backwards, or at all of them if one cause explains them."""
+    """Finds the sides whose gradients aren't the slopes of their losses, and the cause of the difference. Returns a
+    fault for the first gradient that differs, from the logits backwards, or for all if one cause explains them."""
     rows = [row for row in stage.rows if row.verdict == "diverged"]
     if not rows:
         return []
@@ -356,26 +357,27 @@ def _gradient_fault(side: Blamed, row: Row, matches: tuple[Match, ...], problem:
 
 
 def _shares(pair: Pair, problem: Problem, name: SideName, gradients: Gradients) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the shares of the gradients of tables that are used several times, by one side's activations."""
+    """Splits the gradients of tables that are used several times into the share of each use, by one side's
+    activations."""
     read = pair.sides[name].forward(problem, "float64").get("decoder.output")
     return {} if read is None else shares_of_tables(pair.config, problem, gradients.activations, read)
 
 
 def _loss_at(side: Backend, problem: Problem, moves: Arrays) -> float:
-    """Returns a side's loss with its parameters moved."""
+    """Returns a side's loss after adding `moves` to its parameters."""
     moved = {path: weight + moves.get(path, 0.0) for path, weight in _parameters_of(problem).items()}
     return side.gradients(replace(problem, params=unflatten(_stacked(problem, moved)))).loss
 
 
 def _parameters_of(problem: Problem) -> dict[str, np.ndarray]:
-    """Returns the parameters in float64, without constants, layers one by one."""
+    """Returns the parameters in float64, without constants, layer by layer."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
     trained = {path: leaf.astype(np.float64) for path, leaf in leaves.items() if not path.startswith("constants/")}
     return layer_by_layer(trained)
 
 
 def _stacked(problem: Problem, parameters: Arrays) -> dict[str, np.ndarray]:
-    """Returns all leaves with these parameters: the reverse of `_parameters_of`."""
+    """Returns all leaves with these parameters: the inverse of `_parameters_of`."""
     leaves = {}
     for path, leaf in flatten(problem.params).items():
         if path in parameters:
@@ -405,8 +407,8 @@ def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> Update
 
 
 def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem, sides: Sides) -> list[Fault]:
-    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for rules that
-    `UpdateRule` doesn't have."""
+    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for optimizers that
+    `UpdateRule` doesn't describe."""
     if train.optimizer in ("muon", "adafactor") or train.no_decay or train.adam_eps_uncorrected:
         return []
     rule = update_rule(config, train)
@@ -419,10 +421,10 @@ def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem,
 
 
 def _without_gradients(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
-    """Returns the pads' rows that get no gradient. One of a table that the head reads, too, gets the head's."""
-    of_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.head.tied else ()
+    """Returns the rows of pads that get no gradient. In a table that the head also reads, they get the head's."""
+    read_by_head = ("shared_embedding/embedding", "target_embedding/embedding") if config.head.tied else ()
     tables = _tables(config)
-    return tuple((path, own.pad_id) for path, own in tables if not own.trains_pad and path not in of_head)
+    return tuple((path, own.pad_id) for path, own in tables if not own.trains_pad and path not in read_by_head)
 
 
 def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
@@ -430,7 +432,7 @@ def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
 
 
 def _tables(config: TransformerConfig) -> tuple[tuple[str, Tokens], ...]:
-    """Returns the tables of embeddings, and the ids of each; a shared one has the target's pad."""
+    """Returns the embedding tables with the tokens of each; a shared table has the target's pad."""
     if config.share_embeddings:
         return (("shared_embedding/embedding", config.target),)
     return (("source_embedding/embedding", config.source), ("target_embedding/embedding", config.target))

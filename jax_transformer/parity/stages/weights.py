@@ -1,4 +1,5 @@
-"""The stage `weights`: both sides' parameters must be equal, and known mistakes in porting explain a difference."""
+"""The stage `weights`: checks that both sides' parameters are equal, and explains differences by known porting
+mistakes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def compare_weights(pair: Pair, results: RunResults) -> Stage:
 
 
 HEADS = {"query": (1, 0), "key": (1, 0), "value": (1, 0), "output": (0, None)}
-"""The axes of heads in an attention's kernels and biases, layer by layer; an output's bias has none."""
+"""The head axis in the kernel and the bias of each part of an attention, in one layer; the output's bias has none."""
 
 
 def _with_heads_in_order(
@@ -37,8 +38,8 @@ def _with_heads_in_order(
     candidate: Mapping[str, np.ndarray],
     reference: Mapping[str, np.ndarray],
 ) -> Iterator[Row]:
-    """Yields the rows; those of attentions in all of whose weights the heads stand in one other order pass: such
-    attentions are one function."""
+    """Yields the rows. Passes those of an attention whose weights all have the heads in the same other order, which is
+    the same function."""
     rows = tuple(rows)
     diverged = [match for row in rows if row.verdict == "diverged" and (match := WEIGHT.fullmatch(row.name))]
     orders = {
@@ -49,8 +50,8 @@ def _with_heads_in_order(
         match = WEIGHT.fullmatch(row.name)
         order = orders.get((match["attention"], match["layer"])) if match and row.verdict == "diverged" else None
         if order:
-            told = f"heads in the order {', '.join(map(str, order))} in every weight: the same function"
-            yield replace(row, verdict="passed", gate="equal but for the order of heads", reason=told)
+            reason = f"heads in the order {', '.join(map(str, order))} in every weight: the same function"
+            yield replace(row, verdict="passed", gate="equal but for the order of heads", reason=reason)
         else:
             yield row
 
@@ -65,13 +66,13 @@ def _order(
     candidate: Mapping[str, np.ndarray],
     reference: Mapping[str, np.ndarray],
 ) -> tuple[int, ...]:
-    """Returns the number in the reference of each head of the candidate; () if its weights differ otherwise."""
+    """Returns each candidate head's index in the reference; () if the order of heads doesn't explain all weights."""
     stack = config.decoder if attention.startswith("decoder") else config.encoder
     part = getattr(stack, attention.rpartition("/")[2])
     shape = part.shape(stack.d_model)
     has_biases = attention.endswith("self_attention") and isinstance(stack.positions, RelativeBias | Alibi)
     if has_biases or part.head_scale or part.context_norm or shape.num_kv_heads != shape.num_heads:
-        return ()  # more of it belongs to single heads
+        return ()  # other parameters are per head, too
     own, other = (side[f"{attention}/query/kernel{layer}"] for side in (candidate, reference))  # [D, N, H]
     heads = range(own.shape[1])
     found = [[m for m in heads if np.array_equal(own[:, n], other[:, m])] for n in heads]
@@ -89,7 +90,7 @@ def _order(
 
 
 class _InFloat64(Mapping[str, np.ndarray]):
-    """Converts arrays to float64 one at a time, on access, and keeps none: float64 holds every dtype of weights."""
+    """Converts arrays to float64, which represents every dtype of weights exactly, on each access, and keeps none."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -124,7 +125,7 @@ def _faults(stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mappin
 
 
 def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[tuple[str, np.ndarray]]:
-    """Yields known mistakes in porting a parameter, by name."""
+    """Yields the names of known porting mistakes, with the parameter's values after each."""
     own = reference[path]
     yield "rounded to float16", own.astype(np.float16).astype(np.float64)
     yield "rounded to bfloat16", own.astype(ml_dtypes.bfloat16).astype(np.float64)
