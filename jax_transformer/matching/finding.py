@@ -15,7 +15,7 @@ from jax_transformer.matching.pieces import Piece, completed, pieces_of
 from jax_transformer.matching.search import Search, State
 from jax_transformer.matching.sides import LoweredSide, lowered, without_others
 from jax_transformer.matching.values import Reference
-from jax_transformer.matching.weights import Elements
+from jax_transformer.matching.weights import NONE, Elements
 from jax_transformer.matching.writing import Unwritten, check, form_of, written
 from jax_transformer.proof import tables
 from jax_transformer.proof.constants import radicands
@@ -64,6 +64,8 @@ class FoundMap:
     compute."""
     completed: tuple[str, ...] = ()
     """Leaves of which these inputs read only some elements; the others follow from those."""
+    disordered: tuple[str, ...] = ()
+    """Leaves that have a tensor's elements in an order that no axes give, such as reversed."""
     unwritten: str = ""
     unread: tuple[str, ...] = ()
     """Tensors of the reference that it doesn't read; the map ignores them."""
@@ -137,6 +139,8 @@ class FoundMap:
             lines += [f"  {title}: {each}" for each in several]
         if self.completed:
             lines.append(f"  read in part by these inputs: {', '.join(self.completed)}")
+        if self.disordered:
+            lines.append(f"  in an order that no axes give: {', '.join(self.disordered)}")
         lines += [f"  not written as a map of names: {self.unwritten}"] if self.unwritten else []
         return "\n".join([*lines, *([self.map.text()] if self.map else [])])
 
@@ -244,6 +248,11 @@ def map_between(
             name
             for name in pieces
             if (state.partners[leaves.numbers(name)] < 0).any() and (partners[leaves.numbers(name)] >= 0).all()
+        ),
+        disordered=tuple(
+            name
+            for name in leaves.shapes
+            if (partners[leaves.numbers(name)] >= 0).any() and not _has_axes(pieces.get(name, ()))
         ),
         unwritten=unwritten,
         unread=unread,
@@ -380,6 +389,27 @@ def _irregular(
             single = [(place, name) for place, (name, _) in siblings if names.count(name) == 1]
             renamed += [f"{place}: {name}; its siblings: {usual_name}" for place, name in single]
     return tuple(irregular), tuple(renamed)
+
+
+def tied(partners: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
+    """Returns leaves that have elements in common, which the other program has once, and leaves that have one twice."""
+    owners = np.full(1 + max((int(each.max(initial=NONE)) for each in partners.values()), default=NONE), NONE)
+    groups: list[set[str]] = []
+    names = list(partners)
+    for number, name in enumerate(names):
+        known = partners[name][partners[name] >= 0]
+        different = np.unique(known)
+        before = {names[owner] for owner in np.unique(owners[different]) if owner >= 0}
+        if before or different.size < known.size:
+            alike = [group for group in groups if group & before]
+            groups = [*(group for group in groups if not group & before), {name, *before}.union(*alike)]
+        owners[different] = number
+    return [tuple(name for name in names if name in group) for group in groups]
+
+
+def _has_axes(pieces: Sequence[Piece]) -> bool:
+    """Returns whether a leaf is made of pieces, none of which is reversed."""
+    return bool(pieces) and all(stride >= 0 for piece in pieces for digits in piece.axes for _, stride in digits)
 
 
 def _said(form: tuple[str, str]) -> str:

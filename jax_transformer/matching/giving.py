@@ -22,7 +22,8 @@ EXACT = 2**24
 
 def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> tuple[FoundMap, Any]:
     """Returns a map that is given, element by element, and the tree that a function makes, which may have more leaves
-    than the program's own; None for a map of names. The numbers of elements are carried through the map.
+    than the program's own; None for a map of names. The numbers of elements are carried through the map. What a
+    function makes of other numbers, of both signs and all sizes, has to be what it moved then.
 
     Args:
       given: a map of names, or a function from tensors by name to a tree of the leaves. The function may rename,
@@ -44,9 +45,10 @@ def given_map(given: NameMap | Converter, leaves: Weights, tensors: Weights) -> 
         tree = _converted(given, numbered)
         found = flattened(tree)[0]
         _check_leaves(found, leaves)
-        backwards = flattened(_converted(given, _numbered(tensors, numbers[::-1])))[0]
-        for name, array in found.items():  # w + 1 makes other numbers of these
-            _check_moved(array, backwards.get(name), name, total)
+        drawn = _drawn(total)
+        again = flattened(_converted(given, _numbered(tensors, drawn)))[0]
+        for name, array in found.items():
+            _check_moved(array, again.get(name), name, drawn)
     partners = {name: np.asarray(array).astype(np.int64) for name, array in found.items()}
     found_map = FoundMap(
         map=given if isinstance(given, NameMap) else None,
@@ -89,10 +91,15 @@ def _check_leaves(found: Mapping[str, np.ndarray], leaves: Weights) -> None:
         raise PortingError(f"the converter: expected {name} {expected}; received {received} ({len(different)} differ)")
 
 
-def _check_moved(array: np.ndarray, backwards: np.ndarray | None, name: str, total: int) -> None:
-    """Raises PortingError unless a leaf consists of elements, as it does of those that are numbered backwards."""
-    places, others = (np.asarray(each, np.float64) for each in (array, np.nan if backwards is None else backwards))
-    is_whole = np.array_equal(places, np.round(places))
-    is_inside = places.min(initial=0) >= 0 and places.max(initial=0) < total
-    if not (is_whole and is_inside and np.array_equal(others, total - 1 - places)):
+def _drawn(total: int) -> np.ndarray:
+    """Returns numbers of 32 bits, of both signs and all sizes, that rounding to fewer bits changes."""
+    key = np.random.default_rng(0)
+    return (key.choice([-1.0, 1.0], total) * 10.0 ** key.uniform(-30, 30, total)).astype(np.float32)
+
+
+def _check_moved(array: np.ndarray, again: np.ndarray | None, name: str, drawn: np.ndarray) -> None:
+    """Raises PortingError unless a leaf consists of elements, those that it has of drawn numbers, too."""
+    places, others = (np.asarray(each, np.float64) for each in (array, np.nan if again is None else again))
+    is_inside = (places >= 0) & (places < drawn.size) & (places == np.round(places))
+    if not (is_inside.all() and np.array_equal(others, drawn[places.astype(np.int64)])):
         raise PortingError(f"the converter computes {name}, or narrows it; a proof follows weights that are only moved")

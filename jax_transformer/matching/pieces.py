@@ -109,7 +109,7 @@ def fit(local: np.ndarray, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[Dig
     steps: list[np.ndarray] = []
     for axis, length in enumerate(local.shape):
         lines, is_known = (np.moveaxis(each, axis, 0).reshape(length, -1) for each in (local, known))
-        found = _along(lines, is_known)
+        found = _along(lines, is_known, shape)
         if found is None and int(is_known.any(axis=1).sum()) == 1:
             found = _along_one(lines, is_known, shape)
         if found is None:
@@ -138,8 +138,9 @@ def _along_one(lines: np.ndarray, known: np.ndarray, shape: tuple[int, ...]) -> 
     return None
 
 
-def _along(lines: np.ndarray, known: np.ndarray) -> np.ndarray | None:
-    """Returns how far each place along an axis is from the first one. Those of which nothing is known follow evenly."""
+def _along(lines: np.ndarray, known: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns how far each place along an axis is from the first one. Those of which nothing is known follow along an
+    axis of the tensor; ids that are reversed or doubled, so that other rows are read, give none."""
     length = len(lines)
     found = np.zeros(length, np.int64)
     is_found = np.zeros(length, bool)
@@ -159,7 +160,8 @@ def _along(lines: np.ndarray, known: np.ndarray) -> np.ndarray | None:
         if places.size < 2:
             return None if length > 1 else found
         gaps = np.diff(found[places]) / np.diff(places)
-        if (gaps != gaps[0]).any() or gaps[0] != int(gaps[0]):
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        if (gaps != gaps[0]).any() or gaps[0] not in strides:
             return None
         found = (np.arange(length) - first) * int(gaps[0]) + found[first]
     return found - found[0]

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 
 FRAMEWORKS = (
     *("torch", "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "chex", "einops", "jaxtyping", "numpy"),
-    *("jax_transformer.programs", "jax_transformer.proof", "jax_transformer.comparison"),
+    *("jax_transformer.programs", "jax_transformer.proof", "jax_transformer.comparison", "jax_transformer.matching"),
+    "jax_transformer.parity.proofs",
 )
 """Packages whose lines aren't the program's own: frameworks whose layers programs call, and this package."""
 PYTHON = sysconfig.get_paths()["stdlib"]
 """The folder of the standard library."""
+TYPED = ("<stdin", "<console", "<input", "<ipython-input", "<python-input")
+"""How the names of files begin that stand for lines typed at a prompt."""
 MOST_FRAMES = 200
 """The most calls of a stack that are kept."""
 
@@ -65,7 +68,7 @@ class Site:
 @cache
 def is_of_framework(file: str) -> bool:
     """Returns whether no line of a file is a program's own."""
-    is_of_python = file.startswith((PYTHON, "<")) and "/site-packages/" not in file
+    is_of_python = file.startswith((PYTHON, "<")) and "/site-packages/" not in file and not file.startswith(TYPED)
     loaded = (getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS)
     return is_of_python or file.startswith(tuple(f"{os.path.dirname(path)}{os.sep}" for path in loaded if path))
 

@@ -410,6 +410,8 @@ def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
         which = "the weights" if certificate.conditions else "all weights"
         domain = _domain(certificate)
         yield f"the same function of the weights at these shapes, ids and masks, for {which}{domain}"
+    if certificate.verdict == "refuted" and "found" in certificate.map:
+        yield "two functions of the weights with the map that was found; another order of their elements isn't excluded"
     yield from _condition_lines(certificate)
     yield from (f"  map        {what}: {line}" for what, lines in certificate.map.items() for line in lines)
     if certificate.difference is not None:

@@ -137,14 +137,16 @@ def outcomes_of(pair: Pair) -> list[Outcome]:
             sides = [program.make() for program in (pair.candidate, pair.reference)]
             if pair.is_wide:
                 sides = [side.double() if isinstance(side, torch.nn.Module) else side for side in sides]
-            are_functions = not any(isinstance(side, torch.nn.Module) for side in sides)
-            given = {name: np.ones(shape, dtype) for name, shape in pair.weights.items()} if are_functions else None
+            given = {name: np.ones(shape, dtype) for name, shape in pair.weights.items()}
+            is_given = bool(given) and not any(isinstance(side, torch.nn.Module) for side in sides)
             inputs = {
                 name: array.astype(dtype) if array.dtype.kind == "f" else array
                 for name, array in ((name, np.asarray(value)) for name, value in pair.inputs.items())
             }
             stages = ("forward",) if "step" in pair.truth else asked
-            certificate = prove(*sides, inputs=inputs, weights=given, stages=stages)
+            more = {"weights": given} if is_given else {}
+            more |= {} if pair.names is None else {"names": eval(pair.names, {"np": np})}
+            certificate = prove(*sides, inputs=inputs, stages=stages, **more)
         found = {stage.name: _judged(stage) for stage in certificate.stages}
         axioms = {axiom for task in certificate.tasks for axiom in task.axioms}
     except _OutOfTime:

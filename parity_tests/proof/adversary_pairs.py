@@ -15,6 +15,8 @@ HEADER = """import jax, jax.numpy as jnp, numpy as np, torch, math
 from jax import lax
 from torch import nn
 from torch.nn import functional as F
+from flax import nnx, linen
+from jax_transformer.parity import Side
 """
 
 
@@ -25,7 +27,7 @@ class Program:
     """Python's text, which defines `program`."""
 
     def make(self) -> Any:
-        name = f"<adversary {hash(self.code):x}>"
+        name = f"adversary/{hash(self.code):x}.py"
         text = HEADER + self.code
         linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # as tracebacks read it
         found: dict[str, Any] = {"__name__": "adversary_program"}
@@ -46,6 +48,8 @@ class Pair:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     is_wide: bool = False
     """Whether it runs in float64, with `jax_enable_x64`."""
+    names: str | None = None
+    """An expression for the function that converts weights."""
 
     @property
     def frameworks(self) -> str:
@@ -56,6 +60,13 @@ def jax_program(body: str, names: Sequence[str], inputs: Sequence[str] = ()) -> 
     """Makes a function of (params, inputs) from a body that reads weights and inputs by name."""
     lines = [f'    {name} = p["{name}"]' for name in names] + [f'    {name} = i["{name}"]' for name in inputs]
     return Program("jax", "\n".join(["def program(p, i):", *lines, _indented(body, 4), ""]))
+
+
+def jax_side(body: str, weights: Mapping[str, tuple[int, ...]], inputs: Sequence[str] = ()) -> Program:
+    """Makes a function that holds weights, zeros, from a body that reads weights and inputs by name."""
+    code = jax_program(body, list(weights), inputs).code.replace("def program(", "def function(")
+    params = ", ".join(f'"{name}": np.zeros({shape}, np.float32)' for name, shape in weights.items())
+    return Program("jax", f"{code}program = Side(function, params={{{params}}})\n")
 
 
 def torch_program(body: str, weights: Mapping[str, tuple[int, ...]], inputs: Sequence[str] = ()) -> Program:

@@ -319,6 +319,9 @@ def test_a_map_that_was_found_may_be_given(tmp_path: Any) -> None:
     [
         (lambda given: converted(given | {"words.weight": given["words.weight"] + 1}), "computes words|computes embed"),
         (lambda given: converted({n: jnp.asarray(w, jnp.bfloat16) for n, w in given.items()}), "or narrows it"),
+        (lambda tensors: converted({n: np.abs(w) for n, w in tensors.items()}), "the converter computes"),
+        (lambda tensors: converted({n: w.clip(-1e3, 1e3) for n, w in tensors.items()}), "the converter computes"),
+        (lambda tensors: converted({n: np.floor(w) for n, w in tensors.items()}), "the converter computes"),
         (lambda tensors: {}, "the converter: expected .* received nothing"),
         (lambda tensors: tensors["absent"], "the converter raised KeyError: 'absent'"),
         (
@@ -360,3 +363,79 @@ def test_wrong_calls_end_in_one_line(call: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+class Head(torch.nn.Module):
+    """Reads one table as embedding and head, or two."""
+
+    def __init__(self, *, is_tied: bool) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(11, 8), torch.nn.Linear(8, 11, bias=False)
+        if is_tied:
+            self.head.weight = self.words.weight
+        self.eval()
+
+    def forward(self, input_ids: Any) -> Any:
+        return self.head(torch.tanh(self.words(input_ids)))
+
+
+def untied_head(params: Any, inputs: Any) -> Any:
+    return jnp.tanh(params["words"][inputs["input_ids"]]) @ params["head"]
+
+
+UNTIED = {"words": np.zeros((11, 8), np.float32), "head": np.zeros((8, 11), np.float32)}
+
+
+@pytest.mark.parametrize("is_port_first", [True, False])
+def test_weights_that_one_side_has_apart_are_a_condition(is_port_first: bool) -> None:
+    sides = Side(untied_head, params=UNTIED), Head(is_tied=True)
+    certificate = jt.prove(*sides[:: 1 if is_port_first else -1], inputs=IDS, stages=("forward",))
+    assert certificate.verdict == "proven"
+    side, other = ("candidate", "reference") if is_port_first else ("reference", "candidate")
+    assert certificate.conditions == (f"head and words of the {side} are equal, as they are one in the {other}",)
+    assert "for all weights" not in str(certificate)
+
+
+def test_weights_that_both_sides_have_apart_are_no_condition() -> None:
+    assert jt.assert_same(Side(untied_head, params=UNTIED), Head(is_tied=False), IDS, stages=("forward",)).conditions == ()
+
+
+def test_a_converter_that_ties_weights_is_a_condition() -> None:
+    def both(tensors: dict[str, np.ndarray]) -> Any:
+        return {"words": tensors["words.weight"], "head": tensors["words.weight"].T}
+
+    certificate = jt.prove(
+        Side(untied_head, params=UNTIED), Head(is_tied=True), inputs=IDS, stages=("forward",), names=both
+    )
+    assert certificate.verdict == "proven"
+    assert len(certificate.conditions) == 1
+
+
+@pytest.mark.parametrize("places", ["10 - ids", "2 * ids"])
+def test_rows_that_other_ids_read_follow_from_none(places: str) -> None:
+    program = eval(f"lambda p, i: (lambda ids: p['words'][{places}] * p['scale'])(i['input_ids'])")
+    params = {"words": np.zeros((11, 8), np.float32), "scale": np.zeros(8, np.float32)}
+    plain = Side(lambda p, i: p["words"][i["input_ids"]] * p["scale"], params=params)
+    assert jt.prove(Side(program, params=params), plain, inputs=IDS, stages=("forward",)).verdict == "unknown"
+    assert jt.prove(plain, plain, inputs=IDS, stages=("forward",)).verdict == "proven"
+
+
+def test_a_reversed_weight_is_named() -> None:
+    params = {"kernel": np.zeros((4, 4), np.float32)}
+    reversed_rows, plain = (
+        Side(lambda p, i, step=step: i["x"] @ p["kernel"][::step], params=params) for step in (-1, 1)
+    )
+    certificate = jt.prove(reversed_rows, plain, inputs={"x": np.ones((3, 4), np.float32)}, stages=("forward",))
+    assert certificate.verdict == "proven"
+    assert certificate.map["in an order that no axes give"] == ("kernel",)
+
+
+def test_lines_typed_at_a_prompt_are_the_program_s_own() -> None:
+    text = "def program(p, i):\n    return i['x'] / (p['w'] ** 2 + 1e-5)\n"
+    found: dict[str, Any] = {}
+    exec(compile(text, "<stdin>", "exec"), found)
+    exec(compile(text.replace("1e-5", "1e-6").replace("program", "other"), "<stdin-1>", "exec"), found)
+    sides = (Side(found[name], params={"w": np.zeros(3, np.float32)}) for name in ("program", "other"))
+    certificate = jt.prove(*sides, inputs={"x": np.ones(3, np.float32)}, stages=("forward",))
+    assert str(certificate.repair).startswith("<stdin>:2 has 1e-05, <stdin-1>:2 has 1e-06")
+    assert "with the map that was found" in str(certificate)

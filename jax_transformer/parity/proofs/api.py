@@ -237,6 +237,7 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
         is_mended = bool(causes) and all(cause.kind != "operation" for cause in causes)
         if is_guess and not is_mended:
             certificate = _undecided(certificate)
+        certificate = replace(certificate, conditions=pair.conditions if certificate.tasks else ())
     return replace(certificate, map=pair.facts())
 
 

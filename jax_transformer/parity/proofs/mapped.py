@@ -14,7 +14,7 @@ from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
 from jax_transformer.comparison.sides import name_of
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.matching.finding import FoundMap, find_map
+from jax_transformer.matching.finding import FoundMap, find_map, tied
 from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
 from jax_transformer.matching.sides import flattened, weights_by_name
@@ -81,6 +81,18 @@ class MappedPair:
         pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self.two = AnyTwo(ours, theirs)
+        self.conditions = (*self.two.conditions, *self._conditions(own))
+
+    def _conditions(self, own: PureProgram) -> tuple[str, ...]:
+        """Lists the weights that one program has apart, and that are one in the other, one text for each of these."""
+        side, other = ("candidate", "reference")[:: -1 if self._carried else 1]
+        leaves = flattened(own.params)[0]
+        read = AnyProgram(self.names[self._carried], _of_names(own), self.inputs, leaves).reads(leaves)
+        return tuple(
+            f"{' and '.join(names) if len(names) > 1 else f'elements of {names[0]}'} of the {side} are equal, as they "
+            f"are one in the {other}"
+            for names in tied({name: self.found.partners[name] for name in leaves if name in read})
+        )
 
     def facts(self) -> dict[str, tuple[str, ...]]:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
@@ -94,6 +106,7 @@ class MappedPair:
             "another name than its siblings": found.renamed,
             "by name alone": found.by_name,
             "read in part by these inputs": found.completed,
+            "in an order that no axes give": found.disordered,
             "taken as constants, which aren't trained": self.constants,
         }
         return {what: tuple(several) for what, several in facts.items() if several}
