@@ -114,6 +114,7 @@ def as_torch_stands(
     )
 
 
+@pytest.mark.nightly
 @needs_data
 def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
     source, source_size = as_ids(first_sentences("de"))
@@ -164,6 +165,7 @@ def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
     assert len(np.unique(expected_ids, axis=0)) > 1
 
 
+@pytest.mark.nightly
 @needs_data
 def test_the_wide_variant_memorises(tmp_path: Path) -> None:
     """Its preset memorises all 50 in a third of its epochs, from text files to translations."""

@@ -60,6 +60,7 @@ def test_a_warm_process_does_what_a_process_of_its_own_does(laboratories: dict[s
     assert Outcome.REPORTED in own
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(laboratories: dict[str, Laboratory]) -> None:
     """In Orbax's threads, and while the directory is made, for which they wait."""
     laboratory = laboratories["train"]

@@ -121,6 +121,7 @@ def test_a_training_state_is_continued_on_any_mesh_bit_for_bit(short: dict[str, 
     assert short["continuing"] == {"(2, 2, 2)": True, "(1, 8, 1)": True}
 
 
+@pytest.mark.nightly
 def test_virtual_shards_give_the_same_bits_on_any_number_of_devices() -> None:
     """In float32 with dropout; and they are the plain step's function."""
     rows = run("virtual_shards")["virtual_shards"]

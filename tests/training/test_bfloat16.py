@@ -50,6 +50,7 @@ def curve(folder: Path, dtype: str | None) -> tuple[np.ndarray, TrainState]:
     return np.array(losses), state
 
 
+@pytest.mark.nightly
 def test_the_loss_curve_is_that_of_float32(tmp_path: Path) -> None:
     wide, _ = curve(tmp_path, None)
     narrow, state = curve(tmp_path, "bfloat16")

@@ -222,6 +222,7 @@ SPLITS = {"train": "train", "valid": "val"}
 MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" / "multi30k"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
 def test_real_text_trains(tmp_path: Path) -> None:
     """Multi30k with the preset's joint BPE needs at most 8 programs and 15 % padding; a smaller model's loss falls."""
