@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -37,23 +35,20 @@ class StepAttention(nnx.Module):
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
         """Returns the attention output [B, K, D] of query [B, K, N, H] over keys [B, G, T, H] and values [B, G, T, W].
 
-        Query heads that share a key count as further queries of that key's head. On a CPU, few queries are multiplied
-        and summed elementwise, which XLA fuses and spreads over the cores. Its batched products of small matrices take
-        twice as long, except for a single query.
+        Query heads that share a key count as further queries of that key's head.
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
         by_head = query.shape[:-1]  # [B, N, K]
         query = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
         wide = at_least_float32(query.dtype)
-        logits = jax.lax.platform_dependent(
-            query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
-        ).reshape(*by_head, -1)  # [B, N, K, T]
+        logits = jnp.einsum("BGQH,BGTH->BGQT", query, keys, preferred_element_type=wide)
+        logits = logits.reshape(*by_head, -1)  # [B, N, K, T]
         if terms.vectors is not None:
             products = jnp.einsum("BGQH,TH->BGQT", query, terms.vectors.keys[0], preferred_element_type=wide)
             logits = logits + products.reshape(logits.shape)
         weights = attention_weights(self.part, logits * self.how.scale(query.shape[-1]), terms)
         weights = weights.reshape(*query.shape[:-1], -1).astype(values.dtype)
-        context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
+        context = jnp.einsum("BGQT,BGTW->BGQW", weights, values)
         if terms.vectors is not None and terms.vectors.values is not None:
             context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
         context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
@@ -174,24 +169,3 @@ class StepLayer(Layer):
             calls["feed_forward"] = self.feed_forward
         return self.apply(x, calls, Scope(layer=layer)), written
 
-
-def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
-    """Computes query [B, N, Q, H] · keys [B, N, K, H] → [B, N, Q, K]."""
-    return jnp.einsum("BNQH,BNKH->BNQK", query, keys, preferred_element_type=wide)
-
-
-def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
-    if query.shape[2] == 1:
-        return _logits(query, keys, wide)
-    return jnp.sum(query[..., None, :].astype(wide) * keys[:, :, None].astype(wide), axis=-1)
-
-
-def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """Computes weights [B, N, Q, K], values [B, N, K, W] → [B, N, Q, W]."""
-    return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
-
-
-def _contexts_of_few(weights: jax.Array, values: jax.Array) -> jax.Array:
-    if weights.shape[2] == 1:
-        return _contexts(weights, values)
-    return jnp.sum(weights[..., None] * values[:, :, None], axis=-2)
