@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jax_transformer.programs.sites import Site
+from jax_transformer.programs.sites import Site, is_of_framework
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.constants import unit_of
 from jax_transformer.proof.deciding import Task, decide, drawn
@@ -34,9 +34,9 @@ from jax_transformer.proof.tape import Edits, Entry, Operand, Replay, Source, St
 
 MOST_OPERATIONS = 12_000
 """Programs of more operations aren't searched."""
-MOST_PROBES = 4000
+MOST_PROBES = 6000
 """Edits that are tried for all causes."""
-MOST_OF_CAUSE = 800
+MOST_OF_CAUSE = 2000
 """The same for one cause."""
 MOST_COST, MOST_DEPTH = 8, 8
 """Lost operations that come with an edit, and that are before it."""
@@ -46,10 +46,16 @@ MOST_PROOFS = 16
 """Edits with which a proof is tried."""
 MOST_EDITS = 8
 """Edits that are made one after another."""
-MOST_NARROWED = 200
-"""Maximum number of operands to try in place of one of an operation's own."""
+MOST_NARROWED = 800
+"""Maximum number of operands to try in place of those that an edit's value is computed from."""
+MOST_WIDE = 4
+"""Edits that are narrowed."""
+MOST_WEIGHTS = 3
+"""Weights that are wrong together, such as the kernel and the bias of a layer."""
 MOST_TABLES, MOST_ASSIGNMENTS = 3, 60
 """Maximum number of tables to replace together, and of assignments to try."""
+MOST_LINES = 6
+"""Lines that make a table, and that a cause lists."""
 MOST_NAMES = 6
 """Names of operations that a cause lists."""
 MOVES = frozenset((
@@ -159,14 +165,14 @@ def find_repair(task: Task) -> Repair | None:
             if not bench.different:
                 return None
             found = bench.search()
-            for edits in found.whole[:MOST_PROOFS]:
+            for edits in found.whole:
                 needed = bench.without_idle([*made, *((edit, bench.described(edit)) for edit in edits)])
                 log2_error = bench.proof([each for each, _ in needed])
                 if log2_error is not None:
-                    return Repair(_merged([cause for _, cause in needed]), log2_error)
-            if found.part is None:
+                    return Repair(_merged(bench.at_callers(needed)), log2_error)
+            if not found.part:
                 return None
-            made.append((found.part, bench.described(found.part)))
+            made += [(edit, bench.described(edit)) for edit in found.part]
     except (Stale, UnknownOperation, ArithmeticError):
         return None
     return None
@@ -330,8 +336,8 @@ def _is_one_number(array: np.ndarray) -> bool:
 class _Found(NamedTuple):
     whole: list[list[Edit]]
     """Edits after which the outputs are the reference's, from the simplest on."""
-    part: Edit | None
-    """The edit that recovers the most, if it recovers more than comes with it."""
+    part: list[Edit]
+    """The edits of one cause that recover the most, if they recover more than comes with them."""
 
 
 class _Bench:
@@ -489,19 +495,37 @@ class _Bench:
 
     def cost(self, ref: Ref) -> int:
         """Counts the lost operations that a value of the reference depends on."""
-        return self.lost[1].get(ref.entry, 0).bit_count()
+        return self._lost_bits(ref.entry).bit_count()
+
+    def _lost_bits(self, number: int) -> int:
+        """Returns the lost operations that an entry of the reference follows from, as bits: what is only moved from
+        their results, and read elsewhere, isn't lost itself."""
+        lost, found, waiting, seen = self.lost[1], 0, [number], set[int]()
+        while waiting:
+            each = waiting.pop()
+            if each in lost:
+                found |= lost[each]
+            elif each not in seen:
+                seen.add(each)
+                operands = self.reference.entry(each).operands
+                waiting += [] if self.reference.is_maker(each) else [ref.entry for ref in operands]
+        return found
 
     # --- edits
 
     def search(self) -> _Found:
         """Probes edits, from the cheapest on."""
-        together = [edits for edits in self._table_edits() if self._are_right(self._edited([*self.edits, *edits]))]
+        together = [edits for edits in self._table_edits() if self._is_whole(edits)]
         if together:
-            return _Found([[*map(self._settled, edits)] for edits in together], None)
+            return _Found([[*map(self._settled, edits)] for edits in together], [])
+        again = self._again()
+        if again:
+            settled = [*map(self._settled, again)]
+            return _Found([settled] if self.probe(*again).is_same else [], settled)
         whole: list[Edit] = []
         part: tuple[int, Edit | None] = (0, None)
         most: int | None = None
-        for level, edit in itertools.islice(self._edits(), min(MOST_OF_CAUSE, MOST_PROBES - self.probes)):
+        for level, edit in itertools.islice(self._edits(), max(0, min(MOST_OF_CAUSE, MOST_PROBES - self.probes))):
             self.probes += 1
             if most is not None and level > most:
                 break
@@ -512,22 +536,64 @@ class _Bench:
             elif outcome.recovered - edit.cost > part[0]:
                 part = outcome.recovered - edit.cost, edit
         if not whole and part[1] is not None:
-            narrowest = self._settled(self._narrowest(part[1], part[0]))
-            return _Found([[narrowest]] if self.probe(narrowest).is_same else [], narrowest)
-        narrowed = [each for edit in whole for each in self._narrowed(edit) if self.probe(each).is_same]
-        simplest = sorted([*narrowed, *whole], key=self._rank)[:MOST_PROOFS]
-        return _Found([[self._settled(edit)] for edit in simplest], None)
+            narrowest = [*map(self._settled, self._narrowest(part[1], part[0]))]
+            return _Found([narrowest] if self.probe(*narrowest).is_same else [], narrowest)
+        whole.sort(key=self._rank)
+        narrowed = [each for edit in whole[:MOST_WIDE] for each in self._narrowed(edit)]
+        found = [[edit] for edit in whole] + [edits for edits in narrowed if self.probe(*edits).is_same]
+        found.sort(key=self._rank_of)
+        return _Found([[*map(self._settled, edits)] for edits in found[:MOST_PROOFS]], [])
+
+    def _is_whole(self, edits: Sequence[Edit]) -> bool:
+        """Returns whether the outputs are the reference's after more edits."""
+        try:
+            return self._are_right(self._edited([*self.edits, *edits]))
+        except (Stale, UnknownOperation, ArithmeticError, ValueError):
+            return False
+
+    def _again(self) -> list[Edit]:
+        """Returns the edit that was made before, in the next layer that runs its line; [] if there is none."""
+        if not self.edits:
+            return []
+        before, read = self.edits[-1], self._read_by(self.reference, self.lost[1])
+        for place, *_ in self._places():
+            if self._called_at(self.candidate, place) != self._called_at(self.candidate, before.place):
+                continue
+            value = self._value_at(place)
+            if before.order is not None and before.order.shape != value.shape:
+                continue
+            for source in self._sources.get(value.size, ()):
+                is_alike = self._called_at(self.reference, source) == self._called_at(self.reference, before.source)
+                cost, own = self.cost(source), self.reference.replay.values[source]
+                site = None if before.site is None else read.get(own.node)
+                if not is_alike or cost > before.cost or (before.site is None) != (site is None):
+                    continue
+                if before.order is None and own.shape != value.shape:
+                    continue
+                edit = replace(before, places=(place,), source=source, cost=cost, site=site, own={})
+                if self.probe(edit).recovered > cost:
+                    return [edit]
+        return []
+
+    def _called_at(self, side: _Side, place: Ref | Operand) -> tuple[Any, ...]:
+        """Returns what tells a place from those of other lines: its call, and the framework's operation."""
+        entry = side.entry(place.entry)
+        is_operand, site = isinstance(place, Operand), entry.site
+        return is_operand, place.number, entry.name, site.operation, site.line
 
     def _table_edits(self) -> Iterator[list[Edit]]:
         """Yields edits that replace all tables of the candidate alone by tables of the reference alone: cosines and
-        sines of positions are wrong together."""
+        sines of positions are wrong together. The first of the tables are replaced; else those that operations read."""
         ours, theirs = (self._own_tables(side) for side in self.sides)
-        above = {node: self.candidate.above([self.candidate.results[node].entry]) for node in ours}
-        ours = [
-            node
-            for node in ours
-            if not any(self.candidate.results[other].entry in above[node] for other in ours if other != node)
-        ]
+        entries = {node: self.candidate.results[node].entry for node in ours}
+        above = {node: self.candidate.above([entry]) for node, entry in entries.items()}
+        first = [node for node in ours if not any(entries[other] in above[node] for other in ours if other != node)]
+        last = [node for node in ours if not any(entries[node] in above[other] for other in ours if other != node)]
+        yield from self._tables_replaced(first, theirs)
+        if last != first:
+            yield from self._tables_replaced(last, theirs)
+
+    def _tables_replaced(self, ours: Sequence[int], theirs: Sequence[int]) -> Iterator[list[Edit]]:
         if not 0 < len(ours) <= MOST_TABLES:
             return
         places = {
@@ -571,17 +637,17 @@ class _Bench:
             if not _is_one_number(side.index.arrays[node]) and not self.is_shared(side, ref)
         ]
 
-    def _narrowest(self, edit: Edit, score: int) -> Edit:
+    def _narrowest(self, edit: Edit, score: int) -> list[Edit]:
         """Returns the simplest narrowing of one of these edits that recovers as much; a replaced number is replaced at
         all its places in the line."""
-        found = [edit]
-        for each in self._narrowed(edit):
-            for wide in (self._at_line(each), each):
-                outcome = self.probe(wide)
-                if outcome.is_same or outcome.recovered - wide.cost >= score:
+        found = [[edit]]
+        for edits in self._narrowed(edit):
+            for wide in ([self._at_line(edits[0])], edits) if len(edits) == 1 else (edits,):
+                outcome = self.probe(*wide)
+                if outcome.is_same or outcome.recovered - sum(each.cost for each in wide) >= score:
                     found.append(wide)
                     break
-        return min(found, key=self._rank)
+        return min(found, key=self._rank_of)
 
     def _at_line(self, edit: Edit) -> Edit:
         """Returns an edit of a number at all places of its line that read it."""
@@ -669,20 +735,21 @@ class _Bench:
             place = self.candidate.entry(place.entry).operands[place.number]
         return self.candidate.replay.values[place]
 
-    def _with(self, edit: Edit, entries: Collection[int]) -> Replay:
-        """Returns a replay of these entries with one more edit."""
-        edits = self._sources_of(self.edits) | {place: partial(self._probed, edit) for place in edit.places}
-        return self.candidate.replay.edited(edits, entries)
+    def _with(self, edits: Iterable[Edit], entries: Collection[int]) -> Replay:
+        """Returns a replay of these entries with more edits."""
+        more = {place: partial(self._probed, edit) for edit in edits for place in edit.places}
+        return self.candidate.replay.edited(self._sources_of(self.edits) | more, entries)
 
-    def probe(self, edit: Edit) -> _Outcome:
-        """Recomputes the consequences of an edit, as long as they agree with the reference."""
-        below = self.candidate.below(place.entry for place in edit.places)
-        replay, recovered, misses = self._with(edit, {*below}), set[int](), 0
+    def probe(self, *edits: Edit) -> _Outcome:
+        """Recomputes the consequences of edits, as long as they agree with the reference."""
+        places = {place for edit in edits for place in edit.places}
+        below = self.candidate.below(place.entry for place in places)
+        replay, recovered, misses = self._with(edits, {*below}), set[int](), 0
         try:
             for number in below:
                 replay.run(number)
                 ref = Ref(number, 0)
-                if ref in edit.places or not self.candidate.is_maker(number) or ref not in replay.values:
+                if ref in places or not self.candidate.is_maker(number) or ref not in replay.values:
                     continue
                 array = self.at.array(replay.values[ref])
                 found = None if array is None else fingerprint(array)
@@ -698,58 +765,101 @@ class _Bench:
             return _Outcome(0, False)
         return _Outcome(len(recovered), all(_same(arrays[name], self.wanted[name]) for name in self.named))
 
-    def _narrowed(self, edit: Edit) -> Iterator[Edit]:
-        """Yields edits of single operands that make an operation produce an edit's value, or one that it is moved
-        from."""
-        array = self.reference.array(edit.source)
-        place = edit.place
-        if isinstance(place, Operand):
-            place = self.candidate.entry(place.entry).operands[place.number]
+    def _narrowed(self, edit: Edit) -> Iterator[list[Edit]]:
+        """Yields edits of operands that make the candidate compute an edit's value itself: of one operand, or of
+        several that read other weights."""
+        array, target = self.reference.array(edit.source), edit.place
+        if isinstance(target, Operand):
+            target = self.candidate.entry(target.entry).operands[target.number]
         if array is None:
             return
-        waiting: list[tuple[Ref, np.ndarray, dict[int | None, Site] | None]] = [
-            (place, _ordered(array, edit.order), None)
-        ]
+        wanted, read = _ordered(array, edit.order), self._reading(array)
+        above, tried = self.candidate.above([target.entry]), 0
+        places = [*self._computed_from(target)]
+        for place in places:
+            entries = above.intersection(self.candidate.below([place.entry]))
+            for found in self._operands(place, read):
+                tried += 1
+                if tried > MOST_NARROWED:
+                    break
+                if self._computes([found], target, entries, wanted):
+                    yield [found]
+                    break
+        for several in self._weights_replaced(places, read):
+            entries = above.intersection(self.candidate.below(each.place.entry for each in several))
+            if self._computes(several, target, entries, wanted):
+                yield several
+                break
+
+    def _computes(self, edits: Iterable[Edit], target: Ref, entries: Collection[int], wanted: np.ndarray) -> bool:
+        try:
+            return _same(self.at.array(self._with(edits, entries).value(target)), wanted)
+        except (Stale, UnknownOperation, ArithmeticError, ValueError):
+            return False
+
+    def _computed_from(self, target: Ref) -> Iterator[Operand]:
+        """Yields the operands that a value is computed from, back to those that the reference has, and on to what these
+        are moved from."""
+        waiting, seen = [target], {target.entry}
         while waiting:
-            place, wanted, reading = waiting.pop()
-            reading = self._reading(wanted) if self.candidate.is_maker(place.entry) else reading
-            for number, operand in enumerate(self.candidate.entry(place.entry).operands):
-                found = self._operand(Operand(place.entry, number), wanted, reading)
-                if found is not None:
-                    yield found
-                    source = self.reference.array(found.source)
-                    if source is not None and not self.candidate.is_maker(operand.entry):
-                        waiting.append((operand, _ordered(source, found.order), reading))
+            ref = waiting.pop(0)
+            for number, operand in enumerate(self.candidate.entry(ref.entry).operands):
+                if self.candidate.replay.values[operand].kind != "float":
+                    continue
+                yield Operand(ref.entry, number)
+                is_open = not self.candidate.is_maker(operand.entry) or not self.is_shared(self.candidate, operand)
+                if is_open and operand.entry not in seen:
+                    seen.add(operand.entry)
+                    waiting.append(operand)
 
-    def _operand(self, place: Operand, wanted: np.ndarray, reading: dict[int | None, Site] | None) -> Edit | None:
-        """Returns the cheapest value of the reference that makes a call produce an array, in place of an operand.
-
-        Args:
-          reading: allowed values → where the reference reads them; None: the same elements in another order.
-        """
-        value, ref = self._value_at(place), Ref(place.entry, 0)
+    def _operands(self, place: Operand, read: Mapping[int | None, Site]) -> Iterator[Edit]:
+        """Yields the reference's values that may be in place of an operand: those that it reads there, and of a value
+        that is only moved, the same elements in another order."""
+        value = self._value_at(place)
         current = self.at.array(value)
-        if value.kind != "float" or current is None:
-            return None
-        same = {*self.reference.index.equal(current)} if reading is None else set()
-        tried = (
-            Edit((place,), source, order, self.cost(source), site=site)
-            for source in self._sources.get(value.size, ())
-            for site in [None if reading is None else reading.get(self.reference.node(source))]
-            if site is not None or self.reference.node(source) in same
-            for order in self._orders(source, value.shape)
-        )
-        for edit in itertools.islice(tried, MOST_NARROWED):
-            try:
-                if _same(self.at.array(self._with(edit, {place.entry}).value(ref)), wanted):
-                    return edit
-            except (Stale, UnknownOperation, ArithmeticError, ValueError):
-                continue
-        return None
+        if current is None:
+            return
+        is_moved = not self.candidate.is_maker(place.entry)
+        same = {*self.reference.index.equal(current)} if is_moved else set()
+        for source in self._sources.get(value.size, ()):
+            site = read.get(self.reference.node(source))
+            if site is not None or self.reference.node(source) in same:
+                for order in self._orders(source, value.shape):
+                    if not _same(current, _ordered_as(self.reference.array(source), order)):
+                        yield Edit((place,), source, order, self.cost(source), site=site)
+
+    def _weights_replaced(self, places: Sequence[Operand], read: Mapping[int | None, Site]) -> Iterator[list[Edit]]:
+        """Yields edits of several operands that read other weights than the reference, such as the scale and the offset
+        of another norm."""
+        ours = {place: self._weight(self.candidate, self._value_at(place)) for place in places}
+        ours = {place: name for place, name in ours.items() if name and self.candidate.is_maker(place.entry)}
+        theirs = [source for group in self._sources.values() for source in group if self.reference.node(source) in read]
+        named = {source: self._weight(self.reference, self.reference.replay.values[source]) for source in theirs}
+        wrong, right = ({*ours.values()} - {*named.values()}, {*named.values()} - {*ours.values(), ""})
+        if not 1 < len(wrong) == len(right) <= MOST_WEIGHTS:
+            return
+        for names in itertools.permutations(sorted(right)):
+            chosen = dict(zip(sorted(wrong), names, strict=True))
+            options = [
+                [
+                    Edit((place,), source, order, self.cost(source), site=read[self.reference.node(source)])
+                    for source in theirs
+                    if named[source] == chosen[name] and self.reference.replay.values[source].size == size
+                    for order in self._orders(source, self._value_at(place).shape)
+                ]
+                for place, name in ours.items()
+                if name in wrong
+                for size in [self._value_at(place).size]
+            ]
+            yield from map(list, itertools.islice(itertools.product(*options), MOST_ASSIGNMENTS))
 
     def _reading(self, wanted: np.ndarray) -> dict[int | None, Site]:
-        """Returns the operands of the reference's lost operations that compute an array → sites."""
-        numbers = [number for number in self.lost[1] if self._lost_print(number) == fingerprint(wanted)]
+        """Returns the operands of the reference's lost operations that an array is computed by → sites."""
+        prints, bits = fingerprint(wanted), 0
+        for number in self.lost[1]:
+            if self._lost_print(number) == prints:
+                bits |= self.lost[1][number]
+        numbers = [number for place, number in enumerate(sorted(self.lost[1])) if bits >> place & 1]
         return self._read_by(self.reference, numbers)
 
     def _lost_print(self, number: int) -> int | None:
@@ -788,8 +898,16 @@ class _Bench:
 
     # --- words
 
-    def _rank(self, edit: Edit) -> tuple[int, int]:
-        return edit.cost, KINDS.index(self._kind(edit))
+    def _rank(self, edit: Edit) -> tuple[int, int, int]:
+        """Returns how complex an edit is. Elements are in a wrong order where they are moved, not where they are
+        read."""
+        kind = self._kind(edit)
+        is_moved = kind == "order" and not self._weight(self.candidate, self._value_at(edit.place))
+        return edit.cost, KINDS.index(kind), edit.place.entry if is_moved else 0
+
+    def _rank_of(self, edits: Sequence[Edit]) -> tuple[int, int, int, int]:
+        cost, kind, place = max(map(self._rank, edits))
+        return cost, kind, len(edits), place
 
     def _kind(self, edit: Edit) -> Kind:
         value, source = self._value_at(edit.place), self.reference.replay.values[edit.source]
@@ -846,7 +964,7 @@ class _Bench:
     def described(self, edit: Edit) -> Cause:
         """Describes an edit with the lines of both programs."""
         kind, place = self._kind(edit), edit.place
-        ours = self.candidate.entry(place.entry).site
+        ours = self._site(edit, kind)
         theirs = self.reference.entry(edit.source.entry).site
         if edit.site is not None:
             theirs = edit.site
@@ -857,7 +975,8 @@ class _Bench:
         numbers = self._number(value), self._number(source)
         if kind == "constant" and numbers[0] is None:
             differ = self._difference_of_tables(edit, value, source)
-            text, cure = f"{here} reads another table {list(value.shape)} than {there}{differ}", "with that"
+            made = self._made_in(value, here)
+            text, cure = f"{here} reads another table {list(value.shape)} than {there}{differ}{made}", "with that"
         elif kind == "constant":
             text, cure = f"{here} has {numbers[0]}, {there} has {numbers[1]}", f"with {numbers[1]}"
         elif kind == "weight":
@@ -874,8 +993,52 @@ class _Bench:
             text, cure = f"{here} applies {applied[0]}, and the reference doesn't", "without it"
         elif kind == "missing":
             text, cure = f"{there} applies {applied[1]}, and {here} doesn't", "with it"
-        sites = [self.candidate.entry(each.entry).site.where for each in edit.places]
+        sites = [ours.where, *(self.candidate.entry(each.entry).site.where for each in edit.places[1:])]
         return Cause(kind, here, there, text, cure, tuple(dict.fromkeys(filter(None, sites))))
+
+    def _site(self, edit: Edit, kind: Kind) -> Site:
+        """Returns the candidate's site of an edit; of an order, that of the last move before."""
+        place = edit.place
+        if kind == "order" and isinstance(place, Operand) and not self._weight(self.candidate, self._value_at(place)):
+            before = self.candidate.entry(place.entry).operands[place.number].entry
+            if not self.candidate.is_maker(before) and self.candidate.entry(before).site.line:
+                return self.candidate.entry(before).site
+        return self.candidate.entry(place.entry).site
+
+    def at_callers(self, made: Sequence[tuple[Edit, Cause]]) -> list[Cause]:
+        """Returns causes. A caller decides which weight a line reads, if that line also reads right ones: then the cause
+        is at the innermost call that leads to no right one."""
+        edited = {place.entry for edit, _ in made for place in edit.places}
+        found = []
+        for edit, cause in made:
+            site = self.candidate.entry(edit.place.entry).site
+            sites = (self.candidate.entry(number).site for number in self.candidate.needed - edited)
+            alike = (each for each in sites if (each.line, each.operation) == (site.line, site.operation))
+            right = {(frame.file, frame.line) for each in alike for frame in each.frames()}
+            frames = [frame for frame in site.frames() if not is_of_framework(frame.file)]
+            caller = next((frame for frame in frames if (frame.file, frame.line) not in right), None)
+            if cause.kind == "weight" and right and caller is not None:
+                line = f"{caller.file}:{caller.line}"
+                cause = replace(cause, candidate=line, text=cause.text.replace(cause.candidate, line, 1))
+            found.append(cause)
+        return found
+
+    def _made_in(self, value: Value, here: str) -> str:
+        """Returns the lines that make a table, as text."""
+        ref = self.candidate.results.get(value.node if value.node is not None else -1)
+        if ref is None:
+            return ""
+        file, made, waiting = here.rpartition(":")[0], set[int](), [ref.entry]
+        while waiting:
+            number = waiting.pop()
+            if number not in made:
+                made.add(number)
+                entry = self.candidate.entry(number)
+                waiting += [each.entry for each in (*entry.operands, *entry.origins)]
+        lines = (self.candidate.entry(number).site.line for number in sorted(made))
+        shown = [line.removeprefix(f"{file}:") for line in dict.fromkeys(lines) if line not in ("", here)]
+        several = "lines" if len(shown) > 1 else "line"
+        return f", made in {several} {', '.join(shown)}" if 0 < len(shown) <= MOST_LINES else ""
 
     def _difference_of_tables(self, edit: Edit, value: Value, source: Value) -> str:
         """Returns how many numbers of two tables differ by more than rounding, and the first, as text; "" if the tables
@@ -906,6 +1069,10 @@ def _same(ours: np.ndarray | None, theirs: Any) -> bool:
 
 def _ordered(array: np.ndarray, order: np.ndarray | None) -> np.ndarray:
     return array if order is None else np.ravel(array)[order]
+
+
+def _ordered_as(array: np.ndarray | None, order: np.ndarray | None) -> np.ndarray | None:
+    return None if array is None else _ordered(array, order)
 
 
 def _line(site: Site) -> str:

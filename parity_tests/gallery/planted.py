@@ -1,0 +1,319 @@
+"""Plant faults in public JAX programs, and count how many are refuted, located and repaired.
+
+    python parity_tests/gallery/planted.py [--only NAME …] [--journal FILE] [--write docs/gallery.md]
+
+Six faults are planted in each of these Flax models of transformers 4 (`planting.py`), one at a time, in all layers. The
+map between the weights is found once, between the right program and its PyTorch original, and then given: a map that is
+found behind a fault might absorb it. Each fault is proven in a process of its own. Faults in the journal aren't run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import multiprocessing
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+TABLE = ROOT / "docs" / "tables" / "planted.csv"
+COLUMNS = (
+    "program", "held back", "fault", "line", "verdict", "place right", "repair right", "sentence", "seconds", "GiB",
+)  # fmt: skip
+BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
+VERSION = "4.57.6"
+FAULTS_OF_EACH = 6
+SECONDS = 400
+"""The most that one fault may take."""
+TUNED = (
+    "GPT2LMHeadModel", "LlamaForCausalLM", "GemmaForCausalLM", "GPTJForCausalLM", "BertForMaskedLM",
+    "T5ForConditionalGeneration", "BartForConditionalGeneration", "ViTForImageClassification",
+)  # fmt: skip
+"""Programs on which the search of repairs was tuned."""
+HELD_BACK = (
+    "GPTNeoForCausalLM", "OPTForCausalLM", "BloomForCausalLM", "XGLMForCausalLM", "RobertaForMaskedLM",
+    "RobertaPreLayerNormForMaskedLM", "DistilBertForMaskedLM", "MBartForConditionalGeneration", "CLIPTextModel",
+    "Dinov2ForImageClassification",
+)  # fmt: skip
+"""Programs that were tried only at the end."""
+FORK = multiprocessing.get_context("fork")
+TRANSPOSED = -1
+"""The number of the place at which a kernel of the map is transposed."""
+
+
+# --- one program
+
+
+def prepare(model: str, folder: Path) -> dict[str, Any]:
+    """Proves the right program, and keeps its map and the places at which faults can be planted."""
+    import planting
+    from pairs import sides
+
+    from jax_transformer.parity import prove
+    from jax_transformer.parity.proofs.mapped import MappedPair
+    from jax_transformer.parity.sides.options import as_side
+
+    pair = _pair(model)
+    module = planting.module_of(pair.config)
+    planting.plant(module, None)
+    side, original = sides(pair)
+    found = MappedPair(side, as_side(original), dict(pair.inputs), 0).found
+    np.savez(folder / f"{model}.npz", **{name.replace("/", "|"): array for name, array in found.partners.items()})
+    names = _converter(folder / f"{model}.npz", [*found.tensors])
+    certificate = prove(side, original, inputs=pair.inputs, stages=("forward",), names=names)
+    places = planting.ran(module)
+    chosen = [place.__dict__ for place in _chosen(model, places, found.partners)]
+    return {"model": model, "verdict": certificate.verdict, "tensors": [*found.tensors], "places": chosen}
+
+
+def _chosen(model: str, places: list[Any], partners: Mapping[str, np.ndarray]) -> list[Any]:
+    """Returns six places of different kinds, the rarest kinds first, then those that come next for this program; of one
+    kind, the first that more than one module runs, if there is one."""
+    from planting import FAULTS, KERNEL, RARE, Place
+
+    square = [name for name, array in partners.items() if array.ndim == 2 and array.shape[0] == array.shape[1]]
+    kernels = [name for name in square if name.endswith("kernel")]
+    if kernels:
+        name = kernels[len(kernels) // 2]
+        places = [*places, Place(TRANSPOSED, KERNEL.kind, (), (name.rpartition("/")[0].replace("/", "."),), name)]
+    found, start = [], (*TUNED, *HELD_BACK).index(model) * 3 % (len(FAULTS) - RARE)
+    for fault in (*FAULTS[:RARE], *FAULTS[RARE + start :], *FAULTS[RARE : RARE + start]):
+        same = [place for place in places if place.kind == fault.kind]
+        found += sorted(same, key=lambda place: len(place.modules) < 2)[:1]
+    return found[:FAULTS_OF_EACH]
+
+
+def _pair(model: str) -> Any:
+    from pairs import PAIRS
+
+    return next(one for one in PAIRS if one.model == model)
+
+
+def _converter(file: Path, tensors: list[str], transposed: str = "") -> Callable[[Mapping[str, np.ndarray]], Any]:
+    """Returns a converter of weights that moves elements as a map does; elements without a partner, which the right
+    program doesn't read, are taken from anywhere.
+
+    Args:
+      transposed: the leaf that arrives transposed.
+    """
+    from flax.traverse_util import unflatten_dict
+
+    with np.load(file) as arrays:
+        partners = {name.replace("|", "/"): arrays[name] for name in arrays}
+
+    def convert(given: Mapping[str, np.ndarray]) -> Any:
+        row = np.concatenate([np.ravel(given[name]) for name in tensors])
+        leaves = {name: row[np.maximum(places, 0)] for name, places in partners.items()}
+        if transposed:
+            leaves[transposed] = leaves[transposed].T
+        return unflatten_dict(leaves, sep="/")
+
+    return convert
+
+
+def measure(model: str, prepared: Mapping[str, Any], place: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Plants a fault, proves the pair, and judges the certificate."""
+    import planting
+    import torch
+    from pairs import sides
+
+    from jax_transformer.parity import prove
+
+    torch.set_num_threads(1)
+    pair, number = _pair(model), place["number"]
+    module = planting.module_of(pair.config)
+    if number != TRANSPOSED:
+        planting.plant(module, number)
+    side, original = sides(pair)
+    names = _converter(folder / f"{model}.npz", prepared["tensors"], place["right"] if number == TRANSPOSED else "")
+    before = time.process_time()
+    certificate = prove(side, original, inputs=pair.inputs, stages=("forward",), names=names)
+    seconds = time.process_time() - before
+    planted = planting.Place(**{**place, "lines": tuple(place["lines"]), "modules": tuple(place["modules"])})
+    if number != TRANSPOSED:
+        planted = replace(planted, right=planting.PLANT.right)
+    return {
+        "program": f"Flax{model}",
+        "held back": "yes" if model in HELD_BACK else "no",
+        "fault": planted.kind,
+        "line": str(planted.lines[0]) if planted.lines else planted.right,
+        **_judged(certificate, planted, Path(module.__file__).name),
+        "seconds": f"{seconds:.0f}",
+        "GiB": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f}",
+    }
+
+
+# --- judging
+
+
+def _judged(certificate: Any, place: Any, file: str) -> dict[str, str]:
+    """Returns the columns that say whether a certificate names the planted fault."""
+    from planting import BY_KIND
+
+    repair = certificate.repair
+    first = (certificate.difference or {}).get("candidate") or {}
+    seen = [(first.get("line", ""), [first.get("module", "")], "")]
+    if repair is not None:
+        seen = [(cause.candidate, list(cause.modules), cause.text) for cause in repair.causes]
+    is_there = all(_is_at(line, modules, place, file, text) for line, modules, text in seen)
+    right = ""
+    if repair is not None:
+        fault = BY_KIND[place.kind]
+        is_right = is_there and all(cause.kind in fault.causes for cause in repair.causes)
+        right = "yes" if is_right and fault.cure(place) in str(repair) else "no"
+    text = str(repair or certificate.stages[0].reason or f"first at {seen[0][0]} in {', '.join(seen[0][1])}")
+    return {
+        "verdict": certificate.verdict,
+        "place right": "yes" if is_there and certificate.verdict == "refuted" else "no",
+        "repair right": right or "none",
+        "sentence": _short(text),
+    }
+
+
+def _is_at(line: str, modules: list[str], place: Any, file: str, text: str = "") -> bool:
+    """Returns whether a place of a report is the planted one: its line, or one of those in which it says that a table
+    is made; and inside its module."""
+    name, _, number = line.rpartition("/")[2].rpartition(":")
+    made = re.search(r", made in lines? ([\d, ]+)", text)
+    numbers = {int(number or 0), *(int(each) for each in (made[1].split(",") if made else ()) if each.strip())}
+    is_line = name == file and (not place.lines or bool(numbers.intersection(place.lines)))
+    planted = ["", *place.modules] if "" in place.modules else place.modules
+    shown = [re.sub(r", step.*", "", each) for each in modules]
+    return is_line and all(any(_is_inside(each, outer) for outer in planted) for each in shown)
+
+
+def _is_inside(module: str, outer: str) -> bool:
+    """Returns whether a module is another or a part of it; the root may have a name."""
+    return not outer or f".{module}.".find(f".{outer}.") >= 0
+
+
+def _short(text: str) -> str:
+    words = (word.rpartition("/")[2] if "site-packages/" in word else word for word in text.split())
+    return " ".join(words)
+
+
+# --- all programs
+
+
+def _child(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Returns the result of a function in a process of its own, in which all packages are imported."""
+    receiver, sender = FORK.Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            found = work(*arguments)
+        except Exception as error:  # which the row tells
+            found = {"verdict": "not run", "sentence": _short(f"{type(error).__name__}: {error}")[:300]}
+        sender.send(found)
+
+    process = FORK.Process(target=run)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(SECONDS):
+            process.kill()
+            return {"verdict": "not done", "sentence": f"not done after {SECONDS} s"}
+        found: dict[str, Any] = receiver.recv()
+    except EOFError:
+        found = {"verdict": "not run", "sentence": "its process ended"}
+    process.join()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", help="the PyTorch classes to measure; all if left out")
+    parser.add_argument("--kinds", nargs="*", help="the kinds of faults to plant; all if left out")
+    parser.add_argument("--journal", type=Path, default=Path(tempfile.gettempdir()) / "planted" / "journal.jsonl")
+    parser.add_argument("--write", type=Path, help="the page whose counts are replaced; its table is a CSV file")
+    options = parser.parse_args(arguments)
+    folder = options.journal.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    import transformers
+
+    if transformers.__version__ != VERSION:
+        from other_transformers import run_with
+
+        return run_with(VERSION, __file__, arguments)
+    import pairs  # noqa: F401  (once for all processes)
+
+    import jax_transformer.parity  # noqa: F401
+
+    rows = _rows(options.journal)
+    for model in options.only or (*TUNED, *HELD_BACK):
+        file = folder / f"{model}.json"
+        if not file.exists():
+            found = _child(prepare, model, folder)
+            print(model, found["verdict"], found.get("sentence", ""), flush=True)
+            if found["verdict"] != "proven":
+                continue
+            file.write_text(json.dumps(found))
+        prepared = json.loads(file.read_text())
+        for place in prepared["places"]:
+            key = f"Flax{model}", place["kind"]
+            if key in rows or (options.kinds and place["kind"] not in options.kinds):
+                continue
+            row = _child(measure, model, prepared, place, folder)
+            row = {"program": key[0], "held back": "yes" if model in HELD_BACK else "no", "fault": key[1]} | row
+            rows[key] = row
+            print(" | ".join(str(row.get(column, "")) for column in COLUMNS), flush=True)
+            with options.journal.open("a") as journal:
+                journal.write(json.dumps(row) + "\n")
+    if options.write:
+        write([*rows.values()], options.write)
+    return 0
+
+
+def _rows(journal: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return {(row["program"], row["fault"]): row for row in rows}
+
+
+def write(rows: list[dict[str, Any]], page: Path) -> None:
+    import jax
+    import torch
+    import transformers
+
+    with TABLE.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS, restval="")
+        table.writeheader()
+        table.writerows(rows)
+    lines = [
+        "| programs | faults | refuted | place right | repair right | a repair of another place or kind | no repair |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, held in (("tuned on", "no"), ("held back", "yes")):
+        some = [row for row in rows if row["held back"] == held]
+        counts = (
+            sum(row.get(column, "") == value for row in some)
+            for column, value in (
+                ("verdict", "refuted"), ("place right", "yes"), ("repair right", "yes"), ("repair right", "no"),
+                ("repair right", "none"),
+            )
+        )  # fmt: skip
+        programs = len({row["program"] for row in some})
+        lines.append(f"| {programs} {title} | {len(some)} | {' | '.join(map(str, counts))} |")
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}"
+    slowest, largest = (max(float(row.get(name) or 0) for row in rows) for name in ("seconds", "GiB"))
+    lines += ["", f"At most {slowest:.0f} processor seconds and {largest:.1f} GiB each. {versions}."]
+    text = page.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    table_of_counts = "\n".join(lines)
+    page.write_text(f"{before}{BEGIN}\n{table_of_counts}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
