@@ -15,7 +15,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 
-from jax_transformer.proof import jax_choices, jax_convolutions, jax_rules
+from jax_transformer.proof import jax_choices, jax_convolutions, jax_pooling, jax_rules
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.complex_numbers import Complex, Unread, by_parts, computed, constant, first_unread
 from jax_transformer.proof.emitting import has_nan
@@ -43,7 +43,7 @@ from jax_transformer.proof.tape import origins_of
 
 CONTROL = frozenset((*CALLS, "scan", "while", "cond", "shard_map", "pallas_call"))
 """Primitives whose narrowing is that of the operations inside them."""
-REGISTERED = (jax_convolutions, jax_rules)
+REGISTERED = (jax_convolutions, jax_pooling, jax_rules)
 """The modules that hold rules."""
 PASSES = frozenset((*CALLS, "scan", "while", "cond"))
 """Primitives that pass values on, including unknown ones."""

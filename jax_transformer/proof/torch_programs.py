@@ -217,6 +217,9 @@ class Lowering(TorchDispatchMode):
             raise UnknownOperation(name, self._line(), f"its rule returns {len(values)} values for {len(targets)}")
         floats = [each.dtype for each in inputs if each.is_floating_point() and not among(each, written)]
         for target, value in zip(targets, values, strict=True):
+            if isinstance(value, UnknownOperation):
+                self.memory.spoil(target, value)
+                continue
             if value.shape != tuple(target.shape) and not written:
                 raise UnknownOperation(name, self._line(), f"its rule returns {list(value.shape)}")
             is_narrowed = self._narrows(target, floats)

@@ -102,6 +102,24 @@ CASES: dict[str, list[Case]] = {
         of(_gradients(lambda x, w, b: functional.conv1d(x, w, b, 2, 1, 2, 2)), (2, 4, 7), (6, 2, 3), (6,)),
         of(_gradients(lambda x, w, b: functional.conv_transpose2d(x, w, b, 2)), (1, 4, 2, 3), (4, 3, 2, 3), (3,)),
     ],
+    "max_pool2d_with_indices": [
+        of(lambda x: functional.max_pool2d(x, (2, 3), (1, 2), (1, 1)), (2, 1, 3, 4)),
+        of(lambda x: functional.max_pool2d(x, 2, 1, dilation=2), (1, 4, 5)),
+        of(lambda x: functional.max_pool1d(x, 3, 2, 1), (1, 2, 6)),
+    ],
+    "max_pool3d_with_indices": [of(lambda x: functional.max_pool3d(x, 2), (1, 1, 2, 4, 2))],
+    "avg_pool2d": [
+        of(lambda x: functional.avg_pool2d(x, (2, 3), (1, 2), (1, 1)), (2, 1, 3, 4)),
+        of(lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False), (1, 4, 5)),
+        of(lambda x: functional.avg_pool2d(x, 2, divisor_override=3), (1, 1, 4, 4)),
+        of(lambda x: functional.avg_pool1d(x, 2), (1, 2, 6)),
+    ],
+    "avg_pool3d": [of(lambda x: functional.avg_pool3d(x, 2), (1, 1, 2, 4, 2))],
+    "avg_pool2d_backward": [of(_gradients(lambda x: functional.avg_pool2d(x, 3, 2, 1, False, False)), (1, 1, 4, 5))],
+    "_adaptive_avg_pool2d": [of(lambda x: functional.adaptive_avg_pool2d(x, (2, 3)), (1, 2, 3, 5))],
+    "_adaptive_avg_pool2d_backward": [
+        of(_gradients(lambda x: functional.adaptive_avg_pool2d(x, (2, 3))), (1, 2, 3, 5))
+    ],
     "sum": [of(lambda x: x.sum(1)), of(lambda x: x.sum((0, 2), keepdim=True), (2, 3, 2)), of(lambda x: x.sum())],
     "mean": [of(lambda x: x.mean(1)), of(lambda x: x.mean((0, 2), keepdim=True), (2, 3, 2))],
     "var": [of(lambda x: x.var(1)), of(lambda x: x.var((0, 1), correction=0, keepdim=True))],

@@ -106,6 +106,15 @@ CASES: dict[str, list[Case]] = {
     "reduce_sum": [of(lambda x: x.sum(1)), of(lambda x: x.sum((0, 2)), (2, 3, 2))],
     "reduce_max": [of(lambda x: x.max(1)), of(lambda x: x.max((0, 2)), (2, 3, 2))],
     "reduce_min": [of(lambda x: x.min(0)), of(lambda x: x.min((0, 2)), (2, 3, 2))],
+    "reduce_window_sum": [
+        of(lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 2), "SAME"), (2, 5)),
+        of(lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (2, 1), ((1, 0), (0, 2)), (1, 2), (2, 2)), (3, 4)),
+    ],
+    "reduce_window_max": [
+        of(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 3), (1, 2), ((1, 0), (1, 1))), (3, 4)),
+        of(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 1), "VALID", None, (1, 2)), (2, 5)),
+    ],
+    "reduce_window_min": [of(lambda x: lax.reduce_window(x, jnp.inf, lax.min, (2, 2), (2, 1), "SAME"), (3, 4))],
     "psum": [of(jax.vmap(lambda x: lax.psum(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "pmax": [of(jax.vmap(lambda x: lax.pmax(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
     "pmin": [of(jax.vmap(lambda x: lax.pmin(x, "rows"), axis_name="rows", in_axes=1, out_axes=None))],
