@@ -212,10 +212,12 @@ def map_between(
     programs = tables.unified(candidate.program, reference.program) or (candidate.program, reference.program)
     leaves, tensors = Elements(programs[0], candidate.shapes), Elements(programs[1], reference.shapes)
     begin = time.perf_counter()
-    state = _search(leaves, tensors, seed).run()
+    search = _search(leaves, tensors, seed)
+    state = search.run()
     search_seconds = time.perf_counter() - begin
     pieces, partners = _completed(state, leaves, tensors)
     grafts = _grafts(state, leaves, tensors)
+    grafts += [f"{name}: with another partner, as much is the reference's" for name in search.undecided(state)]
     needed = [name for name in candidate.program.inputs if name in leaves.shapes]
     missing = tuple(name for name in needed if (partners[leaves.numbers(name)] < 0).any())
     result = _proof(candidate, reference, leaves, tensors, partners, missing) if proves else None

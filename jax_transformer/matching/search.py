@@ -92,6 +92,8 @@ class State:
     skipped: frozenset[int] = frozenset()
     """Operations for whose weights no guess was found."""
     undefined: bool = False
+    rivals: tuple[tuple[int, frozenset[int]], ...] = ()
+    """Elements that have another partner in a state that loses the same values, and what was lost then."""
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -140,6 +142,9 @@ class Search:
                     beam, history = again
                     continue
             if node is None:
+                for other in beam[1:]:
+                    if len(other.lost) == len(beam[0].lost):
+                        self._note_rival(beam[0], other)
                 return beam[0]
             if not is_seen:
                 beam = [self.grafted(beam[0], node)]
@@ -267,7 +272,9 @@ class Search:
         kept: dict[int, State] = {}
         for state in found:
             if len(state.lost) <= len(found[0].lost) + MOST_LOST:
-                kept.setdefault(self._signature(state), state)
+                first = kept.setdefault(self._signature(state), state)
+                if first.lost and first is not state:
+                    self._note_rival(first, state)
         self._memo.clear()
         alive = {id(array) for state in kept.values() for array in state.values.values()}
         for memory in (self._kept, self._has, self._digests):
@@ -297,9 +304,23 @@ class Search:
             self._complete(partners, ours)
         cost = state.cost + guess.cost + 2 * again
         choices = (*state.choices, Choice(node, guess))
-        found = State(partners, used, state.pending, dict(state.values), state.lost, cost, choices, state.skipped)
+        values, rivals = dict(state.values), state.rivals
+        found = State(partners, used, state.pending, values, state.lost, cost, choices, state.skipped, rivals=rivals)
         self.advance(found)
         return None if found.undefined else found
+
+    def _note_rival(self, state: State, other: State) -> None:
+        """Notes an element of which another state has another partner, unless that has fewer partners."""
+        apart = np.flatnonzero((state.partners != other.partners) & (other.partners >= 0))
+        if apart.size and other.used.sum() >= state.used.sum():
+            state.rivals = (*state.rivals, (int(apart[0]), state.lost))
+
+    def undecided(self, state: State) -> list[str]:
+        """Returns weights whose partners may be others: values that stay lost don't decide between them, nor does an
+        output that is the reference's but for its sign."""
+        roots = {*self._lost_roots(state, None)}
+        rivals = (each for each, lost in state.rivals if lost & roots or not roots)
+        return list(dict.fromkeys(map(self.elements.name_of, rivals)))
 
     def _complete(self, partners: np.ndarray, ours: np.ndarray) -> None:
         """Adds the partners of other elements of weights, as they follow from some."""

@@ -639,8 +639,10 @@ class Algebra(Emitter):
     def absolute(self, x: Value) -> Value:
         """Returns x (2 [x > 0] − 1)."""
         x = self.as_float(x)
-        if x.known is not None:
+        if x.known is not None and not np.isfinite(x.known).all():
             return self.constant(np.abs(x.known))
+        if x.known is not None:  # a table that may be off by the roundings before it
+            return self.multiply(x, self.constant(np.sign(x.known)))
         if self._signs.never_negative(x.node or 0):
             self.axioms.setdefault("positive", {})[self.line] = None
             return x

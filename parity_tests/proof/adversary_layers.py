@@ -4,10 +4,9 @@ groups, interpolation, tiles, tables that are rounded differently, casts, and co
 
 from __future__ import annotations
 
-import numpy as np
-
-from proof.adversary_pairs import DIFFERENT, NEITHER, NOWHERE, SAME
-from proof.adversary_written import PARTLY, add, alike, four, written_pairs
+from proof.adversary_pairs import DIFFERENT, NEITHER, SAME
+from proof.adversary_newest import written_pairs
+from proof.adversary_written import PARTLY, add, alike, four
 
 __all__ = ["written_pairs"]
 
@@ -15,7 +14,6 @@ __all__ = ["written_pairs"]
 
 BOUNDS = "bounds of types"
 MIN_J, MIN_T = "jnp.finfo(jnp.float32).min", "torch.finfo(torch.float32).min"
-CAUSAL = "np.tril(np.ones((4, 4), dtype=bool))"
 C_J, C_T = "jnp.tril(jnp.ones((4, 4), bool))", "torch.tril(torch.ones(4, 4, dtype=torch.bool))"
 PAD_J, PAD_T = "(jnp.arange(4) < 3)", "(torch.arange(4) < 3)"
 
@@ -173,9 +171,9 @@ for one, two, truth in (
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.3, 0.4]) * w", SAME),
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.3, 0.400001]) * w", DIFFERENT),
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.4, 0.3]) * w", DIFFERENT),
-    ("jnp.asarray([1e-8, 1.0, -1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w", DIFFERENT),
+    ("jnp.asarray([1e-8, 1.0, -1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w", NEITHER),  # a remainder, by an axiom
     ("jnp.asarray([1e-6, 1.0, -1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w", DIFFERENT),
-    ("jnp.asarray([1e-30, 1.0, 1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, 1.0, 0.5]) * w", DIFFERENT),
+    ("jnp.asarray([1e-30, 1.0, 1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, 1.0, 0.5]) * w", NEITHER),
     ("jnp.log(jnp.arange(1, 5)) * w", "torch.log(torch.arange(1, 5)) * w", SAME),
     ("jnp.log(jnp.arange(1, 5)) * w", "torch.log1p(torch.arange(4)) * w", SAME),
     ("jnp.exp2(-jnp.arange(1, 5) * 2.0) * w", "torch.tensor([0.25, 0.0625, 0.015625, 0.00390625]) * w", SAME),

@@ -11,6 +11,8 @@ from typing import Any
 TITLES = {"jax": "JAX", "torch": "PyTorch"}
 SAME, DIFFERENT, OTHER, NOWHERE, NEITHER = "same", "different", "same, other domains", "defined nowhere", "not judged"
 """OTHER: equal where both are defined, but one is defined for more weights. It may be refuted, and isn't proven."""
+TIED = "same, where tied"
+"""Equal where weights are that one program has apart. It may be refuted, and isn't proven but on that condition."""
 HEADER = """import jax, jax.numpy as jnp, numpy as np, torch, math
 from jax import lax
 from torch import nn
@@ -27,7 +29,7 @@ class Program:
     """Python's text, which defines `program`."""
 
     def make(self) -> Any:
-        name = f"adversary/{hash(self.code):x}.py"
+        name = f"adversary/{hash(self.code) % 2**32:08x}.py"
         text = HEADER + self.code
         linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # as tracebacks read it
         found: dict[str, Any] = {"__name__": "adversary_program"}

@@ -8,8 +8,9 @@ import pytest
 
 from proof.adversary import Outcome, outcomes_of, pairs_of_rules
 from proof.adversary_expressions import Expr, evaluate, points, truth_of
-from proof.adversary_newest import written_pairs
-from proof.adversary_pairs import DIFFERENT, NOWHERE, OTHER, SAME
+from proof.adversary_layers import written_pairs
+from proof.adversary_mapped import mapped_pairs
+from proof.adversary_pairs import DIFFERENT, NOWHERE, OTHER, SAME, TIED
 from proof.adversary_rules import RULES, M, V, W
 from proof.adversary_written import numbers_of
 
@@ -29,6 +30,29 @@ def test_a_sample_of_pairs_gets_no_false_verdict():
     outcomes = [outcome for pair in islice(pairs_of_rules(0), SAMPLE) for outcome in outcomes_of(pair)]
     assert [outcome.name for outcome in outcomes if outcome.is_false] == []
     assert {outcome.verdict for outcome in outcomes} >= {"proven", "refuted"}
+
+
+MAPPED = list(mapped_pairs())
+LAYERS = ("interpolation", "bounds of types", "norms by", "tiles", "tables that")
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_sample_of_programs_with_weights_of_their_own_gets_no_false_verdict(first: int):
+    outcomes = [outcome for pair in MAPPED[first::24] for outcome in outcomes_of(pair)]
+    assert [outcome.name for outcome in outcomes if outcome.is_false] == []
+    assert len(MAPPED) > 200
+
+
+def test_a_sample_of_layers_gets_no_false_verdict():
+    sample = [pair for pair in written_pairs() if pair.area.startswith(LAYERS)]
+    outcomes = [outcome for pair in sample[::12] for outcome in outcomes_of(pair)]
+    assert [outcome.name for outcome in outcomes if outcome.is_false] == []
+    assert {outcome.verdict for outcome in outcomes} >= {"proven", "refuted"}
+
+
+def test_verdicts_on_tied_weights_have_to_say_so():
+    untied = [Outcome("", "", "", "", "forward", TIED, "proven", "", (), 0.0, "", "", said) for said in (True, False)]
+    assert [outcome.is_false for outcome in untied] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -439,3 +439,53 @@ def test_lines_typed_at_a_prompt_are_the_program_s_own() -> None:
     certificate = jt.prove(*sides, inputs={"x": np.ones(3, np.float32)}, stages=("forward",))
     assert str(certificate.repair).startswith("<stdin>:2 has 1e-05, <stdin-1>:2 has 1e-06")
     assert "with the map that was found" in str(certificate)
+
+
+BOTH = {"a": np.zeros((4, 4), np.float32), "b": np.zeros((4, 4), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [  # with a for b, these are the same
+        (
+            lambda p, i: (i["x"] @ p["a"]) ** 3 - (i["x"] @ p["b"]) ** 3,
+            lambda p, i: (lambda a, b: (b - a) * (a * a + a * b + b * b))(i["x"] @ p["a"], i["x"] @ p["b"]),
+        ),
+        (
+            lambda p, i: jnp.where(i["x"] > 0, i["x"] @ p["a"], i["x"] @ p["b"]),
+            lambda p, i: (i["x"] <= 0) * (i["x"] @ p["a"]) + (i["x"] > 0) * (i["x"] @ p["b"]),
+        ),
+        (
+            lambda p, i: 2 * jnp.exp(i["x"] @ p["a"]) - 3 * jnp.exp(i["x"] @ p["b"]),
+            lambda p, i: 2 * jnp.exp(i["x"] @ p["b"]) - 3 * jnp.exp(i["x"] @ p["a"]),
+        ),
+    ],
+)
+def test_what_another_map_makes_the_same_is_not_refuted(ours: Any, theirs: Any) -> None:
+    sides = (Side(program, params=BOTH) for program in (ours, theirs))
+    certificate = jt.prove(*sides, inputs={"x": np.ones((3, 4), np.float32)}, stages=("forward",))
+    assert certificate.verdict != "refuted", str(certificate)
+
+
+def test_a_weight_that_the_candidate_lacks_is_refuted_by_any_map() -> None:
+    ours = Side(lambda p, i: jnp.tanh(i["x"] @ p["a"]) @ p["a"], params={"a": BOTH["a"]})
+    theirs = Side(lambda p, i: jnp.tanh(i["x"] @ p["a"]) @ p["b"], params=BOTH)
+    certificate = jt.prove(ours, theirs, inputs={"x": np.ones((3, 4), np.float32)}, stages=("forward",))
+    assert certificate.verdict == "refuted"
+    assert certificate.repair is not None
+    assert certificate.repair.causes[0].kind == "weight"
+
+
+@pytest.mark.parametrize("leaves_out", ["mean", "var"])
+def test_statistics_at_their_start_are_weights(leaves_out: str) -> None:
+    def normed(p: Any, i: Any) -> Any:
+        mean, var = (p.get(name, start) for name, start in (("mean", 0.0), ("var", 1.0)))
+        return (i["input"] - mean) / jnp.sqrt(var + 1e-5) * p["scale"] + p["bias"]
+
+    params = {name: np.zeros(4, np.float32) for name in ("mean", "var", "scale", "bias") if name != leaves_out}
+    inputs = {"input": np.ones((2, 4), np.float32)}
+    certificate = jt.prove(
+        Side(normed, params=params), torch.nn.BatchNorm1d(4).eval(), inputs=inputs, stages=("forward",)
+    )
+    assert certificate.verdict != "proven"
+    assert "taken as constants, which aren't trained" not in certificate.map

@@ -23,6 +23,7 @@ from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate, UnknownOperation
 from jax_transformer.proof.certificate import StageProof
+from jax_transformer.proof.repair import Cause, Repair
 
 ANY_STAGES = ("forward", "gradients")
 """What can be proven of any two programs."""
@@ -233,17 +234,33 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
     else:
         certificate = _prove_any(pair.two, stages, told.seed, told.progress)
         is_guess = bool(pair.found.by_name or (pair.found.unused and not pair.is_given))
-        causes = () if certificate.repair is None else certificate.repair.causes
-        is_mended = bool(causes) and all(cause.kind != "operation" for cause in causes)
-        if is_guess and not is_mended:
+        repair = certificate.repair
+        if is_guess and not (_is_of_no_map(repair) or (repair is not None and pair.has_too_few())):
             certificate = _undecided(certificate)
         certificate = replace(certificate, conditions=pair.conditions if certificate.tasks else ())
     return replace(certificate, map=pair.facts())
 
 
+def _is_of_no_map(repair: Repair | None) -> bool:
+    """Returns whether a repair changes what no map of weights could: another constant, an operation left out or missing.
+    To read another weight, or a value of other weights, may be what another map does, as may the exchange of two
+    constants or of an operation. A repair that computes as the reference does can always be found."""
+    causes = () if repair is None else repair.causes
+    kinds = {cause.kind for cause in causes}
+    numbers = [_numbers(cause) for cause in causes if cause.kind == "constant"]
+    ours, theirs = ([pair[side] for pair in numbers] for side in (0, 1))
+    is_exchanged = {"left out", "missing"} <= kinds or (len(numbers) > 1 and sorted(ours) == sorted(theirs))
+    return bool(kinds) and kinds <= {"constant", "left out", "missing"} and not is_exchanged
+
+
+def _numbers(cause: Cause) -> tuple[str, str]:
+    """Returns the constants of both programs that a cause names, as text."""
+    ours, _, theirs = cause.text.partition(f", {cause.reference} has ")
+    return ours.removeprefix(f"{cause.candidate} has "), theirs
+
+
 def _undecided(certificate: Certificate) -> Certificate:
-    """Returns a certificate that refutes nothing: with another map the programs may be the same. A repair that computes
-    as the reference does can always be found, and doesn't show that the map is right."""
+    """Returns a certificate that refutes nothing: with another map the programs may be the same."""
     reason = (
         "with the map that was found, they differ; some weights were matched by name alone, or have no partner, and "
         "with another map they may be the same"

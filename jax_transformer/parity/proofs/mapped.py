@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -81,18 +82,31 @@ class MappedPair:
         pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self.two = AnyTwo(ours, theirs)
-        self.conditions = (*self.two.conditions, *self._conditions(own))
+        leaves = flattened(own.params)[0]
+        named = AnyProgram(self.names[self._carried], _of_names(own), inputs, leaves).reads(leaves)
+        self._read = {name: self.found.partners[name] for name in leaves if name in named}
+        self.conditions = (*self.two.conditions, *self._conditions())
 
-    def _conditions(self, own: PureProgram) -> tuple[str, ...]:
+    def _conditions(self) -> tuple[str, ...]:
         """Lists the weights that one program has apart, and that are one in the other, one text for each of these."""
         side, other = ("candidate", "reference")[:: -1 if self._carried else 1]
-        leaves = flattened(own.params)[0]
-        read = AnyProgram(self.names[self._carried], _of_names(own), self.inputs, leaves).reads(leaves)
         return tuple(
             f"{' and '.join(names) if len(names) > 1 else f'elements of {names[0]}'} of the {side} are equal, as they "
             f"are one in the {other}"
-            for names in tied({name: self.found.partners[name] for name in leaves if name in read})
+            for names in tied(self._read)
         )
+
+    def has_too_few(self) -> bool:
+        """Returns whether one program reads fewer numbers than the other one's tensors have that some of its weights
+        match, or none does: then no map makes it read them all."""
+        found, first, needed = self.found, 0, 0
+        matched = np.unique(np.concatenate([np.ravel(each) for each in self._read.values()] or [np.zeros(0, np.int64)]))
+        for name, shape in found.tensors.items():
+            size = math.prod(shape)
+            count = int(((matched >= first) & (matched < first + size)).sum())
+            needed += count or (0 if name in found.unread else size)
+            first += size
+        return sum(each.size for each in self._read.values()) < needed
 
     def facts(self) -> dict[str, tuple[str, ...]]:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
@@ -113,9 +127,12 @@ class MappedPair:
 
 
 def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the tensors among these that a module doesn't train, under all of their names."""
+    """Returns the tensors among these that a module doesn't train, under all of their names. One that is filled with a
+    number is no table that the other program computes, but a weight or a statistic that a checkpoint changes: without
+    it, zeros and ones would make programs equal."""
     held = module.state_dict(keep_vars=True)
-    frozen = [held[name] for name in names if not held[name].requires_grad]
+    tables = (held[name] for name in names if not held[name].requires_grad)
+    frozen = [tensor for tensor in tables if (tensor != tensor.flatten()[:1]).any()]
     return tuple(name for name, tensor in held.items() if any(tensor is one for one in frozen))
 
 
