@@ -48,7 +48,7 @@ def in_two_groups(module: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 class Training(NamedTuple):
-    """How a system is trained in PyTorch, and the fields of TrainConfig that no file tells."""
+    """Describes the training of a system in PyTorch, and the fields of TrainConfig that no file contains."""
 
     system: str
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
@@ -143,10 +143,10 @@ def ported(case: Case, path: Path, **options: Any) -> Model:
 
 
 def train_config(model: Model, told_by_user: dict[str, Any]) -> TrainConfig:
-    told = {
+    settings = {
         name: tuple(value) if isinstance(value, list) else value for name, value in model.training_state.train.items()
     }
-    return TrainConfig(**{"max_steps": LAST, "clip_norm": 0.5, **told, **told_by_user})
+    return TrainConfig(**{"max_steps": LAST, "clip_norm": 0.5, **settings, **told_by_user})
 
 
 def trained_here(model: Model, config: TrainConfig, case: Case) -> tuple[TrainState, list[float]]:

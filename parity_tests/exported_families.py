@@ -27,7 +27,7 @@ TAGS = {"m2m_100": ["--data.source-tag", "__en__", "--data.target-tag", "__de__"
 
 
 def make_fairseq(kind: str) -> Callable[[Path, tuple[Path, Path]], Any]:
-    """Returns what makes a model of a family with the tokenizer that the tests of text have."""
+    """Returns a function that makes a model of a family with the tokenizer of the text tests."""
 
     def make(folder: Path, text: tuple[Path, Path]) -> Any:
         family = FAMILIES[kind]

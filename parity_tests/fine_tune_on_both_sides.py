@@ -87,7 +87,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def make_marian(folder: Path, text: tuple[Path, Path]) -> Any:
-    """Returns a model with random weights, its tokenizer beside it in `folder`."""
+    """Returns a model with random weights, and writes its tokenizer to `folder`."""
     sides = zip(("source", "target"), text, strict=True)
     models = {side: train_sentencepiece(lines_of(path), vocab_size=VOCABULARY) for side, path in sides}
     pieces = dict.fromkeys(piece.text for model in models.values() for piece in pieces_of(model) if piece.kind == 1)
@@ -103,7 +103,7 @@ def make_marian(folder: Path, text: tuple[Path, Path]) -> Any:
 
 
 def make_t5(folder: Path, text: tuple[Path, Path]) -> Any:
-    """Returns a model with random weights, its tokenizer beside it in `folder`."""
+    """Returns a model with random weights, and writes its tokenizer to `folder`."""
     both = [line for path in text for line in lines_of(path)]
     ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     (folder / "spiece.model").write_bytes(train_sentencepiece(both, vocab_size=VOCABULARY, **ids))
@@ -161,7 +161,7 @@ def adapters_of(model: Any, folder: Path) -> Adapters:
 
 
 def leaves_of(model: Any, folder: Path) -> dict[str, np.ndarray]:
-    """Returns what was trained, by path."""
+    """Returns the trained parameters by path."""
     if isinstance(model, peft.PeftModel):
         return flatten(adapters_of(model, folder).params)
     model.save_pretrained(folder)

@@ -70,16 +70,16 @@ def make(name: str) -> dict[str, np.ndarray]:
     with torch.no_grad():
         model(*map(torch.from_numpy, batch), trace=trace)
 
-    told = {key: arguments[key] for key in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
+    hints = {key: arguments[key] for key in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
     if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
-        del told["num_heads"]
+        del hints["num_heads"]
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     held = model.state_dict()
     meta = {
         "reference": f"{reference.__module__}.{reference.__qualname__}",
         "arguments": arguments,
         "dialect": system.dialect,
-        "hints": told,
+        "hints": hints,
         "parameters": {path: list(parameters[path].shape) for path in held if path in parameters},
         "buffers": {path: list(buffers[path].shape) for path in held if path in buffers},
     }

@@ -15,7 +15,7 @@ class Outcome(NamedTuple):
     err: str
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """All that was printed, without its line breaks."""
         return " ".join((self.out + self.err).split())
 

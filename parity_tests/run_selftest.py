@@ -11,6 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent / "zoo"))  # as pytest has it
+
 from selftest.page import files, page
 from selftest.run import run
 

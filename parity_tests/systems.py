@@ -35,7 +35,7 @@ class System(NamedTuple):
     dialect: str
     build: Callable[..., nn.Module]
     hints: Mapping[str, Any] = MappingProxyType({})
-    """The hints for import that describe the variant, beside heads and pad ids."""
+    """The hints for import that describe the variant, in addition to heads and pad ids."""
     heads: tuple[tuple[int, int], ...] = ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
     """(num_heads, head_dim) to choose from."""
 
@@ -205,7 +205,7 @@ def randomise(model: nn.Module, rng: np.random.Generator) -> None:
 
 
 def balance(model: nn.Module, batch: tuple[np.ndarray, np.ndarray]) -> None:
-    """Subtracts the batch's mean logits from the head's bias, so that no token is the likeliest at every position.
+    """Subtracts the batch's mean logits from the head's bias, so that no token is the most likely at every position.
 
     Random biases, those of norms above all, add the same large part to every position; after a few layers it alone
     would choose the tokens.

@@ -139,7 +139,7 @@ def as_torch(ids: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(ids.astype(np.int64))
 
 
-def test_logits_are_those_of_torch(trained: Model, exported: Path) -> None:
+def test_logits_equal_torch(trained: Model, exported: Path) -> None:
     batch = held_out(trained)
     logits = {}
     for dtype, params in ((torch.float32, trained.params), (torch.float64, wide(trained.params))):
@@ -155,7 +155,7 @@ def test_logits_are_those_of_torch(trained: Model, exported: Path) -> None:
     assert float32_rule(*logits[torch.float32], theirs64).passed
 
 
-def test_gradients_are_those_of_torch(trained: Model, exported: Path) -> None:
+def test_gradients_equal_torch(trained: Model, exported: Path) -> None:
     batch, config = held_out(trained), trained.config
     reference = in_torch(trained, exported, torch.float64)
     logits = reference(as_torch(batch.source_ids), as_torch(batch.decoder_input_ids))
@@ -180,7 +180,7 @@ def test_gradients_are_those_of_torch(trained: Model, exported: Path) -> None:
         assert compare(np.asarray(ours[path]), theirs[path]).relative_rms <= FLOAT64_RELATIVE_RMS, path
 
 
-def test_greedy_translations_are_those_of_torch(trained: Model, exported: Path) -> None:
+def test_greedy_translations_equal_torch(trained: Model, exported: Path) -> None:
     sentences = [english for english, _ in sample_pairs("test", 60, seed=5)]
     source, target = tokenizers(trained)
     reference = in_torch(trained, exported, torch.float32)
@@ -204,7 +204,7 @@ def test_greedy_translations_are_those_of_torch(trained: Model, exported: Path) 
     assert len(set(ours)) > 30  # a model that says one thing to everything would prove little
 
 
-def test_it_comes_back_bit_for_bit(trained: Model, exported: Path) -> None:
+def test_a_round_trip_keeps_every_bit(trained: Model, exported: Path) -> None:
     config, generation = trained.config, trained.generation
     back = import_checkpoint(
         exported,

@@ -1,4 +1,4 @@
-"""Every kind of block in JAX beside its PyTorch module: all activations, and the gradients of all parameters."""
+"""Tests every kind of block in JAX against its PyTorch module: all activations, and the gradients of all parameters."""
 
 from __future__ import annotations
 

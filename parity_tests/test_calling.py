@@ -1,4 +1,4 @@
-"""Modules of many styles as references: how they are called, what is watched of them, and what is told of others."""
+"""Tests modules of many styles as references: calls, captured activations, and refusals."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _forwards() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", _forwards())
 def test_whose_ids_a_parameter_takes(name: str) -> None:
-    """By a word of its name, beside which the other is a guess; by place, if no name has such a word."""
+    """Roles follow from a word in a parameter's name, or from places if no name has such a word."""
 
     class Named(torch.nn.Module):
         forward = _forwards()[name]
@@ -188,13 +188,13 @@ UNCALLED = {
 
 
 @pytest.mark.parametrize("name", UNCALLED)
-def test_what_needs_an_adapter_is_told_in_one_line(name: str) -> None:
+def test_a_module_that_needs_an_adapter_gets_one_line(name: str) -> None:
     with pytest.raises(ParityError, match="reference mine: ") as raised:
         side_of(name)
-    told = str(raised.value)
-    assert UNCALLED[name] in told
-    assert "write an adapter" in told
-    assert "\n" not in told
+    message = str(raised.value)
+    assert UNCALLED[name] in message
+    assert "write an adapter" in message
+    assert "\n" not in message
 
 
 PARTLY = {
@@ -207,15 +207,15 @@ PARTLY = {
 
 @pytest.mark.parametrize("name", PARTLY)
 def test_a_precision_in_which_it_fails(name: str) -> None:
-    dtype, told = PARTLY[name]
+    dtype, message = PARTLY[name]
     with pytest.raises(CannotRun) as raised:
         side_of(name).forward(problem_of(), dtype)  # type: ignore[arg-type]
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("without_gradients", "has no gradients: no parameter leads to its logits"),
         ("inference", "has no gradients"),
@@ -223,14 +223,14 @@ def test_a_precision_in_which_it_fails(name: str) -> None:
         ("traced", "is it of torch.jit?"),
     ],
 )
-def test_a_module_without_gradients_still_runs_forward(name: str, told: str) -> None:
+def test_a_module_without_gradients_still_runs_forward(name: str, message: str) -> None:
     side = side_of(name)
     found = side.forward(problem_of(), "float64")[LOGITS]
     assert compare(found, right()[0][LOGITS]).within(FLOAT64_RELATIVE_RMS)
     for train in (side.gradients, lambda problem: side.train(problem, 2, keep_all=False)):
         with pytest.raises(CannotRun) as raised:
             train(problem_of())
-        assert told in str(raised.value)
+        assert message in str(raised.value)
     assert not side.doubts
 
 
@@ -241,7 +241,7 @@ def test_rows_without_finite_logits_have_no_gradients() -> None:
     assert [*raised.value.rows] == [1, 5], "a target that begins with a pad, and a source of nothing but padding"
 
 
-def test_gradients_that_are_not_finite_are_told() -> None:
+def test_gradients_that_are_not_finite_are_reported() -> None:
     side = side_of("nan_gradients")
     with pytest.raises(CannotRun, match=r"has a gradient of head\.weight that isn't finite"):
         side.gradients(problem_of())
@@ -253,7 +253,7 @@ def test_gradients_that_are_not_finite_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         (
             "sees_hooks",
@@ -262,11 +262,11 @@ def test_gradients_that_are_not_finite_are_told() -> None:
         ("other_with_gradients", "its logits (own weights, with gradients, source_ids [7, 11]"),
     ],
 )
-def test_a_module_that_computes_something_else_when_it_is_watched(name: str, told: str) -> None:
+def test_a_module_that_computes_something_else_when_it_is_watched(name: str, message: str) -> None:
     side = side_of(name)
     side.forward(problem_of(), "float64")
     side.gradients(problem_of())
-    assert any(told in doubt and doubt.endswith("relative RMS of 1.0e-03") for doubt in side.doubts), side.doubts
+    assert any(message in doubt and doubt.endswith("relative RMS of 1.0e-03") for doubt in side.doubts), side.doubts
 
 
 @pytest.mark.parametrize("name", ["flipped_norms", "swapped_queries"])

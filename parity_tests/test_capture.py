@@ -108,7 +108,7 @@ def test_softmaxes_wherever_they_are_computed(attentions: Attentions) -> None:
         np.testing.assert_allclose(found[name.replace("logits", "weights")], weights, rtol=1e-12)
 
 
-def test_one_tensor_is_kept_once(attentions: Attentions) -> None:
+def test_a_shared_tensor_is_kept_once(attentions: Attentions) -> None:
     found = capture(attentions, {"x": X})
     assert np.shares_memory(found["fused@input"], found["query"])
     assert not np.shares_memory(found["output"], found["query"])
@@ -125,7 +125,7 @@ class InPlace(nn.Module):
         return self.relu(self.linear(x)) + 1
 
 
-def test_what_is_written_over_was_kept_before() -> None:
+def test_an_overwritten_tensor_keeps_its_captured_value() -> None:
     torch.manual_seed(0)
     module, x = InPlace().eval(), torch.randn(5, 3)
     found = capture(module, [x])
@@ -146,7 +146,7 @@ def test_gradients_of_what_is_written_over() -> None:
 
 
 class Scaled(nn.Module):
-    """Takes a number beside a tensor."""
+    """Takes a tensor and a number."""
 
     def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
@@ -232,7 +232,7 @@ def test_two_modules_are_compared(tmp_path: Path) -> None:
         assert_parity(capture(candidate, x), capture(reference, x))
 
 
-def test_what_cannot_be_captured_is_told() -> None:
+def test_tensors_that_cannot_be_captured_are_reported() -> None:
     module = Twice()
     with pytest.raises(ParityError, match="the module itself is in training mode"):
         capture(module, [torch.randn(2, 3)])

@@ -133,7 +133,7 @@ def our_logits(model: Model, source: np.ndarray, target: np.ndarray) -> np.ndarr
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     """Of real tokens; sources have padding. Rows that fill a vocabulary are never decoded."""
     family, form = FORMS[name]
     model = make_model(form)

@@ -72,7 +72,7 @@ def run_config(case: TextCase, folder: Path, **data: Any) -> RunConfig:
 
 
 def their_batch(case: TextCase, pairs: list[tuple[str, str]]) -> dict[str, torch.Tensor]:
-    """Returns what transformers trains on: the tokenizer's ids of both sides, and the model's own shift of labels."""
+    """Returns transformers' training batch: the tokenizer's ids of both sides, and the model's own shift of labels."""
     tokenizer, (sources, targets) = case.tokenizer, zip(*pairs, strict=True)
     if case.family.target_tag:
         tokenizer.src_lang, tokenizer.tgt_lang = (
@@ -102,7 +102,7 @@ def rows(ids: Any, lengths: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_batches_and_losses_are_those_of_transformers(name: str, folder: Path) -> None:
+def test_batches_and_losses_equal_transformers(name: str, folder: Path) -> None:
     (folder / name).mkdir()
     case = make_case(name, folder / name)
     config = run_config(case, folder / name)
@@ -142,7 +142,7 @@ def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: s
     assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
 
 
-def test_what_was_fine_tuned_is_exported_with_its_tokenizer(folder: Path) -> None:
+def test_a_fine_tuned_model_is_exported_with_its_tokenizer(folder: Path) -> None:
     case = make_case("t5", make_folder(folder / "exported"))
     config = run_config(case, folder / "exported")
     corpus = prepare(config.data)

@@ -301,7 +301,7 @@ def test_a_mistake_in_a_program_is_named(mistake: str, monkeypatch: pytest.Monke
     assert all(len(names) == 1 for names in named)
 
 
-def test_windows_are_those_of_transformers() -> None:
+def test_windows_equal_transformers() -> None:
     """Of a causal model the same number; of T5Gemma's encoder, whose masks count the query's neighbours, one more."""
     from transformers import T5GemmaModuleConfig, masking_utils
 

@@ -44,7 +44,7 @@ NOT_SEEN = {
     **dict.fromkeys(("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt"), SCALED),
     "pytorch": (*SCALED, *FUSED),
 }
-"""Dialect → the activations that hooks don't show, beside those that are never shown."""
+"""Dialect → the activations that hooks don't show, in addition to those that are never shown."""
 ONE_TABLE_EACH = ("marian_two_vocabularies",)
 
 

@@ -45,7 +45,7 @@ def test_the_first_steps_of_an_epoch_are_torchs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "code", "told"),
+    ("factor", "code", "message"),
     [
         (1.0 + 9e-10, 0, ""),
         (
@@ -65,7 +65,7 @@ def test_the_first_steps_of_an_epoch_are_torchs(tmp_path: Path) -> None:
 def test_an_epoch_whose_losses_differ_fails(
     factor: float,
     code: int,
-    told: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -79,6 +79,6 @@ def test_an_epoch_whose_losses_differ_fails(
     monkeypatch.setattr(one_epoch, "train_nudged", lambda *arguments: theirs)
     record = tmp_path / "record.json"
     assert one_epoch.main(["--only", "exact", "--data", "anywhere", "--json", str(record)]) == code
-    assert capsys.readouterr().out.endswith(told)
-    assert ("FAILED" in told) == bool(code)
+    assert capsys.readouterr().out.endswith(message)
+    assert ("FAILED" in message) == bool(code)
     assert len(json.loads(record.read_text())["exact"]["differences"]["jax"]["losses"]) == 3

@@ -47,7 +47,7 @@ def test_other_fills_are_noted(kind: Any, model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [writings.Fused, writings.ByLogarithm, writings.MaskedAfterwards])
-def test_only_rows_masked_altogether_differ(kind: Any, model: Any, tmp_path: Path) -> None:
+def test_only_fully_masked_rows_differ(kind: Any, model: Any, tmp_path: Path) -> None:
     report = check(model, writings.with_attention(kind), tmp_path)
     assert (report.exit_code, {fault.finding.effect for fault in report.faults}) == (1, {"fully masked rows"})
 
@@ -57,7 +57,7 @@ def test_they_may_be_allowed(model: Any, tmp_path: Path) -> None:
     assert check(model, module, tmp_path, allow=["fully-masked"]).exit_code == 0
 
 
-def test_gradients_beside_a_recomputed_attention(model: Any, tmp_path: Path) -> None:
+def test_gradients_outside_a_recomputed_attention(model: Any, tmp_path: Path) -> None:
     module = writings.with_attention(writings.Recomputed, "enc.1.attn")
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad"):
         report = check(model, module, tmp_path, stages=("forward", "loss", "gradients"))

@@ -50,7 +50,7 @@ def position_table(name: str) -> dict[str, np.ndarray]:
     return {key: array for key, array in golden(name).items() if key == "position_table"}
 
 
-def of_reference(name: str) -> dict[str, np.ndarray]:
+def reference_arrays(name: str) -> dict[str, np.ndarray]:
     module, _, reference = meta(name)["reference"].rpartition(".")
     table = {key: torch.from_numpy(array) for key, array in position_table(name).items()}
     model = getattr(import_module(module), reference)(**meta(name)["arguments"], **table, dtype=torch.float64).eval()
@@ -70,7 +70,7 @@ def test_every_system_has_one_and_all_are_small() -> None:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_golden_is_reproduced(name: str) -> None:
     """By the reference, whose every activation test_systems.py compares with the JAX model's."""
-    expected, found = golden(name), of_reference(name)
+    expected, found = golden(name), reference_arrays(name)
     masks = {key for key in found if key.startswith("mask.")}
     assert {key for key in expected if key.startswith("mask.")} == masks
     for key in masks:

@@ -92,9 +92,9 @@ def greedy_with_whole_prefix(case: Case, eos_id: int, length: int) -> np.ndarray
     finished = np.zeros(batch, bool)
     for step in range(length):
         logits = functional.decode(config, params, encoder_output, source_ids, prefix[:, :-1])
-        likeliest = np.asarray(logits)[:, step].argmax(axis=-1)
-        prefix[:, step + 1] = np.where(finished, config.target_pad_id, likeliest)
-        finished |= likeliest == eos_id
+        chosen = np.asarray(logits)[:, step].argmax(axis=-1)
+        prefix[:, step + 1] = np.where(finished, config.target_pad_id, chosen)
+        finished |= chosen == eos_id
     return prefix[:, 1:]
 
 
@@ -106,10 +106,10 @@ def greedy_with_cache(case: Case, eos_id: int, length: int) -> np.ndarray:
     tokens, finished, columns = np.full(batch, START_ID), np.zeros(batch, bool), []
     for _ in range(length):
         logits, state = functional.decode_step(config, params, state, tokens)
-        likeliest = np.asarray(logits).argmax(axis=-1)
-        tokens = np.where(finished, config.target_pad_id, likeliest)
+        chosen = np.asarray(logits).argmax(axis=-1)
+        tokens = np.where(finished, config.target_pad_id, chosen)
         columns.append(tokens)
-        finished |= likeliest == eos_id
+        finished |= chosen == eos_id
     return np.stack(columns, axis=1)
 
 

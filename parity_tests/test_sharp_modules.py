@@ -76,7 +76,7 @@ def report_of(factor: float, fault: Callable[[jax.Array], jax.Array] = lambda va
     )
 
 
-def test_what_rounding_explains_is_inconclusive() -> None:
+def test_a_difference_that_rounding_explains_is_inconclusive() -> None:
     report = report_of(80.0)
     *others, stage = report.stages
     assert [other.verdict for other in others] == ["passed", "passed"]
@@ -128,7 +128,7 @@ def test_gradients_through_a_softmax_that_is_nearly_one_hot(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("factor", "name"), [(80.0, "value.bias"), (640.0, "value.bias"), (640.0, "query.weight")])
-def test_a_wrong_gradient_beside_them_is_found(factor: float, name: str) -> None:
+def test_another_wrong_gradient_is_still_found(factor: float, name: str) -> None:
     right, name = in_jax(factor, lambda value: value), f"layers.2.{name}"
 
     def wrong(params: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]) -> Any:

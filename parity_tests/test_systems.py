@@ -132,7 +132,7 @@ def zero_gradients(gradients: Gradients) -> list[str]:
 
 
 def largest_of_zero_gradients(*sides: Gradients) -> float:
-    """Returns the largest gradient of a key bias relative to that of the value bias beside it."""
+    """Returns the largest gradient of a key bias relative to that of the same attention's value bias."""
 
     def ratios(side: Gradients) -> Iterator[float]:
         for path in zero_gradients(side):
@@ -165,7 +165,7 @@ def with_other_masks(config: TransformerConfig) -> list[TransformerConfig]:
 
 
 def after_pads(tokens: np.ndarray, pad_ids: list[int]) -> np.ndarray:
-    """Returns where tokens [B, T] are not pads and follow a pad."""
+    """Returns the mask of tokens [B, T] that aren't pads and follow a pad."""
     is_pad = np.isin(tokens, pad_ids)
     return ~is_pad & np.roll(is_pad, 1, axis=1) & (np.arange(tokens.shape[1]) > 0)
 

@@ -96,7 +96,7 @@ def targets_of(case: TextCase) -> Any:
     return FSMTTokenizer(["de", "en"], *map(str, files))
 
 
-def test_ids_are_those_of_transformers(both: tuple[TextCase, Model]) -> None:
+def test_ids_equal_transformers(both: tuple[TextCase, Model]) -> None:
     case, model = both
     source, target = tokenizers(model)
     for text in TEXTS:
@@ -132,7 +132,7 @@ def test_names_of_special_tokens_are_text(both: tuple[TextCase, Model]) -> None:
     assert {*case.tokenizer(NAMES).input_ids[1:-1]} & {*case.tokenizer.all_special_ids} - {source.unk_id}
 
 
-def test_what_has_no_token_is_shown(both: tuple[TextCase, Model]) -> None:
+def test_ids_without_a_token_are_shown(both: tuple[TextCase, Model]) -> None:
     case, model = both
     source, target = tokenizers(model)
     sizes = source.vocab_size, target.vocab_size
@@ -170,7 +170,7 @@ def test_languages_of_m2m_100_are_tags(folder: Path) -> None:
     assert source.tag_ids == {tag: case.tokenizer.get_lang_id(tag.strip("_")) for tag in source.tags}
 
 
-def test_a_code_may_stand_in_the_text(folder: Path) -> None:
+def test_the_text_may_contain_a_code(folder: Path) -> None:
     case, model = ported("marian", folder)
     source, _ = tokenizers(model)
     for text in (
@@ -199,7 +199,7 @@ OTHER_FILES = (
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in OTHER_FILES])
-def test_translations_are_those_of_transformers(
+def test_translations_equal_transformers(
     name: str, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the command, by the directory that it ported; the sentences differ in length."""
@@ -227,8 +227,8 @@ def test_translations_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("name", ["marian", "nllb", "mbart", "mbart_50"])
-def test_scores_are_those_of_transformers(name: str, folder: Path) -> None:
-    """A tag counts as certain: it is told, not guessed."""
+def test_scores_equal_transformers(name: str, folder: Path) -> None:
+    """A tag counts as certain, since it is given rather than predicted."""
     case, model = ported(name, folder)
     family, tokenizer = case.family, case.tokenizer
     tokenizer.src_lang, tokenizer.tgt_lang = family.source_tag, family.target_tag

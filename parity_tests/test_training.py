@@ -307,15 +307,15 @@ def fairseq(logits: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch
     return losses[labels != PAD].sum()
 
 
-def of_torch(**options: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def torch_loss(**options: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return lambda logits, labels: torch_functional.cross_entropy(logits, labels, reduction="sum", **options)
 
 
 LOSSES: dict[str, tuple[Criterion, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
-    "pads ignored": (Criterion(PAD), of_torch(ignore_index=PAD)),
-    "pads counted": (Criterion(PAD, counts_pads=True), of_torch()),
-    "torch's smoothing": (Criterion(PAD, 0.1), of_torch(ignore_index=PAD, label_smoothing=0.1)),
-    "torch's smoothing, pads counted": (Criterion(PAD, 0.3, counts_pads=True), of_torch(label_smoothing=0.3)),
+    "pads ignored": (Criterion(PAD), torch_loss(ignore_index=PAD)),
+    "pads counted": (Criterion(PAD, counts_pads=True), torch_loss()),
+    "torch's smoothing": (Criterion(PAD, 0.1), torch_loss(ignore_index=PAD, label_smoothing=0.1)),
+    "torch's smoothing, pads counted": (Criterion(PAD, 0.3, counts_pads=True), torch_loss(label_smoothing=0.3)),
     "fairseq's smoothing": (Criterion(PAD, 0.1, "others"), lambda x, y: fairseq(x, y, 0.1)),
     "the Annotated Transformer's": (Criterion(PAD, 0.1, "others_but_pad"), lambda x, y: annotated(x, y, 0.1)),
     "the Annotated Transformer's, unsmoothed": (

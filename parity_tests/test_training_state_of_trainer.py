@@ -75,8 +75,8 @@ def test_a_run_of_trainer_goes_on_here_and_there(
 
     checkpoint = tmp_path / "whole" / "checkpoint-3"
     model = import_training_state(import_checkpoint(checkpoint), checkpoint)
-    told = model.training_state.train
-    assert (model.training_state.step, told["max_steps"], told["weight_decay"]) == (3, 9, 0.1)
+    output = model.training_state.train
+    assert (model.training_state.step, output["max_steps"], output["weight_decay"]) == (3, 9, 0.1)
     config = train_config(model, {"schedule": "linear", "warmup_steps": 2, "warmup_from_zero": True, "clip_norm": 1.0})
     config = dataclasses.replace(config, label_smoothing=0.0)
     with jax.enable_x64(False):

@@ -35,7 +35,7 @@ def annotated(epsilon: float) -> Loss:
     return lambda logits, labels: divergence(epsilon)(logits.flatten(0, 1), labels.flatten(), PAD)
 
 
-def of_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_of_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """What a model that ends in softmax trains with."""
     return cross_entropy(ignore_index=PAD)(torch.softmax(logits, dim=-1), labels)
 
@@ -51,7 +51,7 @@ def mean_of_sentences(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tenso
     return torch.stack([torch_functional.cross_entropy(rows, of, ignore_index=PAD) for rows, of in pairs]).mean()
 
 
-def of_the_next(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_of_next_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """A shift too many."""
     return cross_entropy(ignore_index=PAD)(logits[:, :-1], labels[:, 1:])
 
@@ -67,10 +67,10 @@ LOSSES: dict[str, tuple[LossRule, Loss]] = {
     ),
     "the Annotated Transformer's": (LossRule(PAD, 0.1, "others_but_pad"), annotated(0.1)),
     "the Annotated Transformer's, unsmoothed": (LossRule(PAD, 0.0, "others_but_pad"), annotated(0.0)),
-    "of probabilities": (LossRule(PAD, normalizer="log_softmax_of_softmax"), of_probabilities),
+    "of probabilities": (LossRule(PAD, normalizer="log_softmax_of_softmax"), loss_of_probabilities),
     "mean of elements": (LossRule(PAD, mean_over="elements"), mean_of_elements),
     "mean of sentences": (LossRule(PAD, mean_over="sentences"), mean_of_sentences),
-    "of the next": (LossRule(PAD, label_shift=1), of_the_next),
+    "of the next": (LossRule(PAD, label_shift=1), loss_of_next_token),
 }
 
 

@@ -84,90 +84,90 @@ BEAMS = {
 
 
 def test_a_right_loss_passes_and_its_gradients(run: Run) -> None:
-    code, told = run("--stages", "loss,gradients", "--train", ".", *named("loss", "loss"))
-    assert code == 0, told
+    code, output = run("--stages", "loss,gradients", "--train", ".", *named("loss", "loss"))
+    assert code == 0, output
 
 
 @pytest.mark.parametrize("program", LOSSES)
 def test_a_wrong_loss_is_named(program: str, run: Run) -> None:
-    code, told = run("--stages", "loss", "--train", "config.yaml", *named("loss", program))
-    assert code == 1, told
-    assert f"cause {LOSSES[program]}, at 1 node of the reference" in told
+    code, output = run("--stages", "loss", "--train", "config.yaml", *named("loss", program))
+    assert code == 1, output
+    assert f"cause {LOSSES[program]}, at 1 node of the reference" in output
 
 
 def test_a_loss_that_nothing_explains_is_unexplained(run: Run) -> None:
-    code, told = run("--stages", "loss", "--train", ".", *named("loss", "loss_of_odd_power"))
-    assert (code, "unexplained, at 1 node of the reference" in told) == (4, True), told
+    code, output = run("--stages", "loss", "--train", ".", *named("loss", "loss_of_odd_power"))
+    assert (code, "unexplained, at 1 node of the reference" in output) == (4, True), output
 
 
 @pytest.mark.parametrize("program", ["optimizer", "optimizer_by_hand"])
 def test_a_right_optimizer_passes(program: str, run: Run) -> None:
-    code, told = run("--stages", "step,trajectory", "--train", ".", *named("optimizer", program))
-    assert code == 0, told
+    code, output = run("--stages", "step,trajectory", "--train", ".", *named("optimizer", program))
+    assert code == 0, output
 
 
 @pytest.mark.parametrize("program", OPTIMIZERS)
 def test_a_wrong_optimizer_is_named(program: str, run: Run) -> None:
-    code, told = run("--stages", "step", "--train", ".", *named("optimizer", program))
-    assert code == 1, told
-    assert f"cause {OPTIMIZERS[program]}, at 1 node of the reference" in told
+    code, output = run("--stages", "step", "--train", ".", *named("optimizer", program))
+    assert code == 1, output
+    assert f"cause {OPTIMIZERS[program]}, at 1 node of the reference" in output
 
 
 @pytest.mark.parametrize("program", ["greedy", "greedy_in_lists"])
 def test_a_right_decoder_passes(program: str, run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", program))
-    assert (code, "decode: 1 of 1" in told) == (0, True), told
+    code, output = run("--stages", "decode", *named("decode", program))
+    assert (code, "decode: 1 of 1" in output) == (0, True), output
 
 
 @pytest.mark.parametrize("program", DECODERS)
 def test_a_wrong_decoder_is_named(program: str, run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", program))
-    assert code == 1, told
-    assert f"cause {DECODERS[program]}" in told
+    code, output = run("--stages", "decode", *named("decode", program))
+    assert code == 1, output
+    assert f"cause {DECODERS[program]}" in output
 
 
 SEARCH = ["--beam-size", "3", "--length-penalty", "0.6"]
 
 
 def test_a_right_beam_search_passes_with_its_scores(run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", "beams_with_scores"), *SEARCH)
-    assert (code, "decode: 2 of 2" in told) == (0, True), told
+    code, output = run("--stages", "decode", *named("decode", "beams_with_scores"), *SEARCH)
+    assert (code, "decode: 2 of 2" in output) == (0, True), output
 
 
 @pytest.mark.parametrize("program", BEAMS)
 def test_a_wrong_beam_search_is_named(program: str, run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", program), *SEARCH)
-    assert code == 1, told
-    assert f"cause {BEAMS[program]}" in told
+    code, output = run("--stages", "decode", *named("decode", program), *SEARCH)
+    assert code == 1, output
+    assert f"cause {BEAMS[program]}" in output
 
 
 def test_without_scores_faults_that_only_they_tell_apart_are_all_listed(run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", "beams_without_penalty_or_scores"), *SEARCH)
-    assert code == 1, told
-    assert "length penalty not applied" in told
-    assert "told apart by the scores of the hypotheses" in told
+    code, output = run("--stages", "decode", *named("decode", "beams_without_penalty_or_scores"), *SEARCH)
+    assert code == 1, output
+    assert "length penalty not applied" in output
+    assert "told apart by the scores of the hypotheses" in output
 
 
 def test_wrong_scores_of_right_tokens_diverge(run: Run) -> None:
-    code, told = run("--stages", "decode", *named("decode", "beams_with_odd_scores"), *SEARCH)
-    assert (code, "decode: 1 of 2" in told) == (4, True), told
+    code, output = run("--stages", "decode", *named("decode", "beams_with_odd_scores"), *SEARCH)
+    assert (code, "decode: 1 of 2" in output) == (4, True), output
 
 
 def test_programs_of_both_frameworks_are_compared_without_a_rule(run: Run) -> None:
     pair = [*named("loss", "loss"), *named("jax-loss", "jax_loss")]
     pair += [*named("optimizer", "plain_sgd"), *named("jax-optimizer", "jax_optimizer")]
-    code, told = run("--stages", "loss,gradients,step", *pair)
-    assert code == 0, told
-    code, told = run("--stages", "step", *pair[:-1], "user_programs:jax_optimizer_with_nesterov")
-    assert (code, "unexplained" in told) == (4, True), told
+    code, output = run("--stages", "loss,gradients,step", *pair)
+    assert code == 0, output
+    code, output = run("--stages", "step", *pair[:-1], "user_programs:jax_optimizer_with_nesterov")
+    assert (code, "unexplained" in output) == (4, True), output
 
 
 def test_with_a_rule_the_jax_side_is_judged_too(folder: Path, run: Run) -> None:
     (folder / "sgd.yaml").write_text(yaml.safe_dump({"train": SGD}))
     both = [*named("optimizer", "plain_sgd"), *named("jax-optimizer", "jax_optimizer_with_nesterov")]
-    code, told = run("--stages", "step", "--train", "sgd.yaml", *both)
-    assert code == 1, told
-    assert "cause Nesterov's momentum, at 1 node of the candidate" in told
+    code, output = run("--stages", "step", "--train", "sgd.yaml", *both)
+    assert code == 1, output
+    assert "cause Nesterov's momentum, at 1 node of the candidate" in output
 
 
 SGD = {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant", "warmup_steps": 0, "learning_rate": 0.01}
@@ -191,9 +191,9 @@ MISTAKES = {
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_get_one_line(arguments: list[str], message: str, run: Run) -> None:
     stages = {"--loss": "loss", "--optimizer": "step", "--decode": "decode"}.get(arguments[0], "loss")
-    code, told = run("--stages", stages, *arguments)
-    assert (code, told.startswith("error: "), "Traceback" in told) == (2, True, False), told
-    assert message in told
+    code, output = run("--stages", stages, *arguments)
+    assert (code, output.startswith("error: "), "Traceback" in output) == (2, True, False), output
+    assert message in output
 
 
 def test_compare_takes_programs_and_the_config_of_a_run() -> None:
@@ -215,7 +215,7 @@ def test_the_labels_show_every_known_fault_of_the_loss() -> None:
     assert unseen_losses(LossRule(model.config.target_pad_id, 0.2), logits, problem.labels) == {}
 
 
-def test_counted_pads_are_those_of_sentences() -> None:
+def test_only_pads_of_sentences_count() -> None:
     """A step leaves out rows of nothing but pads; and a target that begins with a pad has a query without keys."""
     model = import_checkpoint(user_models.pytorch().state_dict(), "pytorch", **user_models.HINTS)
     train = TrainConfig(label_smoothing=0.2, loss_counts_pads=True)

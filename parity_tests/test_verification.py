@@ -32,9 +32,9 @@ def prepared(name: str) -> Prepared:
 
 
 def test_no_false_alarm_with_other_weights() -> None:
-    told: list[str] = []
-    assert false_alarms("stepwise_core", [1], told.append) == 0
-    assert told == []
+    alarms: list[str] = []
+    assert false_alarms("stepwise_core", [1], alarms.append) == 0
+    assert alarms == []
 
 
 def test_an_alarm_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +50,9 @@ def test_an_alarm_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return system
 
     monkeypatch.setattr(Prepared, "of", of)
-    told: list[str] = []
-    assert false_alarms(SUBJECT, [5], told.append) == 1
-    assert told == [f"{SUBJECT}, seed 5, own weights"]
+    alarms: list[str] = []
+    assert false_alarms(SUBJECT, [5], alarms.append) == 1
+    assert alarms == [f"{SUBJECT}, seed 5, own weights"]
 
 
 # --- kills
@@ -132,7 +132,7 @@ def test_faults_of_mechanisms_are_named(name: str) -> None:
         assert (kill.fate, kill.located, kill.named) == ("found", True, True), kill
 
 
-def test_what_changes_nothing_is_equivalent() -> None:
+def test_a_fault_that_changes_nothing_is_equivalent() -> None:
     (injection,) = some(KNOWN[:1], known=True)
     same = dataclasses.replace(injection, value=lambda config, params, before: before[injection.node.name])
     system = prepared(SUBJECT)
@@ -282,7 +282,7 @@ def test_files_next_to_the_page_have_the_counts() -> None:
     assert "a, missed one |" not in text
 
 
-def test_totals_of_the_published_page_are_those_of_its_files() -> None:
+def test_totals_of_the_published_page_equal_its_files() -> None:
     docs = Path(__file__).parents[1] / "docs"
     text = (docs / "parity_selftest.md").read_text(encoding="utf-8")
     for file in (FAULTS, SYSTEMS, KINDS):

@@ -90,10 +90,10 @@ def verify(
         text = json.dumps(content) if isinstance(content, dict) else content
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         code = main(["parity", "--verify", str(file), *arguments])
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        assert code != 2 or (told.out == "" and told.err.count("\n") == 1), told
-        return code, told.out + told.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        assert code != 2 or (output.out == "" and output.err.count("\n") == 1), output
+        return code, output.out + output.err
 
     yield run
     assert not (folder / "ran.txt").exists()
@@ -119,24 +119,24 @@ def test_honest_certificates_hold(name: str, reference: str, inputs: str, code: 
     for given in ([], ["--inputs", f"{inputs}.npz"]):
         assert verify(held(folder, name), *sides(name, reference), *given)[0] == code
     text = (folder / f"{name}.json").read_text().replace(str(folder), "/home/stranger/of a folder")
-    found, told = verify(text, *sides(name, reference))
-    assert found == code, told
-    assert "holds: " in told
-    assert "Not compared: versions, the command, stacks of calls, and what was measured in floats" in told
+    found, output = verify(text, *sides(name, reference))
+    assert found == code, output
+    assert "holds: " in output
+    assert "Not compared: versions, the command, stacks of calls, and what was measured in floats" in output
 
 
 def test_other_programs_or_inputs_than_the_certificate_s(folder: Path, verify: Any) -> None:
-    code, told = verify(held(folder, "equal"), *sides("other"))
+    code, output = verify(held(folder, "equal"), *sides("other"))
     assert code == 4
-    assert "the candidate's program was" in told
+    assert "the candidate's program was" in output
     np.savez(folder / "more.npz", input=np.ones((3, 5), np.float32))
     np.savez(folder / "others.npz", input=np.array([[1, 5, 2]]))
-    code, told = verify(held(folder, "equal"), *sides("equal"), "--inputs", "more.npz")
+    code, output = verify(held(folder, "equal"), *sides("equal"), "--inputs", "more.npz")
     assert code == 4
-    assert "inputs: input was [2, 5] float32, and is [3, 5] float32" in told
-    code, told = verify(held(folder, "normed"), *sides("normed", "module"), "--inputs", "others.npz")
+    assert "inputs: input was [2, 5] float32, and is [3, 5] float32" in output
+    code, output = verify(held(folder, "normed"), *sides("normed", "module"), "--inputs", "others.npz")
     assert code == 4
-    assert "the ids differ: input" in told
+    assert "the ids differ: input" in output
 
 
 def proven(certificate: dict[str, Any]) -> None:
@@ -217,9 +217,9 @@ def test_an_edited_claim_never_holds(name: str, folder: Path, verify: Any) -> No
     before = copy.deepcopy(certificate)
     EDITS[name](certificate)
     assert certificate != before
-    code, told = verify(certificate, *sides("normed", "module"), "--inputs", "ids.npz")
-    assert code in (2, 4), told
-    assert "does not hold" in told or told.startswith("error: ")
+    code, output = verify(certificate, *sides("normed", "module"), "--inputs", "ids.npz")
+    assert code in (2, 4), output
+    assert "does not hold" in output or output.startswith("error: ")
 
 
 def test_an_edited_refutation_never_holds(folder: Path, verify: Any) -> None:
@@ -271,17 +271,17 @@ def test_a_file_that_cannot_be_used_is_one_line(name: str, folder: Path, verify:
         content = json.dumps(certificate)
     if content == "half":
         content = json.dumps(held(folder, "normed"))[:1000]
-    code, told = verify(content, *sides("normed", "module"))
-    assert code in (2, 4), told
-    assert expected in told
-    assert all(character.isprintable() or character == "\n" for character in told)
+    code, output = verify(content, *sides("normed", "module"))
+    assert code in (2, 4), output
+    assert expected in output
+    assert all(character.isprintable() or character == "\n" for character in output)
 
 
 def test_a_file_that_is_too_large_is_refused(folder: Path, verify: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CERTIFICATE_BYTES.variable, "1000")
-    code, told = verify(held(folder, "normed"), *sides("normed", "module"))
+    code, output = verify(held(folder, "normed"), *sides("normed", "module"))
     assert code == 2
-    assert "expected at most 1,000 bytes in a certificate of a proof" in told
+    assert "expected at most 1,000 bytes in a certificate of a proof" in output
 
 
 @pytest.mark.parametrize(
@@ -296,6 +296,6 @@ def test_a_file_that_is_too_large_is_refused(folder: Path, verify: Any, monkeypa
     ],
 )
 def test_arguments_that_do_not_fit(arguments: list[str], expected: str, folder: Path, verify: Any) -> None:
-    code, told = verify(held(folder, "normed"), *arguments)
+    code, output = verify(held(folder, "normed"), *arguments)
     assert code == 2
-    assert expected in told
+    assert expected in output

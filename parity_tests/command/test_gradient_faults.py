@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 from parity_command import Run
-from user_dtypes import marian
+from user_marian import marian
 from user_models import config, pytorch
 
 from jax_transformer import compare
@@ -30,12 +30,12 @@ FAULTS: dict[str, tuple[int, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_reference_is_the_references(name: str, run: Run) -> None:
     code, causes = FAULTS[name]
-    outcome = run("--reference", f"user_gradients:{name}", stages="forward,gradients")
-    assert outcome.code == code, outcome.told
-    assert "of the candidate" not in outcome.told
+    outcome = run("--reference", f"user_marian:{name}", stages="forward,gradients")
+    assert outcome.code == code, outcome.output
+    assert "of the candidate" not in outcome.output
     for cause in causes:
-        assert cause in outcome.told
-    assert outcome.told.count("of the reference node") == len(causes), outcome.told
+        assert cause in outcome.output
+    assert outcome.output.count("of the reference node") == len(causes), outcome.output
 
 
 def test_a_fault_of_the_candidate_is_the_candidates() -> None:

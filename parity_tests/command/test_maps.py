@@ -20,8 +20,8 @@ def test_a_module_of_other_names(run: Run) -> None:
         "names.yaml",
         stages="weights,inputs,masks,forward,loss,gradients",
     )
-    assert outcome.code == 0, outcome.told
-    assert "✓ masks: 3 of 3" in outcome.told, "from the logits"
+    assert outcome.code == 0, outcome.output
+    assert "✓ masks: 3 of 3" in outcome.output, "from the logits"
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_a_module_of_other_names(run: Run) -> None:
 )
 def test_faults_of_a_module_of_other_names(name: str, node: str, cause: str, run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *module(name), "--map", "names.yaml")
-    assert outcome.code == 1, outcome.told
-    assert f"{cause}, at 1 node of the reference" in outcome.told
-    assert f"node {node} (forward, own weights)" in outcome.told
+    assert outcome.code == 1, outcome.output
+    assert f"{cause}, at 1 node of the reference" in outcome.output
+    assert f"node {node} (forward, own weights)" in outcome.output
 
 
 def test_activations_follow_from_parameters(run: Run, tmp_path: Path) -> None:
@@ -47,11 +47,11 @@ def test_activations_follow_from_parameters(run: Run, tmp_path: Path) -> None:
         outcome = run(
             "pytorch.pt", *PYTORCH, *module("foreign"), "--map", str(tmp_path / name), stages="weights,forward"
         )
-        assert outcome.code == 0, outcome.told
-        assert ("2 of 2" if name == "one" else "42 of 42") in outcome.told
+        assert outcome.code == 0, outcome.output
+        assert ("2 of 2" if name == "one" else "42 of 42") in outcome.output
     outcome = run("pytorch.pt", *PYTORCH, *module("foreign_gelu"), "--map", str(tmp_path / "one"), stages="forward")
-    assert outcome.code == 1, outcome.told
-    assert "exact GELU" in outcome.told, "of a node that isn't seen"
+    assert outcome.code == 1, outcome.output
+    assert "exact GELU" in outcome.output, "of a node that isn't seen"
 
 
 def test_a_map_numbers_layers_one_by_one(run: Run, tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_a_map_numbers_layers_one_by_one(run: Run, tmp_path: Path) -> None:
         lines += [line.replace("{i}", str(number)) for number in numbers]
     (tmp_path / "names.yaml").write_text("\n".join(lines))
     outcome = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", str(tmp_path / "names.yaml"))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
 
 
 def test_a_draft_of_a_map(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "draft.yaml"
     outcome = run("pytorch.pt", *PYTORCH, *module("foreign"), "--draft-map", str(path))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     assert "Read it and edit it" in outcome.out
     draft = path.read_text()
     assert draft.startswith("# A DRAFT")
@@ -98,10 +98,10 @@ MAPS: dict[str, tuple[str, str, int, str]] = {
 
 @pytest.mark.parametrize("mistake", MAPS)
 def test_a_wrong_map(mistake: str, run: Run, tmp_path: Path) -> None:
-    right, wrong, code, told = MAPS[mistake]
+    right, wrong, code, output = MAPS[mistake]
     assert right in user_models.FOREIGN_MAP
     (tmp_path / "wrong.yaml").write_text(user_models.FOREIGN_MAP.replace(right, wrong))
     outcome = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", str(tmp_path / "wrong.yaml"))
-    assert outcome.code == code, outcome.told
-    assert told in outcome.told
+    assert outcome.code == code, outcome.output
+    assert output in outcome.output
     assert outcome.is_one_clear_message == (code == 2)

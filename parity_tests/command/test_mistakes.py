@@ -50,11 +50,11 @@ BAD: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("mistake", BAD)
 def test_mistakes(mistake: str, run: Run, tmp_path: Path) -> None:
-    options, told = BAD[mistake]
+    options, message = BAD[mistake]
     report = [] if "--json" in options else ["--json", str(tmp_path / "report.json")]
     outcome = run("pytorch.pt", *PYTORCH, *options, *report)
-    assert outcome.is_one_clear_message, outcome.told
-    assert told in outcome.told
+    assert outcome.is_one_clear_message, outcome.output
+    assert message in outcome.output
     assert list(tmp_path.iterdir()) == [], "nothing is written"
     assert len(outcome.err.splitlines()) <= 8
 
@@ -65,7 +65,7 @@ def test_where_reports_go_is_checked_before_anything_runs(run: Run, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nowhere.pt", *PYTORCH], "nowhere.pt: no such file"),
         (["pytorch.pt", *SIZES, "--dialect", "hyunwoongko"], "this is no checkpoint of dialect hyunwoongko"),
@@ -75,10 +75,10 @@ def test_where_reports_go_is_checked_before_anything_runs(run: Run, monkeypatch:
         (["--draft-map", "draft.yaml"], "--draft-map: expected a model"),
     ],
 )
-def test_no_model(arguments: list[str], told: str, run: Run, folder: Path) -> None:
+def test_no_model(arguments: list[str], message: str, run: Run, folder: Path) -> None:
     outcome = run(*arguments)
-    assert outcome.is_one_clear_message, outcome.told
-    assert told in outcome.told
+    assert outcome.is_one_clear_message, outcome.output
+    assert message in outcome.output
     assert not (folder / "draft.yaml").exists()
 
 
@@ -90,7 +90,7 @@ def test_stages_and_dtypes(run: Run) -> None:
     for stages in (",", "weights,,"):
         assert run("pytorch.pt", *PYTORCH, stages=stages).code == (2 if stages == "," else 0)
     outcome = run("pytorch.pt", *PYTORCH, stages="weights,loss", dtypes="float32")
-    assert (outcome.code, "compared in float64 alone" in outcome.told) == (3, True)
+    assert (outcome.code, "compared in float64 alone" in outcome.output) == (3, True)
     assert run("pytorch.pt", *PYTORCH, stages="inputs").code == 3
 
 
@@ -99,12 +99,12 @@ def test_files_of_arrays(run: Run, tmp_path: Path) -> None:
     good, objects = str(tmp_path / "good.npz"), str(tmp_path / "objects.npz")
     np.savez(good, logits=np.ones(3))
     np.savez(objects, logits=np.array([{}], dtype=object))
-    for arguments, told in (
+    for arguments, message in (
         ([objects, good], "expected numbers; received an array of objects"),
         ([good, str(tmp_path / "nowhere.npz")], "there is no such file"),
         ([good, str(tmp_path)], "expected two .npz files of named arrays"),
     ):
         outcome = run("--diff", *arguments)
-        assert outcome.is_one_clear_message, outcome.told
-        assert told in outcome.told
+        assert outcome.is_one_clear_message, outcome.output
+        assert message in outcome.output
     assert run("pytorch.pt", *PYTORCH, "--diff", good, good).is_one_clear_message

@@ -26,7 +26,7 @@ NORM = "decoder.layers.0.cross_attention_norm"
 @pytest.mark.parametrize("name", ["harvard", "hyunwoongko"])
 def test_a_checkpoint_and_its_own_program(name: str, run: Run) -> None:
     outcome = run(f"{name}.pt", "--dialect", name, *SIZES)
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     assert f"parity: {name}.pt against torch_reference.{name}:" in outcome.out
 
 
@@ -43,7 +43,7 @@ def test_every_stage_and_precision(run: Run, tmp_path: Path) -> None:
         stages=None,
         dtypes="float64,float32,bfloat16",
     )
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert [(stage["name"], stage["verdict"]) for stage in report["stages"]] == [
         (name, "passed")
@@ -72,7 +72,7 @@ def test_every_stage_and_precision(run: Run, tmp_path: Path) -> None:
 def test_a_family_of_transformers(run: Run, tmp_path: Path) -> None:
     case = families.make_case("marian", 0, tmp_path)
     outcome = run(str(case.directory), stages="weights,masks,forward,loss")
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     assert "against transformers, marian" in outcome.out
 
 
@@ -90,21 +90,21 @@ def test_a_model_directory(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_module_with_the_weights_of_the_model(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *module("pytorch"))
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
 
 
 def test_the_weights_of_a_module_alone(run: Run) -> None:
     outcome = run(*PYTORCH, *module("pytorch"), stages="weights,forward,loss,gradients")
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     assert "user_models:pytorch in JAX against user_models:pytorch" in outcome.out
 
 
 def test_another_epsilon_is_named(run: Run, tmp_path: Path, folder: Path) -> None:
     files = {"--json": str(tmp_path / "report.json"), "--html": str(tmp_path / "report.html")}
     outcome = run("pytorch.pt", *PYTORCH, *module("other_eps"), *(word for pair in files.items() for word in pair))
-    assert outcome.code == 1, outcome.told
+    assert outcome.code == 1, outcome.output
     assert outcome.out.startswith("diverged: pytorch.pt against user_models:other_eps")
-    assert "norm: ε = 1e-06, at 1 node of the reference" in outcome.told
+    assert "norm: ε = 1e-06, at 1 node of the reference" in outcome.output
     report = json.loads(Path(files["--json"]).read_text())
     (fault,) = report["faults"]
     assert (fault["side"], fault["node"], fault["cause"]) == ("reference", NORM, "norm: ε = 1e-06")
@@ -119,23 +119,23 @@ def test_another_epsilon_is_named(run: Run, tmp_path: Path, folder: Path) -> Non
     assert "https://" not in page, "no network"
 
 
-def test_one_node_is_replayed(run: Run) -> None:
+def test_a_single_node_is_replayed(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *module("other_eps"), "--node", NORM, stages=None)
-    assert outcome.code == 1, outcome.told
-    assert "norm: ε = 1e-06" in outcome.told
+    assert outcome.code == 1, outcome.output
+    assert "norm: ε = 1e-06" in outcome.output
     assert "encoder." not in outcome.out
     assert run("pytorch.pt", *PYTORCH, *module("other_eps"), "--node", "encoder.layers.0.output", stages=None).code == 0
     unseen = run(
         "pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", "--node", "encoder.positions", stages=None
     )
-    assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.told) == (3, True)
+    assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.message) == (3, True)
 
 
 def test_a_weight_that_differs(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *module("other_weight"))
     assert outcome.code == 4
-    assert "first at head/kernel (weights" in outcome.told
-    assert "at [4, 3]" in outcome.told
+    assert "first at head/kernel (weights" in outcome.output
+    assert "at [4, 3]" in outcome.output
 
 
 def test_a_module_that_draws_random_numbers(run: Run) -> None:
@@ -143,7 +143,7 @@ def test_a_module_that_draws_random_numbers(run: Run) -> None:
     assert outcome.code == 3
     assert (
         "the reference differs from itself when it is run again, first at logits: does it draw random numbers?"
-        in outcome.told
+        in outcome.output
     )
 
 
@@ -155,8 +155,8 @@ def test_gradients_that_amplify_rounding(run: Run, tmp_path: Path) -> None:
     state_dict["transformer.decoder.layers.0.self_attn.in_proj_weight"][width : 2 * width] *= 1e-5
     torch.save(state_dict, tmp_path / "alike.pt")
     outcome = run(str(tmp_path / "alike.pt"), *PYTORCH, stages="gradients")
-    assert outcome.code == 0, outcome.told
-    assert "amplifies rounding: judged by how far the sides are from themselves" in outcome.told
+    assert outcome.code == 0, outcome.output
+    assert "amplifies rounding: judged by how far the sides are from themselves" in outcome.output
 
 
 # --- functions
@@ -166,18 +166,18 @@ SHORT = "weights,inputs,masks,forward,loss,gradients"
 
 def test_a_function(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *function("function"), stages=SHORT)
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
 
 
 def test_a_wrong_function(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *function("scaled_logits"), stages=SHORT)
-    assert outcome.code == 4, outcome.told
-    assert "unexplained, at 1 node of the candidate" in outcome.told
-    assert "node logits (forward, own weights)" in outcome.told
+    assert outcome.code == 4, outcome.output
+    assert "unexplained, at 1 node of the candidate" in outcome.output
+    assert "node logits (forward, own weights)" in outcome.output
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "told"),
+    ("name", "stages", "message"),
     [
         (
             "function",
@@ -187,14 +187,14 @@ def test_a_wrong_function(run: Run) -> None:
         ("narrow", "forward,loss", "the candidate gives float32 logits for float64 parameters"),
     ],
 )
-def test_functions_of_which_nothing_follows(name: str, stages: str, told: str, run: Run) -> None:
+def test_functions_of_which_nothing_follows(name: str, stages: str, message: str, run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *function(name), stages=stages)
-    assert outcome.code == 3, outcome.told
+    assert outcome.code == 3, outcome.output
     assert outcome.out.startswith("inconclusive: ")
-    assert told in outcome.told
+    assert message in outcome.output
 
 
 def test_a_function_without_a_trace_is_compared_by_its_logits(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *function("without_a_trace"), stages="forward")
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
     assert "✓ forward: 1 of " in " ".join(outcome.out.split())

@@ -21,22 +21,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(user_heads.build().state_dict(), path / "heads.pt")
     (path / "map.yaml").write_text(user_heads.MAP)
     (path / "config.yaml").write_text(user_heads.CONFIG)
-    told = ["--map", str(path / "map.yaml"), "--config", str(path / "config.yaml")]
-    assert main(["port", str(path / "heads.pt"), str(path / "model"), *told]) == 0
+    output = ["--map", str(path / "map.yaml"), "--config", str(path / "config.yaml")]
+    assert main(["port", str(path / "heads.pt"), str(path / "model"), *output]) == 0
     return path
 
 
-def test_it_is_the_same_function(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_the_ported_module_is_the_same_function(run: Run, folder: Path, tmp_path: Path) -> None:
     """Whether it stands alone, with the map that the model keeps, or in an adapter, with the map's file; and what is
     written back is the module's again."""
     stages = "weights,masks,forward,loss,gradients,step"
     outcome = run("model", "--reference", "user_heads:build", stages=stages)
-    assert outcome.code == 0, outcome.told
-    assert "✓ masks: 3 of 3" in outcome.told, "from the logits of single heads"
-    assert "✓ forward: 55 of 55" in outcome.told
+    assert outcome.code == 0, outcome.output
+    assert "✓ masks: 3 of 3" in outcome.output, "from the logits of single heads"
+    assert "✓ forward: 55 of 55" in outcome.output
     outcome = run("model", "--reference", "user_heads:adapter", "--map", "map.yaml", stages="weights,forward,gradients")
-    assert outcome.code == 0, outcome.told
-    assert "✓ forward: 55 of 55" in outcome.told
+    assert outcome.code == 0, outcome.output
+    assert "✓ forward: 55 of 55" in outcome.output
     assert main(["port", "model", str(tmp_path / "back.pt")]) == 0
     module = user_heads.Program()
     module.load_state_dict(torch.load(tmp_path / "back.pt", weights_only=True), strict=True)
@@ -46,14 +46,14 @@ def test_it_is_the_same_function(run: Run, folder: Path, tmp_path: Path) -> None
 def test_modules_that_are_not_called_show_nothing(run: Run, folder: Path) -> None:
     """A map of parameters promises no activations of theirs. The six are hidden units and outputs of three layers."""
     outcome = run("model", "--reference", "user_heads:uncalled", stages="forward,gradients")
-    assert outcome.code == 0, outcome.told
-    assert "✓ forward: 49 of 49" in outcome.told
+    assert outcome.code == 0, outcome.output
+    assert "✓ forward: 49 of 49" in outcome.output
 
 
-def test_a_module_of_one_precision_is_told_of(run: Run, folder: Path) -> None:
+def test_a_module_of_one_precision_is_reported(run: Run, folder: Path) -> None:
     outcome = run("model", "--reference", "user_heads:float32_only", stages="weights,forward")
-    assert outcome.code == 3, outcome.told
-    assert "in float64: its forward raised TypeError: float32 alone" in outcome.told
+    assert outcome.code == 3, outcome.output
+    assert "in float64: its forward raised TypeError: float32 alone" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_a_module_of_one_precision_is_told_of(run: Run, folder: Path) -> None:
 )
 def test_faults_are_found_under_a_prefix_and_in_single_heads(name: str, node: str, cause: str, run: Run) -> None:
     outcome = run("model", "--reference", f"user_heads:{name}", stages="forward")
-    assert outcome.code in (1, 4), outcome.told
-    assert node in outcome.told
-    assert cause in outcome.told
+    assert outcome.code in (1, 4), outcome.output
+    assert node in outcome.output
+    assert cause in outcome.output
 
 
 def test_mistakes(run: Run, tmp_path: Path) -> None:
     outcome = run("model")
     assert outcome.is_one_clear_message
-    assert "was imported by a map of names, and its program isn't known: give a reference" in outcome.told
-    for right, wrong, told in (
+    assert "was imported by a map of names, and its program isn't known: give a reference" in outcome.output
+    for right, wrong, output in (
         ("[tgt.weight, out.weight]", "tgt.weight", "unexpected tensor out.weight"),
         ("ignore: [causal, scale]", "ignore: [causal]", "unexpected tensor scale"),
         ("enc.{i}.attn.heads.{n}.q.bias", "enc.{i}.heads.{n}.q.bias", "no tensor matches enc.{i}.heads.{n}.q.bias"),
@@ -83,5 +83,5 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
         assert right in user_heads.MAP
         (tmp_path / "wrong.yaml").write_text(user_heads.MAP.replace(right, wrong))
         outcome = run("model", "--reference", "user_heads:build", "--map", str(tmp_path / "wrong.yaml"))
-        assert outcome.is_one_clear_message, outcome.told
-        assert told in outcome.told
+        assert outcome.is_one_clear_message, outcome.output
+        assert output in outcome.output

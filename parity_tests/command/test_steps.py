@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import user_steps
+import user_marian
 import yaml
 from parity_command import Outcome, Run
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def with_optimizer(name: str, run: Run, folder: Path) -> Outcome:
-    (folder / "config.yaml").write_text(yaml.safe_dump({"train": user_steps.CONFIG}))
-    options = ["--train", str(folder / "config.yaml"), "--optimizer", f"user_steps:{name}"]
-    return run("--reference", "user_dtypes:marian", *options, stages="step")
+    (folder / "config.yaml").write_text(yaml.safe_dump({"train": user_marian.CONFIG}))
+    options = ["--train", str(folder / "config.yaml"), "--optimizer", f"user_marian:{name}"]
+    return run("--reference", "user_marian:marian", *options, stages="step")
 
 
 def test_a_right_optimizer(run: Run, tmp_path: Path) -> None:
     outcome = with_optimizer("right", run, tmp_path)
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_a_right_optimizer(run: Run, tmp_path: Path) -> None:
 )
 def test_a_fault_of_the_reference_alone(name: str, cause: str, run: Run, tmp_path: Path) -> None:
     outcome = with_optimizer(name, run, tmp_path)
-    assert outcome.code == (4 if cause == "unexplained" else 1), outcome.told
-    assert cause in outcome.told
-    assert "of the candidate" not in outcome.told
+    assert outcome.code == (4 if cause == "unexplained" else 1), outcome.output
+    assert cause in outcome.output
+    assert "of the candidate" not in outcome.output

@@ -15,10 +15,10 @@ LINE = "positions differ from the sinusoids of the formula: the encoder's by up 
 
 
 def test_a_comparison_says_so(run: Run) -> None:
-    outcome = run("--reference", "user_dtypes:marian_with_trained_sinusoids", stages="weights,forward")
-    assert outcome.code == 0, outcome.told
-    assert outcome.told.count(f"{LINE}; both sides were given the table of the checkpoint") == 1
-    assert "positions differ" not in run("--reference", "user_dtypes:marian", stages="weights").told
+    outcome = run("--reference", "user_marian:with_trained_sinusoids", stages="weights,forward")
+    assert outcome.code == 0, outcome.output
+    assert outcome.output.count(f"{LINE}; both sides were given the table of the checkpoint") == 1
+    assert "positions differ" not in run("--reference", "user_marian:marian", stages="weights").output
 
 
 def test_porting_says_so(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,8 +26,8 @@ def test_porting_says_so(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture
     for name in ("right", "trained"):
         torch.save(module.state_dict(), tmp_path / f"{name}.pt")
         assert main(["port", str(tmp_path / f"{name}.pt"), str(tmp_path / name), *PYTORCH]) == 0
-        told = " ".join(capsys.readouterr().out.split())
+        output = " ".join(capsys.readouterr().out.split())
         both = f"{LINE}; the decoder's by up to 1.0e-02, in row 3; kept as the checkpoint has them"
-        assert told.count(f"note: {both}") == (name == "trained"), told
+        assert output.count(f"note: {both}") == (name == "trained"), output
         with torch.no_grad():
             module.positions[3] += 0.01

@@ -25,13 +25,13 @@ def style(name: str) -> list[str]:
 def test_a_module_that_is_right_in_all_it_does(run: Run) -> None:
     """In place, [T, B], its arguments the other way round, log-probabilities of another shape."""
     outcome = run("pytorch.pt", *PYTORCH, *style("unusual"), dtypes="float64,bfloat16")
-    assert outcome.code == 0, outcome.told
+    assert outcome.code == 0, outcome.output
 
 
-def test_what_a_module_returns_is_compared_not_what_its_head_does(run: Run) -> None:
+def test_the_output_of_a_module_is_compared_not_that_of_its_head(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *style("doubled_logits"))
-    assert outcome.code == 4, outcome.told
-    assert "first at logits (forward" in outcome.told
+    assert outcome.code == 4, outcome.output
+    assert "first at logits (forward" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -44,44 +44,44 @@ def test_what_a_module_returns_is_compared_not_what_its_head_does(run: Run) -> N
 def test_a_subclass_whose_layers_compute_something_else(name: str, cause: str, run: Run) -> None:
     """Its base's traced walk through the submodules doesn't see that."""
     outcome = run("pytorch.pt", *PYTORCH, *style(name), "--verbose")
-    assert outcome.code == 1, outcome.told
-    assert cause in outcome.told
-    assert "first at encoder.layers.0.self_attention.logits" in outcome.told
-    assert "by hooks: with a trace its logits are others, off by a relative RMS of" in outcome.told
+    assert outcome.code == 1, outcome.output
+    assert cause in outcome.output
+    assert "first at encoder.layers.0.self_attention.logits" in outcome.output
+    assert "by hooks: with a trace its logits are others, off by a relative RMS of" in outcome.output
 
 
 def test_a_module_that_sees_hooks_on_some_inputs(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *style("sees_hooks_of_long_targets"))
-    assert outcome.code == 3, outcome.told
+    assert outcome.code == 3, outcome.output
     assert (
         "the reference computes something else when it is watched: its logits (own weights, long sentences, float64, "
         "source_ids [1, 12] and decoder_input_ids [1, 12]) are off by a relative RMS of 1.0e-03"
-    ) in outcome.told
-    assert outcome.told.count("doubt") == 1
+    ) in outcome.output
+    assert outcome.output.count("doubt") == 1
 
 
 def test_a_residual_that_is_doubled(run: Run) -> None:
     outcome = run(*HARVARD, *style("harvard_doubled"))
-    assert outcome.code == 4, outcome.told
-    assert "first at encoder.layers.0.self_attention_residual" in outcome.told
+    assert outcome.code == 4, outcome.output
+    assert "first at encoder.layers.0.self_attention_residual" in outcome.output
 
 
 def test_a_stage_that_fails_leaves_the_others(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *style("bfloat16fails"), dtypes="float64,bfloat16")
-    assert outcome.code == 3, outcome.told
-    assert "✓ forward: 37 of 37" in outcome.told
-    assert "? forward bfloat16: not compared the reference user_styles:bfloat16fails can't be run on" in outcome.told
+    assert outcome.code == 3, outcome.output
+    assert "✓ forward: 37 of 37" in outcome.output
+    assert "? forward bfloat16: not compared the reference user_styles:bfloat16fails can't be run on" in outcome.output
     outcome = run("pytorch.pt", *PYTORCH, *style("fixed_mask"))
-    assert outcome.code == 3, outcome.told
-    assert "can't be run on source_ids [1, 12] and decoder_input_ids [1, 12] in float64" in outcome.told
+    assert outcome.code == 3, outcome.output
+    assert "can't be run on source_ids [1, 12] and decoder_input_ids [1, 12] in float64" in outcome.output
     outcome = run("pytorch.pt", *PYTORCH, *style("no_copies"))
-    assert (outcome.code, "cannot pickle" in outcome.told) == (3, True), outcome.told
+    assert (outcome.code, "cannot pickle" in outcome.output) == (3, True), outcome.output
 
 
 @pytest.mark.parametrize("name", ["masked", "raises_inside", "exits"])
 def test_a_module_that_needs_an_adapter(name: str, run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *style(name))
-    assert outcome.is_one_clear_message, outcome.told
+    assert outcome.is_one_clear_message, outcome.output
     assert len(outcome.err.splitlines()) == 1
     assert f"reference user_styles:{name}: " in outcome.err
 
@@ -90,19 +90,19 @@ def test_adapters_that_hold_a_module(run: Run) -> None:
     """Their names have a prefix."""
     for arguments in (["pytorch.pt"], []):
         outcome = run(*arguments, *PYTORCH, *style("held"))
-        assert outcome.code == 0, outcome.told
+        assert outcome.code == 0, outcome.output
     assert run(*PYTORCH, *style("tied_twice")).code == 0
 
 
 def test_a_position_table_that_the_state_dict_lacks(run: Run) -> None:
     """Of 12 rows, where the dialect has 256, and rounded to float64, not float32."""
     outcome = run("--dialect", "hyunwoongko", *SIZES, *style("hyunwoongko_float64"), "--verbose")
-    assert outcome.code == 0, outcome.told
-    assert "position table the reference's own, [12, 12] in float64" in outcome.told
+    assert outcome.code == 0, outcome.output
+    assert "position table the reference's own, [12, 12] in float64" in outcome.output
     outcome = run("--dialect", "hyunwoongko", *SIZES, *style("hyunwoongko_float64_eps"), stages="forward")
-    assert outcome.code == 1, outcome.told
-    assert "cause norm: ε = 1e-06, at 1 node of the reference" in outcome.told
-    assert "embedding (" not in outcome.told
+    assert outcome.code == 1, outcome.output
+    assert "cause norm: ε = 1e-06, at 1 node of the reference" in outcome.output
+    assert "embedding (" not in outcome.output
 
 
 # --- any module

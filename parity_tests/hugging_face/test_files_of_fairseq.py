@@ -63,7 +63,7 @@ def made(family: str, folder: Path, *, is_tied: bool) -> tuple[Any, dict[str, to
 
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_transformers(family: str, is_tied: bool, tmp_path: Path) -> None:
+def test_logits_equal_transformers(family: str, is_tied: bool, tmp_path: Path) -> None:
     module, held, file = made(family, tmp_path, is_tied=is_tied)
     model = import_checkpoint(file, dialect=family, **HINTS)
     assert model.config.tie_head == is_tied

@@ -1,4 +1,4 @@
-"""A model of transformers in memory is compared without hints: its config tells what its tensors don't."""
+"""Tests of transformers models in memory, which need no hints, since their config has what the tensors lack."""
 
 from __future__ import annotations
 

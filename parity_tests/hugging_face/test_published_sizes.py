@@ -58,7 +58,7 @@ SIZES: dict[str, tuple[type[Any], dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_names_and_shapes_are_those_of_transformers(name: str) -> None:
+def test_names_and_shapes_equal_transformers(name: str) -> None:
     kind, sizes, parameters = SIZES[name]
     config = kind(**sizes)
     with torch.device("meta"):

@@ -25,10 +25,6 @@ class Rule:
     """Whether gradients are NaN where the function isn't, through a branch that isn't taken."""
 
 
-def _one_plus_square(x: Expr) -> Expr:
-    return 1 + x * x
-
-
 RULES = (
     Rule(
         "exponentials",

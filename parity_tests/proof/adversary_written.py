@@ -640,7 +640,6 @@ for back, truth in (
         gradients=truth,
     )
 PLAIN = module("return torch.tanh(self.w)")
-HOOKED = "self.w.register_hook(lambda g: {})"
 for name, text, forward, gradients in (
     ("tensor hook", module("return torch.tanh(self.w)", after="program.w.register_hook(lambda g: 2 * g)"), SAME, DIFFERENT),
     ("post-accumulate", module("return torch.tanh(self.w)", after="program.w.register_post_accumulate_grad_hook(lambda p: (p.grad.mul_(2), None)[1])"), SAME, DIFFERENT),
@@ -1078,7 +1077,6 @@ for one, two, truth in (
     ("F.glu(torch.cat([w, v]), 0)", "v * torch.sigmoid(w)", DIFFERENT),
 ):  # fmt: skip
     add(STATE, truth, None, None, one, two)
-COUNTER = module("self.count += 1\nreturn self.w * self.count", init='self.register_buffer("count", torch.zeros(()))')
 add(
     STATE,
     DIFFERENT,

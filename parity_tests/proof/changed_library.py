@@ -1,4 +1,4 @@
-"""Imports this library with changed lines, beside the right one."""
+"""Imports this library with changed lines, next to the right one."""
 
 from __future__ import annotations
 

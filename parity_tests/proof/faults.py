@@ -94,7 +94,7 @@ class Fault:
         return self.at or next(line.strip() for line in self.new.splitlines() if line.strip())
 
     def task(self) -> Task:
-        """Lowers the faulty program, beside the right one in the other framework."""
+        """Lowers the faulty program, and the right one in the other framework."""
         weights = self.pair().weights()
         faulty = Side(self.framework, getattr(self._module, self.program)).lower(weights)
         right = _right(self.program, _other(self.framework))

@@ -149,7 +149,7 @@ def averaged(w: Weights) -> dict[str, Any]:
     return {"loss": loss, **gradients}
 
 
-def of_whole_batch(w: Weights) -> dict[str, Any]:
+def whole_batch(w: Weights) -> dict[str, Any]:
     weights = {name: w[name] for name in ("up", "down")}
     loss, gradients = jax.value_and_grad(mean_square)(weights, w["x"])
     return {"loss": loss, **gradients}
@@ -304,7 +304,7 @@ PROGRAMS: Mapping[str, tuple[Function, Function, Shapes, tuple[Any, ...]]] = {
     "a feed-forward network divided by units and positions, and whole": (
         with_gradients(sequence_parallel), with_gradients(feed_forward), LAYERS, (),
     ),
-    "gradients averaged over devices, and of the whole batch": (averaged, of_whole_batch, LAYERS, ()),
+    "gradients averaged over devices, and of the whole batch": (averaged, whole_batch, LAYERS, ()),
     "blocks passed around a ring, and gathered": (
         lambda w: on_ring(ring_gathered, P("ring"), P())(w["x"]),
         lambda w: on_ring(partial(lax.all_gather, axis_name="ring", tiled=True), P("ring"), P())(w["x"]),

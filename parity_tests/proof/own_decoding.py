@@ -125,7 +125,7 @@ def log_probs(config: TransformerConfig, params: Params, *, at_once: bool = True
 
 
 def is_real(config: TransformerConfig) -> np.ndarray:
-    """Returns which labels aren't pads, [B, T]."""
+    """Returns the mask of labels that aren't pads, [B, T]."""
     return np.not_equal(LABELS, config.target_pad_id)
 
 

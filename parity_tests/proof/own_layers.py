@@ -70,7 +70,7 @@ def _copy(leaf: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _of_source(gradient: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns what a copy contributes to the gradient of its source, which has this shape."""
+    """Returns a copy's contribution to the gradient of its source, which has this shape."""
     return gradient.T if gradient.shape == shape[::-1] else gradient.reshape(-1, *shape).sum(axis=0)
 
 

@@ -81,7 +81,7 @@ def after(number: int, state: TrainState) -> dict[str, Any]:
 
 
 def of_train_step(config: TransformerConfig, train: TrainConfig) -> Computation:
-    """Returns what the compiled step does: one step without a cut."""
+    """Returns the compiled step as a function: one step without a cut."""
 
     def computed(params: Params) -> Outputs:
         state, metrics = make_train_step(config, train)(init_state(config, train, params), BATCH)
@@ -186,7 +186,7 @@ def _product(leaves: Params, path: str) -> jax.Array:
 
 
 def with_adapters(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a model's parameters, and of the adapters beside them."""
+    """Returns the shapes of a model's parameters and adapters."""
     state = jax.eval_shape(lambda: init_state(config, ADAPTED))
     return {path: leaf.shape for path, leaf in flatten(stored_params(state)).items() if not path.endswith("lora_scale")}
 

@@ -1,4 +1,4 @@
-"""Ways to write activations, each beside another that is the same function."""
+"""Pairs of ways to write an activation that are the same function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to write attention, each beside another that is the same function."""
+"""Pairs of ways to write attention that are the same function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from proof.pairs import Pair, Side, Weights, in_jax, in_torch
 B, Q, K, N, H, D = 2, 3, 5, 2, 4, 7
 HEADS = {"query": (B, Q, N, H), "key": (B, K, N, H), "value": (B, K, N, H)}
 SEEN = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]], bool)[:, None, None, :]  # [B, 1, 1, K]
-CAUSAL = np.tril(np.ones((K, K), bool))
 SCALE = 1 / math.sqrt(H)
 
 

@@ -1,4 +1,4 @@
-"""Gradients by formulas, beside those by automatic differentiation."""
+"""Pairs of gradients, by formulas and by automatic differentiation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to write layers, positions and whole stacks, each beside another that is the same function."""
+"""Pairs of ways to write layers, positions and whole stacks that are the same function."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def module(make: Any, *args: Any, **options: Any) -> Any:
 
 
 def attention(w: Weights, x: jax.Array, y: jax.Array, mask: Any, prefix: str = "") -> jax.Array:
-    """nn.MultiheadAttention: [q; k; v] of one kernel, heads beside each other."""
+    """Computes nn.MultiheadAttention: one kernel holds [q; k; v], with adjacent heads."""
     kernel, bias = w[f"{prefix}in_proj_weight"], w[f"{prefix}in_proj_bias"]
     heads = []
     for place, source in enumerate((x, y, y)):
@@ -260,12 +260,12 @@ def doubled(w: Weights) -> jax.Array:
     return 2 * w["x"]
 
 
-def of_experts_one_by_one(w: Weights) -> torch.Tensor:
+def experts_one_by_one(w: Weights) -> torch.Tensor:
     gates = torch.softmax(w["x"] @ w["router"], dim=-1)
     return sum(gates[..., i, None] * (w["x"] @ w["experts"][i]) for i in range(L))
 
 
-def of_experts_at_once(w: Weights) -> jax.Array:
+def experts_at_once(w: Weights) -> jax.Array:
     gates = jax.nn.softmax(jnp.einsum("btd,de->bte", w["x"], w["router"]), axis=-1)
     return jnp.einsum("bte,btd,edf->btf", gates, w["x"], w["experts"])
 
@@ -354,7 +354,7 @@ PAIRS = (
     Pair(
         "a mixture of experts one by one, and at once",
         {**X, "router": (D, L), "experts": (L, D, F)},
-        in_jax(of_experts_at_once),
-        in_torch(of_experts_one_by_one),
+        in_jax(experts_at_once),
+        in_torch(experts_one_by_one),
     ),
 )

@@ -1,4 +1,4 @@
-"""Ways to write losses and whole batches, each beside another that is the same function."""
+"""Pairs of ways to write losses and whole batches that are the same function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to write norms, each beside another that is the same function."""
+"""Pairs of ways to write norms that are the same function."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def scale_folded_in(w: Weights) -> jax.Array:
     return w["x"] * factor + (w["bias"] - mean * factor)
 
 
-def of_the_library(w: Weights) -> torch.Tensor:
+def library_norm(w: Weights) -> torch.Tensor:
     return functional.layer_norm(w["x"], (D,), w["scale"], w["bias"], EPS)
 
 
-def of_flax(fast: bool) -> Any:
+def flax_norm(fast: bool) -> Any:
     definition, _ = nnx.split(nnx.LayerNorm(D, epsilon=EPS, use_fast_variance=fast, rngs=nnx.Rngs(0)))
 
     def function(w: Weights) -> jax.Array:
@@ -145,14 +145,12 @@ PAIRS = (
     Pair("E[x²] − E[x]², and the mean square", SHAPES, in_jax(layer_norm), in_torch(variance_of_squares)),
     Pair("division by √, and rsqrt", SHAPES, in_jax(layer_norm), in_torch(reciprocal_root)),
     Pair("the power of -1/2, and rsqrt", SHAPES, in_jax(power_of_minus_half), in_torch(reciprocal_root)),
-    Pair("x · a + b, and a norm", SHAPES, in_jax(scale_folded_in), in_torch(of_the_library)),
-    Pair("torch.nn.functional.layer_norm, and by hand", SHAPES, in_jax(layer_norm), in_torch(of_the_library)),
-    Pair("nnx.LayerNorm with its fast variance, and PyTorch's", SHAPES, of_flax(True), in_torch(of_the_library)),
-    Pair("nnx.LayerNorm with two passes, and with one", SHAPES, of_flax(False), of_flax(True)),
-    Pair(
-        "the mean subtracted by a product of matrices", SHAPES, in_jax(centred_by_a_product), in_torch(of_the_library)
-    ),
-    Pair("a variance joined from two halves", SHAPES, in_jax(variance_of_two_halves), in_torch(of_the_library)),
+    Pair("x · a + b, and a norm", SHAPES, in_jax(scale_folded_in), in_torch(library_norm)),
+    Pair("torch.nn.functional.layer_norm, and by hand", SHAPES, in_jax(layer_norm), in_torch(library_norm)),
+    Pair("nnx.LayerNorm with its fast variance, and PyTorch's", SHAPES, flax_norm(True), in_torch(library_norm)),
+    Pair("nnx.LayerNorm with two passes, and with one", SHAPES, flax_norm(False), flax_norm(True)),
+    Pair("the mean subtracted by a product of matrices", SHAPES, in_jax(centred_by_a_product), in_torch(library_norm)),
+    Pair("a variance joined from two halves", SHAPES, in_jax(variance_of_two_halves), in_torch(library_norm)),
     Pair("nn.LayerNorm of all tokens in a row", SHAPES, in_jax(layer_norm), in_torch(flat_tokens)),
     Pair("torch.std, and by hand", SHAPES, in_jax(unbiased_by_hand), in_torch(unbiased_deviation)),
     Pair("RMSNorm by length, and by mean square", ROOT_MEAN_SQUARE, in_jax(root_mean_square), in_torch(by_length)),

@@ -1,4 +1,4 @@
-"""Ways to write optimizer steps, each beside another that is the same function of weights and gradients."""
+"""Pairs of ways to write optimizer steps that are the same function of weights and gradients."""
 
 from __future__ import annotations
 

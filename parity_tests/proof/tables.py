@@ -21,7 +21,7 @@ Marks = tuple[str, str]
 
 
 class AnyFault(Protocol):
-    """A program with a changed line, beside a right one."""
+    """Holds a program with a changed line, and the right one."""
 
     @property
     def name(self) -> str: ...

@@ -46,12 +46,6 @@ def gates_in_torch(chances: Any, count: int = 2) -> Any:
     return torch.zeros_like(chances).scatter(-1, which, top / top.sum(-1, keepdim=True))
 
 
-def gates_of_logits(x: Any) -> Any:
-    """Routes by logits, and takes the softmax of those that were chosen."""
-    top, which = torch.topk(x, 2, -1)
-    return torch.zeros_like(x).scatter_(-1, which, torch.softmax(top, -1))
-
-
 def gates_written(chances: Any) -> Any:
     top, which = lax.top_k(chances, 2)
     return jnp.zeros_like(chances).at[jnp.arange(3)[:, None], which].set(top / top.sum(-1, keepdims=True))

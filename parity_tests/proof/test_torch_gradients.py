@@ -114,7 +114,7 @@ def as_buffer(m: Net) -> None:
     m.a.register_buffer("bias", bias)
 
 
-def of_weight(hook: Callable[[Tensor], Any]) -> Callable[[Net], Any]:
+def hooked_weight(hook: Callable[[Tensor], Any]) -> Callable[[Net], Any]:
     return lambda m: m.a.weight.register_hook(hook)
 
 
@@ -125,14 +125,14 @@ def after_weight(hook: Callable[[Tensor], Any]) -> Callable[[Net], Any]:
 Setup = Callable[[Net], Any]
 SETUPS: dict[str, tuple[Setup, str, str]] = {
     "nothing": (lambda m: None, "proven", "proven"),
-    "a hook of a weight": (of_weight(lambda g: 2 * g), "proven", "refuted"),
-    "a hook that removes": (of_weight(lambda g: 0 * g), "proven", "refuted"),
-    "a hook that changes in place": (of_weight(lambda g: g.mul_(2)), "proven", "refuted"),
-    "a hook that returns what it gets": (of_weight(lambda g: g), "proven", "proven"),
-    "a hook that reads a number": (of_weight(lambda g: g * g.sum().item()), "proven", "unknown"),
-    "a hook in NumPy": (of_weight(lambda g: torch.from_numpy(2 * g.numpy())), "proven", "unknown"),
-    "a hook with a branch": (of_weight(lambda g: 2 * g if g.sum() > 50 else g), "proven", "unknown"),
-    "a hook that makes text": (of_weight(lambda g: g * len(str(g))), "proven", "unknown"),
+    "a hook of a weight": (hooked_weight(lambda g: 2 * g), "proven", "refuted"),
+    "a hook that removes": (hooked_weight(lambda g: 0 * g), "proven", "refuted"),
+    "a hook that changes in place": (hooked_weight(lambda g: g.mul_(2)), "proven", "refuted"),
+    "a hook that returns what it gets": (hooked_weight(lambda g: g), "proven", "proven"),
+    "a hook that reads a number": (hooked_weight(lambda g: g * g.sum().item()), "proven", "unknown"),
+    "a hook in NumPy": (hooked_weight(lambda g: torch.from_numpy(2 * g.numpy())), "proven", "unknown"),
+    "a hook with a branch": (hooked_weight(lambda g: 2 * g if g.sum() > 50 else g), "proven", "unknown"),
+    "a hook that makes text": (hooked_weight(lambda g: g * len(str(g))), "proven", "unknown"),
     "a hook after the sum": (after_weight(doubled), "proven", "refuted"),
     "a hook that clears": (after_weight(cleared), "proven", "refuted"),
     "a hook that takes a step": (after_weight(stepping), "proven", "unknown"),

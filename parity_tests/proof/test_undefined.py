@@ -85,10 +85,6 @@ def assert_true(found: str, candidate: Side, reference: Side) -> None:
     assert found != "refuted" or shows
 
 
-def nan_of(x: Any) -> Any:
-    return where(jnp.isnan(x), 0.0, x)
-
-
 def is_nan_in_torch(x: Any) -> Any:
     return torch.where(torch.isnan(x), torch.zeros_like(x), x)
 

@@ -168,9 +168,9 @@ def _faulty(system: Prepared, injection: Injection, problem: Problem) -> tuple[A
         system.program.reference = reference
 
 
-def _as_told(kill: Kill, injection: Injection, problem: Problem, told: Sequence[Fault], fate: Fate) -> Kill:
-    """What the comparison tells of it."""
-    blamed = _of_candidate(told)
+def _as_told(kill: Kill, injection: Injection, problem: Problem, faults: Sequence[Fault], fate: Fate) -> Kill:
+    """Returns the kill with the comparison's verdict on it."""
+    blamed = _of_candidate(faults)
     located = [fault.finding.node for fault in blamed] == [injection.node.name]
     causes = tuple(match.variant for fault in blamed for match in fault.finding.matches)
     return dataclasses.replace(
@@ -178,8 +178,8 @@ def _as_told(kill: Kill, injection: Injection, problem: Problem, told: Sequence[
     )
 
 
-def _of_candidate(told: Sequence[Fault]) -> list[Fault]:
-    return [fault for fault in told if fault.side == "candidate"]
+def _of_candidate(faults: Sequence[Fault]) -> list[Fault]:
+    return [fault for fault in faults if fault.side == "candidate"]
 
 
 def false_alarms(name: str, seeds: Iterable[int], alarm: Callable[[str], None] = lambda what: None) -> int:

@@ -111,7 +111,7 @@ def _decoding(system: Prepared) -> Iterator[Kill]:
             eos_id=1,
             pad_id=model.config.target_pad_id,
         )
-        decoding = DecodingProblem.of_model(rule, model.config, problem.params, source_ids)
+        decoding = DecodingProblem.for_model(rule, model.config, problem.params, source_ids)
         truth = decoding.truth
         for outcome in decoding.outcomes:
             received = outcome.decoded

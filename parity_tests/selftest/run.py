@@ -94,7 +94,7 @@ class Counts:
             count("not applicable"),
         )
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.found} found, {self.missed} missed, {self.located} located, {self.named} named, "
             f"{self.wrongly_named} wrongly named, "
@@ -110,7 +110,7 @@ def run(
     seeds: int = SEEDS,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Puts every fault into each of the systems, and tells what becomes of it.
+    """Puts every fault into each of the systems, and returns the outcomes.
 
     Args:
       command: `jax-transformer parity`, which some of them are put to as well, in systems that have a dialect.
@@ -129,7 +129,7 @@ def run(
                 name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}")
             )
             for known, title in ((True, "catalogue "), (False, "open world")):
-                tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).told()}")
+                tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).output()}")
             for kill in of_system:
                 if kill.shortcomings:
                     tell(f"  {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}")

@@ -65,7 +65,7 @@ SUBJECTS: Mapping[str, Subject] = {
 MECHANISMS = {
     f"mechanisms: {name}": name for name in ("rotary in cross-attention", "ALiBi", "relative vectors", "all at once")
 }
-"""Further systems → the models of parity_tests/mechanisms.py: between them, they have every mechanism."""
+"""Further systems → the models of parity_tests/zoo/mechanisms.py, which together have every mechanism."""
 
 
 def make_model(name: str, seed: int = 0) -> Model:

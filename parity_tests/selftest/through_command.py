@@ -83,9 +83,9 @@ def _by_command(system: Prepared, command: Command, injection: Injection, direct
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         code = command(arguments)
-    told = json.loads(report.read_text(encoding="utf-8"))
-    nodes = {fault["node"] for fault in told["faults"] if fault["side"] == "reference"}
-    causes = tuple(match["variant"] for fault in told["faults"] for match in fault["matches"])
+    content = json.loads(report.read_text(encoding="utf-8"))
+    nodes = {fault["node"] for fault in content["faults"] if fault["side"] == "reference"}
+    causes = tuple(match["variant"] for fault in content["faults"] for match in fault["matches"])
     kill = Kill(
         system.name,
         injection.name,

@@ -80,7 +80,7 @@ class Unknown(NamedTuple):
     """A fault in none of the lists of known ones."""
 
     name: str
-    """As told: "one head's output is dropped"."""
+    """The name in reports: "one head's output is dropped"."""
     kinds: tuple[Kind, ...]
     """Of the nodes that may have it."""
     corrupt: Callable[[Site], np.ndarray]

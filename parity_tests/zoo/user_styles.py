@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -126,67 +125,7 @@ def harvard_doubled() -> Any:
     return module
 
 
-def harvard_without_a_norm() -> Any:
-    """The norm of a sublayer becomes the identity, and keeps its parameters."""
-    module = user_models.harvard()
-    norm = module.encoder.layers[0].sublayer[0].norm
-    norm.__class__ = type("Same", (type(norm),), {"forward": lambda self, x: x})
-    return module
-
-
-class HarvardMasked(HarvardTransformer):
-    """As published: masks are arguments, and the head is apart."""
-
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask: Tensor) -> Tensor:
-        return super().forward(src, tgt)
-
-
-def harvard_masked() -> Any:
-    return made(HarvardMasked)
-
-
-class HarvardLogProbabilities(HarvardTransformer):
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.log_probabilities(super().forward(src, tgt))
-
-
-def harvard_log_probabilities() -> Any:
-    return made(HarvardLogProbabilities)
-
-
 # --- other ways to hold it
-
-
-def doubled() -> Any:
-    return user_models.pytorch().double()
-
-
-def halved() -> Any:
-    return user_models.pytorch().bfloat16()
-
-
-def own_float64() -> Any:
-    """Weights that float32 doesn't hold."""
-    module = user_models.pytorch().double()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 1e-9 * torch.rand(
-                parameter.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-            )
-    return module
-
-
-def scripted() -> Any:
-    return torch.jit.script(ScriptedStyle(user_models.foreign()))
-
-
-class ScriptedStyle(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.model(src, tgt)
 
 
 class Held(nn.Module):
@@ -211,18 +150,6 @@ def traced() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated, and still in use
         return torch.jit.trace(made(STYLES["short"]), ids)
-
-
-def compiled() -> Any:
-    return torch.compile(made(STYLES["short"]), backend="eager")
-
-
-def parallel() -> Any:
-    return nn.DataParallel(made(STYLES["short"])).eval()
-
-
-def dictionary() -> Any:
-    return nn.Sequential(OrderedDict(inner=made(STYLES["short"]))).eval()
 
 
 class Hyunwoongko(HyunwoongkoTransformer):

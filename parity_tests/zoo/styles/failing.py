@@ -20,12 +20,6 @@ class WithoutGradients(Base):
 
 
 @style
-class DetachedEncoder(Layers):
-    def encode(self, layer: Any, x: Tensor, masks: Any) -> Tensor:
-        return super().encode(layer, x, masks).detach()
-
-
-@style
 class Inference(Base):
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -56,12 +50,6 @@ class Bfloat16Fails(Layers):
 
 
 @style
-class LogitsInFloat32(Base):
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.logits_of(src, tgt).float()
-
-
-@style
 class FixedLength(Base):
     """Adds the whole table."""
 
@@ -82,15 +70,6 @@ class FixedMask(Base):
         future = self.future[: tgt.shape[1], : tgt.shape[1]]
         assert torch.equal(future & (tgt != self.target_pad_id)[:, None], self.make_masks(src, tgt).decoder_self[:, 0])
         return self.logits_of(src, tgt)
-
-
-@style
-class FixedMaskOf9(Base):
-    """Takes a mask of the 9 tokens of the first batch."""
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        logits = self.logits_of(src, tgt)
-        return logits + torch.zeros(9, 1, dtype=logits.dtype)[: max(9, tgt.shape[1])] if tgt.shape[1] > 1 else logits
 
 
 @style

@@ -148,17 +148,6 @@ class NoCopies(Base):
 
 
 @style
-class Counts(Base):
-    """Computes something else at every call."""
-
-    calls = 0
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        self.calls += 1
-        return self.logits_of(src, tgt) * (1 + 1e-6 * self.calls)
-
-
-@style
 class OtherWithGradients(Base):
     """Does otherwise when gradients are wanted."""
 
@@ -181,46 +170,3 @@ class SeesHooksOfLongTargets(Base):
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         logits = self.logits_of(src, tgt)
         return logits if self.head._forward_hooks or tgt.shape[1] == 9 else 1.001 * logits
-
-
-@style
-class WithBatchNorm(Base):
-    """Has buffers and a parameter that nothing names."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.statistics = nn.BatchNorm1d(3)
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.logits_of(src, tgt)
-
-
-@style
-class ParameterTable(Base):
-    """Has its positions as a parameter that doesn't train."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        table = self.positions
-        del self.positions
-        self.positions = nn.Parameter(table, requires_grad=False)  # type: ignore[assignment]
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.logits_of(src, tgt)
-
-
-@style
-class Frozen(Base):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        for parameter in self.transformer.encoder.parameters():
-            parameter.requires_grad = False
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.logits_of(src, tgt)
-
-
-@style
-class Compiled(Base):
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        return self.logits_of(src, tgt)

@@ -152,14 +152,14 @@ class MechanismReference:
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
     ) -> torch.Tensor:
-        """The likeliest tokens, of the whole prefix at each step; what follows the end is the pad."""
+        """Decodes greedily from the whole prefix at each step; pads follow the end."""
         prefix = torch.full((len(source_ids), 1), start_id)
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
-            likeliest = module(source_ids, prefix)[:, -1].argmax(dim=-1)
-            likeliest = likeliest.masked_fill(finished, self.config.target_pad_id)
-            prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
-            finished |= likeliest == eos_id
+            chosen = module(source_ids, prefix)[:, -1].argmax(dim=-1)
+            chosen = chosen.masked_fill(finished, self.config.target_pad_id)
+            prefix = torch.cat([prefix, chosen[:, None]], dim=1)
+            finished |= chosen == eos_id
         return prefix[:, 1:]
 
     def beams(

@@ -1,5 +1,4 @@
-"""What a user of `jax-transformer parity` brings: PyTorch modules and JAX functions made by functions without
-arguments."""
+"""Defines a user's PyTorch modules and JAX functions, each returned by a function without arguments."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ SIZES: dict[str, Any] = {
     "target_pad_id": 2,
 }
 HINTS = {"num_heads": 3, "source_pad_id": 1, "target_pad_id": 2, "norm_placement": "post", "activation": "relu"}
-"""What a checkpoint of PytorchTransformer doesn't say."""
+"""Settings that a checkpoint of PytorchTransformer lacks."""
 
 
 def randomised(module: nn.Module) -> Any:
-    """In evaluation mode, every parameter drawn anew, always the same; scales of norms around 1."""
+    """Draws every parameter from one seed, the scales of norms around 1; returns the module in evaluation mode."""
     generator = torch.Generator().manual_seed(0)
     norms = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)}
     with torch.no_grad():
@@ -64,7 +63,7 @@ def other_eps() -> Any:
 
 
 class AttendingToInnerPads(PytorchTransformer):
-    """Hides padding at the end of sentences alone."""
+    """Hides only the padding at the end of sentences."""
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Any:
         masks = super().make_masks(source_ids, decoder_input_ids)
@@ -75,6 +74,31 @@ class AttendingToInnerPads(PytorchTransformer):
 
 def attending_to_inner_pads() -> Any:
     return randomised(AttendingToInnerPads(**SIZES))
+
+
+def in_bfloat16() -> Any:
+    return pytorch().to(torch.bfloat16)
+
+
+def in_float16() -> Any:
+    return pytorch().half()
+
+
+class WithPhases(PytorchTransformer):
+    """Multiplies logits by complex constants of modulus 1 and by their conjugates."""
+
+    def __init__(self) -> None:
+        super().__init__(**SIZES)
+        exponents = torch.arange(SIZES["target_vocab_size"])
+        self.register_buffer("phases", torch.tensor([1, 1j, -1, -1j])[exponents % 4], persistent=False)
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        logits = super().forward(source_ids, decoder_input_ids)
+        return (logits * self.phases * self.phases.conj()).real.to(logits.dtype)
+
+
+def with_phases() -> Any:
+    return randomised(WithPhases())
 
 
 def other_weight() -> Any:
@@ -99,7 +123,7 @@ def wider() -> Any:
 
 
 def random_numbers() -> Any:
-    """A module that adds noise."""
+    """Returns a module that adds noise."""
     module = pytorch()
     module.head.register_forward_hook(lambda part, arguments, logits: logits + 1e-6 * torch.randn_like(logits))
     return module
@@ -113,11 +137,11 @@ def no_module() -> Any:
     return {"weights": 1}
 
 
-# --- a model of other names
+# --- a model with different names
 
 
 class Attention(nn.Module):
-    """Keys and values come out of one product, of self-attention queries with them."""
+    """Computes keys and values in one product, which includes queries in self-attention."""
 
     def __init__(self, width: int, heads: int, *, crossing: bool) -> None:
         super().__init__()
@@ -137,7 +161,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Norms after each part."""
+    """Normalizes after each part."""
 
     def __init__(self, width: int, heads: int, inner: int, *, crossing: bool) -> None:
         super().__init__()
@@ -161,7 +185,7 @@ class Layer(nn.Module):
 
 
 class Foreign(nn.Module):
-    """What PytorchTransformer computes, by other names."""
+    """Computes PytorchTransformer's function under different names."""
 
     pe: Tensor
 
@@ -259,11 +283,11 @@ parameters:
   out.weight: {name: "head/kernel", axes: "V D -> D V"}
   out.bias: head/bias
 """  # noqa: E501
-"""Of a Foreign's names."""
+"""Relates the names of Foreign to ours."""
 
 
 def foreign() -> Any:
-    """With PytorchTransformer's weights, module by module in the same order."""
+    """Returns Foreign with PytorchTransformer's weights."""
     module, theirs = Foreign().eval(), pytorch()
     transformer = theirs.transformer
     pairs: list[tuple[Any, Any]] = [
@@ -318,7 +342,7 @@ def foreign_gelu() -> Any:
     return module
 
 
-# --- JAX functions in the model's place
+# --- JAX functions in place of the model
 
 
 def config() -> Any:
@@ -327,7 +351,7 @@ def config() -> Any:
 
 @cache
 def function() -> Callable[..., Any]:
-    """The model here, made once."""
+    """Returns the JAX model as a function; the result is cached."""
     return partial(_apply, config())
 
 
