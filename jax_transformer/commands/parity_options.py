@@ -86,7 +86,8 @@ class ParityOptions:
     dialect: str | None = None
     """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
     reference: str | None = None
-    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns the module in
+    """A frozen reference, a file of jax-transformer freeze; or a PyTorch module of yours, as package.module:factory: a
+    function without arguments that returns the module in
     evaluation mode. Its forward takes ids of source and target, [B, T] or [T, B], in the order that the names of its
     arguments imply (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
     probabilities, alone or in a tuple, dict or object. Write an adapter for any other, such as one that takes masks."""
