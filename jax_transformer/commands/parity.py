@@ -14,6 +14,7 @@ from jax_transformer.commands.parallel_text import check_writable, write_lines
 from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof, check_verification
 from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import MeshConfig
+from jax_transformer.runtime.json_text import indented_json
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 REPORTS = ("--json", "--html")
 FROZEN = ".frozen"
 """The end of the name of a frozen reference."""
-WRITTEN = ("--certificate", "--witness")
+WRITTEN = ("--certificate", "--witness", "--json")
 
 
 def parity(arguments: Sequence[str]) -> int:
@@ -84,6 +85,10 @@ def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
     print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
         write_lines(options.certificate, certificate.to_json().splitlines())
+    if options.json is not None:
+        from jax_transformer.comparison.report.summary import summary_of
+
+        write_lines(options.json, indented_json(summary_of(certificate)).splitlines())
     if options.witness is not None:
         _write_witness(options.witness, certificate)
     return certificate.exit_code

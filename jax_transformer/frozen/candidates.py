@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.comparison.capture import check_module
+from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
-from jax_transformer.comparison.lowering import INPUT
+from jax_transformer.comparison.lowering import COTANGENT, GRADIENT, INPUT
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.torch_tensors import to_tensor
 from jax_transformer.frozen.comparing import Pair
 from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
-from jax_transformer.frozen.jax_runs import JaxRunner
+from jax_transformer.frozen.evaluated import EvaluatedRunner
 from jax_transformer.frozen.optimizers import OWN_OPTIMIZER
 from jax_transformer.frozen.places import Located, locate
 from jax_transformer.frozen.record import Frozen
-from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Trained
+from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Trained, factors
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.matching.carrying import facts_of, summed
 from jax_transformer.matching.finding import FoundMap, map_between
@@ -29,6 +29,9 @@ from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program
 from jax_transformer.matching.sides import LoweredSide, Weights, flattened, lowered, weights_by_name, without_others
 from jax_transformer.programs.copies import copied
+from jax_transformer.proof import tables
+from jax_transformer.proof.domains import Floats
+from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.programs import UnknownOperation
 from jax_transformer.runtime.environment import environment
 
@@ -135,7 +138,7 @@ class CarriedCandidate:
         tree = self._mapped[1]
         return self.pure if tree is None else self.pure._replace(params=tree)
 
-    def runner(self) -> JaxRunner:
+    def runner(self) -> EvaluatedRunner:
         """Returns the program as a function of the reference's weights, to run it."""
         again = {each for others in self.reference.tied.values() for each in others}
         weights = {
@@ -158,8 +161,8 @@ class CarriedCandidate:
             return summed(found, gradients)
 
         one, own = self.subject, self.reference
-        return JaxRunner(
-            function, one.name, own.inputs, weights, own.dtype, trained, one.loss, one.optimizer, carry, back
+        return EvaluatedRunner(
+            leaves, function, one.name, own.inputs, weights, own.dtype, trained, one.loss, one.optimizer, carry, back
         )
 
     def locate(self) -> Located:
@@ -190,10 +193,10 @@ def carried_pair(candidate: CarriedCandidate) -> Pair:
             f"({len(found.missing)} haven't): give it, names= or --map"
         )
     runner = candidate.runner()
+    reference, exact = _unified(reference, runner, candidate.constants)
     try:
         own = runner.run(OWN_TYPE)
         float64 = runner.run("float64") if reference.float64 else {}
-        rounds = bool(reference.float64) and runner.rounds()
     except CannotRun as error:
         raise ParityError(str(error)) from error
     optimizer = reference.optimizer
@@ -216,13 +219,12 @@ def carried_pair(candidate: CarriedCandidate) -> Pair:
         losses=trained.losses,
         steps=trained.steps,
         has_loss=subject.loss is not None,
-        rounds=rounds,
         optimizer=optimizer,
         notes=tuple(notes),
         versions=environment(("jax", "flax", "equinox", "numpy")),
     )
 
-    bits = "float32" if rounds else "float64"
+    bits = "float32" if reference.rounds else "float64"
 
     def again(what: str, draw: int) -> Arrays:
         if what == "gradients":
@@ -239,12 +241,46 @@ def carried_pair(candidate: CarriedCandidate) -> Pair:
         replace(reference, versions={name: version for name, version in reference.versions.items() if name == "numpy"}),
         has_own_weights=False,
         compares_inside=False,
+        exact=exact,
         locate=candidate.locate,
         again=again,
         facts=facts_of(found, subject.name, candidate.constants, is_given=candidate.given is not None),
         doubts=tuple(IRREGULAR.format(each) for each in found.irregular[:1]),
         doubts_if_different=(GUESSED.format(first[0]),) if is_guess and first else (),
     )
+
+
+def _unified(
+    reference: Frozen, runner: EvaluatedRunner, constants: tuple[str, ...]
+) -> tuple[Frozen, frozenset[str]]:
+    """Evaluates a reference that computes in float32 inside, as its program is read, in float64: constants and tables
+    that agree within their rounding are the same in both programs then. Returns the reference with these results, and
+    which they are."""
+    exact = set[str]()
+    held = {name: np.asarray(array, np.float64) for name, array in reference.weights.items()}
+    given = {**held, **{INPUT + name: array for name, array in reference.inputs.items()}}
+    for stage, ours in (("forward", runner.forward_program), ("gradients", runner.gradient_program)):
+        kept = reference.program(stage, constants)
+        if not reference.rounds or not reference.float64 or ours is None or kept is None:
+            continue
+        if stage == "gradients" and reference.has_loss:
+            continue
+        both = tables.unified(ours, kept.program) or (ours, kept.program)
+        cotangent = factors(reference.output.shape)
+        inputs = {name: np.asarray({**given, COTANGENT: cotangent}[name], np.float64) for name in both[1].inputs}
+        found = evaluate(both[1], Floats(), inputs)
+        if stage == "forward":
+            runner.forward_program = both[0]
+            reference = replace(reference, float64={**reference.float64, OWN: found[OWN]})
+            exact.add("float64")
+        else:
+            runner.gradient_program = both[0]
+            gradients = {
+                name.removeprefix(GRADIENT): one for name, one in found.items() if name.startswith(GRADIENT)
+            }
+            reference = replace(reference, gradients={**reference.gradients, **gradients})
+            exact.add("gradients")
+    return reference, frozenset(exact)
 
 
 def module_pair(subject: Subject, reference: Frozen, names: Mapping[str, str] | NameMap | None) -> Pair:

@@ -14,7 +14,7 @@ from jax_transformer.comparison.capture import OWN
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.gates.compare import Comparison
-from jax_transformer.comparison.gates.rounding import allow_for_rounding, excuse_rounding, without_cancelled
+from jax_transformer.comparison.gates.rounding import TOO_MUCH, allow_for_rounding, excuse_rounding, without_cancelled
 from jax_transformer.comparison.gates.stages import Row, Stage, compare_stage
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.run import Order, Results, Work
@@ -41,6 +41,8 @@ class Pair:
     """Whether the candidate has weights of its own, which are compared; else it computes with the reference's."""
     compares_inside: bool
     """Whether activations are compared by name; a JAX candidate's have none."""
+    exact: frozenset[str] = frozenset()
+    """Results that were evaluated in float64 as the programs are read, though they compute in float32 inside."""
     locate: Callable[[], Located] | None = None
     again: Again | None = None
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -148,7 +150,7 @@ def _forward(pair: Pair, results: Results, dtype: str) -> Stage:
     dtypes = dict.fromkeys(theirs, dtype)
     stage = compare_stage(name, ours, theirs, truth=truth, where=where, dtypes=dtypes)
     stage = replace(stage, rows=tuple(row for row in stage.rows if row.verdict != "inconclusive" or row.name == OWN))
-    if dtype == "float64" and (pair.reference.rounds or pair.candidate.rounds):
+    if dtype == "float64" and _rounds(pair, dtype):
         stage = _in_its_type(stage, pair, "float64")
     if dtype != "float64" and not results.have_diverged:
         stage = excuse_rounding(stage, dtype, _moving(pair, "own"))
@@ -163,6 +165,10 @@ def _why(one: Frozen) -> str:
 def _read(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Returns which scores count: those that neither side masks."""
     return np.isfinite(ours) & np.isfinite(theirs) & (np.minimum(ours, theirs) > tolerances.MASKED_BELOW)
+
+
+def _rounds(pair: Pair, what: str) -> bool:
+    return what not in pair.exact and (pair.candidate.rounds or pair.reference.rounds)
 
 
 def _in_its_type(stage: Stage, pair: Pair, what: str) -> Stage:
@@ -180,6 +186,8 @@ def _in_its_type(stage: Stage, pair: Pair, what: str) -> Stage:
         if row.error.within(allowed):
             gate = f"relative RMS ≤ {allowed:.1e}"
             judged[row.name] = replace(row, verdict="passed", gate=gate, allowed=allowed, reason=INSIDE)
+        elif row.error.within(tolerances.FACTOR_ROUNDING * min(floors)):
+            judged[row.name] = replace(row, verdict="inconclusive", gate="", reason=TOO_MUCH)
     return replace(stage, rows=tuple(judged.get(row.name, row) for row in stage.rows))
 
 
@@ -237,7 +245,7 @@ def _gradients(pair: Pair, results: Results, left_out: set[str]) -> Stage:
         lacks = "candidate" if theirs.has_loss else "reference"
         raise CannotRun(f"the gradients are of other losses: the {lacks} has none; give it in Side(program, loss=...)")
     stage = compare_stage("gradients", ours.gradients, theirs.gradients)
-    if ours.rounds or theirs.rounds:
+    if _rounds(pair, "gradients"):
         stage = _in_its_type(stage, pair, "gradients")
     else:
         stage = allow_for_rounding(stage, [partial(one, 0) for one in _moving(pair, "gradients").values()])
@@ -268,7 +276,7 @@ def _step(pair: Pair, step: int, left_out: set[str]) -> Stage:
         raise CannotRun("the gradients differ, or are rounding")
     gate = tolerances.FLOAT64_RELATIVE_RMS if step == 1 else tolerances.TRAJECTORY_PARAMETERS_RELATIVE_RMS
     stage = compare_stage(name, *both, tolerance=gate)
-    return _in_its_type(stage, pair, name) if ours.rounds or theirs.rounds else stage
+    return _in_its_type(stage, pair, name) if _rounds(pair, "gradients") else stage
 
 
 # --- the report

@@ -17,7 +17,7 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.lowering import AnyProgram, Selection, weights_of
 from jax_transformer.comparison.sides import CannotRun, name_of
 from jax_transformer.comparison.ties import Leaf
-from jax_transformer.frozen.jax_runs import JaxRunner
+from jax_transformer.frozen.evaluated import EvaluatedRunner
 from jax_transformer.frozen.optimizers import stated
 from jax_transformer.frozen.record import STEPS, Frozen, FrozenProgram
 from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Runner, Trained
@@ -111,7 +111,9 @@ def _freeze_jax(subject: Subject, inputs: Arrays, wanted: Wanted) -> Frozen:
     def function(given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
         return pure.function(rebuilt(given), arguments)
 
-    runner = JaxRunner(function, subject.name, inputs, weights, dtype, trained, subject.loss, subject.optimizer)
+    runner = EvaluatedRunner(
+        leaves, function, subject.name, inputs, weights, dtype, trained, subject.loss, subject.optimizer
+    )
     own = runner.run(OWN_TYPE)
     _check_repeats(runner, own, subject.name, None)
     programs, unlowered = ((), "not asked for")
