@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
+    from jax_transformer.frozen.record import Frozen
     from jax_transformer.model.functional import (
         apply,
         decode,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         start_decoding,
     )
     from jax_transformer.parity.api import compare
+    from jax_transformer.parity.freezing import freeze
     from jax_transformer.parity.proofs.api import assert_same, prove
     from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.importing import import_checkpoint
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataConfig",
     "DecodingConfig",
+    "Frozen",
     "GenerationConfig",
     "LoraConfig",
     "Model",
@@ -67,6 +70,7 @@ __all__ = [
     "decoding",
     "encode",
     "export_checkpoint",
+    "freeze",
     "generate",
     "import_checkpoint",
     "init_params",
@@ -107,7 +111,9 @@ _HOMES = {
         "split_constants",
         "start_decoding",
     ),
+    "jax_transformer.frozen.record": ("Frozen",),
     "jax_transformer.parity.api": ("compare",),
+    "jax_transformer.parity.freezing": ("freeze",),
     "jax_transformer.parity.proofs.api": ("assert_same", "prove"),
     "jax_transformer.porting.exporting": ("export_checkpoint",),
     "jax_transformer.porting.importing": ("import_checkpoint",),

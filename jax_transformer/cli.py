@@ -18,6 +18,7 @@ from jax_transformer.commands.discover import discover
 from jax_transformer.commands.doctor import doctor
 from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.export import export
+from jax_transformer.commands.freeze import freeze
 from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
@@ -97,6 +98,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "export": export,
     "push": push,
     "parity": parity,
+    "freeze": freeze,
     "discover": discover,
     "report": report,
     "verify": verify,
@@ -117,6 +119,7 @@ USAGE = """jax-transformer COMMAND …
   export      write a model for CTranslate2, transformers, or JAX without this package
   push        upload a model with a model card to the Hugging Face Hub
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
+  freeze      keep what a program computes in a file, for parity without the program
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew
   verify      tell whether runs, models, caches and exports are as they were written

@@ -14,6 +14,7 @@ from jax_transformer.commands.parallel_text import check_writable, write_lines
 from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof, check_verification
 from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import MeshConfig
+from jax_transformer.runtime.json_text import indented_json
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from jax_transformer.proof import Certificate
 
 REPORTS = ("--json", "--html")
-WRITTEN = ("--certificate", "--witness")
+FROZEN = ".frozen"
+"""The end of the name of a frozen reference."""
+WRITTEN = ("--certificate", "--witness", "--json")
 
 
 def parity(arguments: Sequence[str]) -> int:
@@ -42,7 +45,7 @@ def parity(arguments: Sequence[str]) -> int:
     if options.prove:
         return _prove(options, arguments)
     report = _compare(options, proves="--no-prove" not in arguments)
-    if options.diff is None and options.inputs is None and options.node is None:
+    if options.diff is None and options.inputs is None and options.node is None and not _has_frozen(options):
         report = report.with_replays(f"jax-transformer parity {shlex.join(_without(arguments, REPORTS))}")
     report.show(verbose=options.verbose)
     if options.json is not None:
@@ -82,6 +85,10 @@ def _prove(options: ParityOptions, arguments: Sequence[str]) -> int:
     print("\n".join(certificate.lines(verbose=options.verbose)))
     if options.certificate is not None:
         write_lines(options.certificate, certificate.to_json().splitlines())
+    if options.json is not None:
+        from jax_transformer.comparison.report.summary import summary_of
+
+        write_lines(options.json, indented_json(summary_of(certificate)).splitlines())
     if options.witness is not None:
         _write_witness(options.witness, certificate)
     return certificate.exit_code
@@ -212,7 +219,7 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
     """Returns the stages to compare; None: all of the usual ones."""
     if options.stages is not None:
         return _split(options.stages)
-    if not proves or options.inputs is not None or options.node is not None:
+    if _has_frozen(options) or not proves or options.inputs is not None or options.node is not None:
         return None
     from jax_transformer.parity.run_results import STAGES
 
@@ -221,10 +228,10 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
 
 def _sides(options: ParityOptions) -> tuple[Side, Side]:
     """Returns the candidate and the reference, with their programs."""
-    from jax_transformer.parity.sides.options import Side
+    from jax_transformer.parity.sides.options import Side, is_frozen
 
-    function = load_factory(options.candidate, "--candidate") if options.candidate else None
-    if options.candidate and not (callable(function) or isinstance(function, Side)):
+    function = _loaded(options.candidate, "--candidate") if options.candidate else None
+    if options.candidate and not (callable(function) or isinstance(function, Side) or is_frozen(function)):
         kind = type(function).__name__
         raise ValueError(
             f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
@@ -242,6 +249,15 @@ def _side(program: Any, name: str | None, **programs: Any) -> Side:
     from jax_transformer.parity.sides.options import as_side
 
     return dataclasses.replace(as_side(program), name=name, **programs)
+
+
+def _loaded(name: str, option: str) -> Any:
+    """Returns what a factory returns, or a frozen reference's path as it is."""
+    return name if name.endswith(FROZEN) else load_factory(name, option)
+
+
+def _has_frozen(options: ParityOptions) -> bool:
+    return any(name is not None and name.endswith(FROZEN) for name in (options.candidate, options.reference))
 
 
 def _mesh(config: MeshConfig) -> Mesh | None:
@@ -294,9 +310,9 @@ def _module(name: str) -> Any:
     """Returns what a factory makes: a PyTorch module, or a JAX program with its weights. Raises ValueError if it is
     neither, or a module in training mode."""
     from jax_transformer.comparison.capture import check_module
-    from jax_transformer.parity.sides.options import as_side, has_own_weights
+    from jax_transformer.parity.sides.options import as_side, has_own_weights, is_frozen
 
-    module = load_factory(name, "--reference")
-    if not has_own_weights(as_side(module)):
+    module = _loaded(name, "--reference")
+    if not (has_own_weights(as_side(module)) or is_frozen(module)):
         check_module(module, name)
     return module

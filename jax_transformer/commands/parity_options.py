@@ -86,7 +86,8 @@ class ParityOptions:
     dialect: str | None = None
     """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
     reference: str | None = None
-    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns the module in
+    """A frozen reference, a file of jax-transformer freeze; or a PyTorch module of yours, as package.module:factory: a
+    function without arguments that returns the module in
     evaluation mode. Its forward takes ids of source and target, [B, T] or [T, B], in the order that the names of its
     arguments imply (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
     probabilities, alone or in a tuple, dict or object. Write an adapter for any other, such as one that takes masks."""
@@ -110,7 +111,7 @@ class ParityOptions:
     """Prove that both sides are one function for all weights, and compare nothing in floats. Exit codes: 0 proven;
     1 refuted, at an operation that is named; 3 unknown; 4 refuted. It takes all options that say what the sides are,
     and --stages, --seed, --allow, --train, --loss, --optimizer, --jax-loss, --jax-optimizer and --verbose; not those of
-    floats (--dtypes, --node, --json, --html), of decoding and of devices. Without it, comparisons end with a proof of
+    floats (--dtypes, --node, --html), of decoding and of devices. Without it, comparisons end with a proof of
     forward, loss and gradients; --no-prove leaves that out."""
     certificate: Annotated[str | None, FILE] = None
     """With --prove: write the certificate, as JSON."""
@@ -135,7 +136,8 @@ class ParityOptions:
     verbose: bool = False
     """Print passing rows, versions and checksums, too. With --prove: all arrays, versions and programs."""
     json: Annotated[str | None, FILE] = None
-    """Write the whole report as JSON."""
+    """Write the whole report as JSON: the verdict, the first difference, what is unknown, and all rows. With --prove,
+    the verdict, the first difference, the repair and what is unknown."""
     html: Annotated[str | None, FILE] = None
     """Write the whole report as an HTML page."""
     diff: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="CANDIDATE REFERENCE")] = None
@@ -151,12 +153,12 @@ class ParityOptions:
     parallel: MeshConfig = field(default=MeshConfig(data=1))
 
 
-OF_COMPARISONS = ("diff", "truth", "tolerance", "dtypes", "node", "json", "html", "draft_map")
+OF_COMPARISONS = ("diff", "truth", "tolerance", "dtypes", "node", "html", "draft_map")
 REFUSED = dict.fromkeys(OF_COMPARISONS, "a proof compares no floats")
 REFUSED |= dict.fromkeys(("decode", *SEARCH_FIELDS), "decoding isn't proven")
 """Options that say nothing to a proof → why."""
 OF_CERTIFICATE = dict.fromkeys(("stages", "seed", "allow"), "the certificate says that")
-OF_CERTIFICATE |= dict.fromkeys(("prove", "certificate", "witness"), "it makes a certificate, and --verify checks one")
+OF_CERTIFICATE |= dict.fromkeys(("prove", "certificate", "witness", "json"), "it makes a certificate, and --verify checks one")
 """Further options that --verify doesn't take → why."""
 
 

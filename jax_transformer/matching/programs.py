@@ -53,7 +53,7 @@ def pure_program(program: Any, params: Any, name: str) -> PureProgram:
         return _equinox(program, name)
     if _is(program, "flax.linen", "Module"):
         return _linen(program, params, name)
-    return PureProgram(lambda weights, inputs: _output(program(weights, inputs), name), params)
+    return PureProgram(lambda weights, inputs: output_of(program(weights, inputs), name), params)
 
 
 def _nnx(module: Any, name: str) -> PureProgram:
@@ -62,7 +62,7 @@ def _nnx(module: Any, name: str) -> PureProgram:
     definition, weights, rest = nnx.split(module, nnx.Any(nnx.Param, nnx.BatchStat), ...)
 
     def function(params: Any, inputs: Mapping[str, Any]) -> Any:
-        return _output(_called(nnx.merge(definition, params, rest), inputs, name), name)
+        return output_of(_called(nnx.merge(definition, params, rest), inputs, name), name)
 
     return PureProgram(function, weights)
 
@@ -76,7 +76,7 @@ def _linen(module: Any, variables: Any, name: str) -> PureProgram:
         def apply(*args: Any, **kwargs: Any) -> Any:
             return module.apply({**params, **collections}, *args, **kwargs)
 
-        return _output(_called(apply, inputs, name, signature=module.__call__), name)
+        return output_of(_called(apply, inputs, name, signature=module.__call__), name)
 
     return PureProgram(function, weights)
 
@@ -86,7 +86,7 @@ def _equinox(module: Any, name: str) -> PureProgram:
     weights, rest = equinox.partition(module, equinox.is_inexact_array)
 
     def function(params: Any, inputs: Mapping[str, Any]) -> Any:
-        return _output(_called(equinox.combine(params, rest), inputs, name), name)
+        return output_of(_called(equinox.combine(params, rest), inputs, name), name)
 
     return PureProgram(function, weights)
 
@@ -109,7 +109,7 @@ def _called(program: Callable[..., Any], inputs: Mapping[str, Any], name: str, s
     )
 
 
-def _output(result: Any, name: str) -> Any:
+def output_of(result: Any, name: str) -> Any:
     """Returns the array that a program returns, or the first one of a tuple, or the logits or hidden state of a record.
 
     Raises:
@@ -140,7 +140,7 @@ def with_one_output(module: Any, name: str) -> Any:
     kind = type(module)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _output(kind.forward(self, *args, **kwargs), name)
+        return output_of(kind.forward(self, *args, **kwargs), name)
 
     found = copy.copy(module)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

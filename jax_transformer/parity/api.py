@@ -8,7 +8,7 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import DTYPES, name_of, selected
-from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, kind_of, map_of, rule_of
+from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, is_frozen, kind_of, map_of, rule_of
 
 
 def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
@@ -64,6 +64,10 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       ('diverged', 'output')
     """
     ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    if is_frozen(ours.program) or is_frozen(theirs.program):
+        from jax_transformer.parity.freezing import compare_frozen
+
+        return compare_frozen(ours, theirs, told)
     for one in (ours, theirs):
         if has_own_weights(one):
             name = one.name or name_of(one.program)

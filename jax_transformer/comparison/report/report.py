@@ -22,6 +22,7 @@ from jax_transformer.comparison.gates.compare import Comparison
 from jax_transformer.comparison.gates.stages import Row, Stage, Verdict
 from jax_transformer.comparison.report.console import STYLES, WIDE, describe, row_reasons, stage_lines, stage_table
 from jax_transformer.comparison.report.console_faults import REPLAY, Fact, fault_facts, grouped
+from jax_transformer.comparison.report.summary import summary_of
 from jax_transformer.proof.certificate import Certificate
 
 SCHEMA = 1
@@ -188,10 +189,7 @@ class Report:
         """Returns the report as JSON, and writes it to a file if a path is given. Non-finite numbers become null."""
         content = {
             "schema": SCHEMA,
-            "verdict": self.verdict,
-            "exit_code": self.exit_code,
-            "candidate": self.candidate,
-            "reference": self.reference,
+            **summary_of(self),
             "sha256": dict(self.sha256),
             "doubts": list(self.doubts),
             "faults": [{**_fault(fault), "nature": self.nature(fault)} for fault in self.faults],

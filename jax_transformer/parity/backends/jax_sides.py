@@ -15,7 +15,7 @@ import numpy as np
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.compare import relative_rms
-from jax_transformer.comparison.precision import in_force, in_precision, on_device, wide
+from jax_transformer.comparison.precision import QUICKLY, in_force, in_precision, on_device, understood, wide
 from jax_transformer.comparison.sides import Arrays, CannotRun, Dtype
 from jax_transformer.comparison.user_errors import shapes_of
 from jax_transformer.config.decoding import DecodingConfig
@@ -48,10 +48,6 @@ from jax_transformer.training.losses import Criterion, counted_tokens, cross_ent
 from jax_transformer.training.optimizer_state import OptimizerStateError, continue_training, training_state
 from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import StepFunctions, make_train_step
-
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Compiler options for a CPU and programs that run once: the same operations, compiled in a third of the time."""
-
 
 class JaxSide:
     """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout, with a user's
@@ -186,21 +182,6 @@ class JaxSide:
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
     stacks = {name: dataclasses.replace(getattr(config, name), dropout=Dropout(rate=0.0)) for name in STACKS}
     return dataclasses.replace(config, **stacks)
-
-
-def understood(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the compiler options that this version of XLA accepts on a CPU; None if there are none."""
-    if jax.default_backend() != "cpu":
-        return None
-    return {name: value for name, value in options.items() if _is_known({name: value})} or None
-
-
-def _is_known(option: dict[str, Any]) -> bool:
-    try:
-        jax.jit(jnp.negative, compiler_options=option).lower(0.0).compile()
-    except jax.errors.JaxRuntimeError:  # options come and go with XLA's versions
-        return False
-    return True
 
 
 @cache

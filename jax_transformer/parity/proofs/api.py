@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,13 +11,13 @@ from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
 from jax_transformer.comparison.sides import CannotRun, name_of, selected
-from jax_transformer.mapping.maps import NameMap
+from jax_transformer.parity.freezing import as_frozen, given_names
 from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
 from jax_transformer.parity.rules import make_rules
-from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, kind_of, rule_of
+from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, is_frozen, kind_of, rule_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate, UnknownOperation
@@ -76,6 +75,8 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
       ('proven', [('forward', 1), ('gradients', 1)])
     """
     ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    if is_frozen(ours.program) or is_frozen(theirs.program):
+        theirs, told = _with_frozen(ours, theirs, told)
     if has_own_weights(ours) or has_own_weights(theirs):
         return _prove_mapped(ours, theirs, told)
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
@@ -172,7 +173,9 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
     return mapped
 
 
-def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any], **changes: Any) -> Certificate:
+def assert_same(
+    candidate: Any, reference: Any, inputs: Mapping[str, Any] | None = None, **changes: Any
+) -> Certificate:
     """Raises AssertionError with the whole certificate unless two programs are proven to be one function.
 
     For tests: where they differ, the text says in which lines, and with which edit of one they are the same. A map of
@@ -180,8 +183,9 @@ def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any], **cha
 
     Args:
       candidate, reference: as of `prove`: PyTorch, NNX and Equinox modules; `Side(module, params=variables)` of a Linen
-        module, or of a function (params, inputs).
-      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all.
+        module, or of a function (params, inputs). The reference may be frozen (`freeze`), or its file.
+      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all. None: those of
+        a frozen reference.
       **changes: options of `prove`, such as stages=("forward",).
 
     Returns:
@@ -206,6 +210,23 @@ def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any], **cha
     return certificate
 
 
+def _with_frozen(ours: Side, theirs: Side, told: Options) -> tuple[Side, Options]:
+    """Returns a reference that is read from its file, and its inputs. Raises ParityError unless a JAX program with
+    weights of its own is proven against a frozen reference."""
+    frozen = as_frozen(theirs.program)
+    if frozen is None or not has_own_weights(ours):
+        raise ParityError(
+            "expected a JAX program with its weights as the candidate, and the frozen reference as the other side of a "
+            "proof; compare takes a PyTorch module or two frozen references"
+        )
+    inputs = frozen.inputs if told.inputs is None else told.inputs
+    kept = [stage for stage in ANY_STAGES if any(one.stage == stage for one in frozen.programs)]
+    stages = kept if told.stages is None and kept else told.stages
+    return replace(theirs, program=frozen, name=theirs.name or frozen.path), replace(
+        told, inputs=inputs, stages=stages
+    )
+
+
 def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
     """Proves programs with weights of their own through the map between these, which it finds."""
     if told.inputs is None:
@@ -213,14 +234,7 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
     told.check("two programs on inputs", ours, theirs)
     if told.weights is not None:
         raise ParityError("weights: expected none with programs that hold their weights")
-    given = told.names
-    if isinstance(given, str | os.PathLike):
-        given = NameMap.read(given)
-    if given is not None and not isinstance(given, NameMap) and not callable(given):
-        raise ParityError(
-            "names: expected a NameMap, its file, or a function that converts weights by name to a tree of them; "
-            f"received a {type(given).__name__}"
-        )
+    given = given_names(told.names)
     stages = selected(told.stages, ANY_STAGES, "stages")
     told.progress("map of the weights")
     inputs = dict(named_arrays(told.inputs, "inputs").arrays)

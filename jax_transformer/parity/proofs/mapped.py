@@ -7,19 +7,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.comparison.capture import check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
 from jax_transformer.comparison.sides import name_of
+from jax_transformer.frozen.candidates import CarriedCandidate, lowered_reference
+from jax_transformer.frozen.freezing import Subject
+from jax_transformer.frozen.record import Frozen
+from jax_transformer.frozen.sides import FrozenSide, check_same_inputs
 from jax_transformer.mapping.maps import NameMap
+from jax_transformer.matching.carrying import facts_of, through
 from jax_transformer.matching.finding import FoundMap, find_map, tied
 from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
 from jax_transformer.matching.sides import flattened, weights_by_name
-from jax_transformer.parity.sides.options import Side, has_own_weights, kind_of
+from jax_transformer.parity.freezing import as_frozen
+from jax_transformer.parity.sides.options import Side, has_own_weights, is_frozen, kind_of
 
 
 class MappedPair:
@@ -49,6 +54,9 @@ class MappedPair:
         programs = [_program(one, name) for one, name in zip(sides, self.names, strict=True)]
         self._carried = 0 if isinstance(programs[0], PureProgram) else 1
         own, other = programs[self._carried], programs[1 - self._carried]
+        if isinstance(other, Frozen):
+            self._read_frozen(own, other, given, seed)
+            return
         if not isinstance(own, PureProgram):
             raise ParityError("expected weights of the same names in two PyTorch modules; use names to map them")
         is_pure = isinstance(other, PureProgram)
@@ -79,8 +87,12 @@ class MappedPair:
             return
         weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
         weights = {name: array for name, array in weights.items() if name not in self.constants}
-        pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
+        pair = [read, through(own, self.found)] if self._carried else [through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
+        self._pair(own, ours, theirs)
+
+    def _pair(self, own: PureProgram, ours: Any, theirs: Any) -> None:
+        """Pairs both programs, of which `own` is the one whose weights are carried over."""
         self.two = AnyTwo(ours, theirs)
         leaves = flattened(own.params)[0]
         named = AnyProgram(self.names[self._carried], _of_names(own), inputs, leaves).reads(leaves)
@@ -108,22 +120,23 @@ class MappedPair:
             first += size
         return sum(each.size for each in self._read.values()) < needed
 
+    def _read_frozen(self, own: Any, other: Frozen, given: NameMap | Converter | None, seed: int) -> None:
+        """Carries the weights of a frozen reference to the program."""
+        if not isinstance(own, PureProgram) or self._carried:
+            raise ParityError("expected a JAX program as the candidate of a proof with a frozen reference")
+        check_same_inputs(self.inputs, other)
+        carried = CarriedCandidate(Subject(own.function, own.params, self.names[0]), other, given, seed)
+        self.found, self.constants, self.is_given = carried.found, carried.constants, given is not None
+        if self.found.missing:
+            return
+        lowered_reference(other, self.constants)  # which raises if there is none
+        theirs = FrozenSide(other, self.constants)
+        ours = AnyProgram(self.names[0], through(carried.program, self.found), self.inputs, theirs.weights)
+        self._pair(carried.program, ours, theirs)
+
     def facts(self) -> dict[str, tuple[str, ...]]:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
-        found = self.found
-        whole = sum(1 for each in found.partners.values() if (each >= 0).all())
-        count = f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner"
-        facts = {
-            "given" if self.is_given else "found": (count,),
-            "without a partner": found.unmapped,
-            "irregular": found.irregular,
-            "another name than its siblings": found.renamed,
-            "by name alone": found.by_name,
-            "read in part by these inputs": found.completed,
-            "in an order that no axes give": found.disordered,
-            "taken as constants, which aren't trained": self.constants,
-        }
-        return {what: tuple(several) for what, several in facts.items() if several}
+        return facts_of(self.found, self.names[self._carried], self.constants, is_given=self.is_given)
 
 
 def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:
@@ -144,6 +157,8 @@ def _without(names: Sequence[str], params: Any, module: Any, missing: Collection
 
 
 def _program(side: Side, name: str) -> Any:
+    if is_frozen(side.program):
+        return as_frozen(side.program)
     if has_own_weights(side):
         return pure_program(side.program, side.params, name)
     if kind_of(side.program) != "module":
@@ -155,38 +170,3 @@ def _program(side: Side, name: str) -> Any:
 def _of_names(program: PureProgram) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
     rebuilt = flattened(program.params)[1]
     return lambda weights, inputs: program.function(rebuilt(weights), inputs)
-
-
-def _through(program: PureProgram, found: FoundMap) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
-    """Returns a program as a function of the other side's weights."""
-    rebuilt = flattened(program.params)[1]
-    sources = {name: _sources(places, found.tensors) for name, places in found.partners.items()}
-
-    def leaf(name: str, weights: Mapping[str, Any]) -> Any:
-        tensors, places = sources[name]
-        if not tensors:  # which the program doesn't read
-            return jnp.zeros(places.shape)
-        return jnp.concatenate([jnp.ravel(weights[tensor]) for tensor in tensors])[places]
-
-    def function(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        return program.function(rebuilt({name: leaf(name, weights) for name in found.partners}), inputs)
-
-    return function
-
-
-def _sources(places: np.ndarray, tensors: Mapping[str, tuple[int, ...]]) -> tuple[list[str], np.ndarray]:
-    """Returns the tensors that hold elements, and where each is among those of these tensors.
-
-    Args:
-      places: of the elements among those of all tensors; −1 for none.
-    """
-    used, own, first, start = list[str](), np.zeros_like(places), 0, 0
-    for name, shape in tensors.items():
-        size = int(np.prod(shape))
-        is_inside = (places >= first) & (places < first + size)
-        if is_inside.any():
-            own = np.where(is_inside, places - first + start, own)
-            used.append(name)
-            start += size
-        first += size
-    return used, own

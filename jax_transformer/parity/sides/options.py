@@ -27,6 +27,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "allow", "dialect", "train"})
     | {"decoding", "mesh"},
     "two programs on inputs": frozenset({"inputs", "weights", "names", "stages", "seed"}),
+    "a frozen reference": frozenset({"names", "stages", "seed", "loss", "optimizer"}),
     "a proof of models": frozenset({"model", "names", "stages", "seed", "allow", "dialect", "train", "mesh"}),
 }
 """The options of each sort of comparison; those of models also take hints."""
@@ -179,6 +180,14 @@ def map_of(names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None
 def has_own_weights(side: Side) -> bool:
     """Returns whether a side is a JAX module, or a function with weights in `params`."""
     return side.params is not None or is_jax_module(side.program)
+
+
+def is_frozen(program: Any) -> bool:
+    """Returns whether a side is a frozen reference, or the path of one."""
+    from jax_transformer.frozen.record import SUFFIX, Frozen
+
+    is_path = isinstance(program, str | os.PathLike)
+    return os.fspath(program).endswith(SUFFIX) if is_path else isinstance(program, Frozen)
 
 
 def kind_of(side: Any) -> Kind:

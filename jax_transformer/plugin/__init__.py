@@ -1,0 +1,1 @@
+"""The pytest plugin; `pip install` registers it. It loads nothing of JAX or PyTorch by itself."""
