@@ -212,14 +212,7 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
     told.check("two programs on inputs", ours, theirs)
     if told.weights is not None:
         raise ParityError("weights: expected none with programs that hold their weights")
-    given = told.names
-    if isinstance(given, str | os.PathLike):
-        given = NameMap.read(given)
-    if given is not None and not isinstance(given, NameMap) and not callable(given):
-        raise ParityError(
-            "names: expected a NameMap, its file, or a function that converts weights by name to a tree of them; "
-            f"received a {type(given).__name__}"
-        )
+    given = map_given(told.names)
     stages = selected(told.stages, ANY_STAGES, "stages")
     told.progress("map of the weights")
     inputs = dict(named_arrays(told.inputs, "inputs").arrays)
@@ -238,6 +231,19 @@ def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
         if is_guess and not is_mended:
             certificate = _undecided(certificate)
     return replace(certificate, map=pair.facts())
+
+
+def map_given(given: Any) -> Any:
+    """Returns the map of the weights of two programs, read from its file, or the function that converts weights; None
+    if neither is given. Raises ParityError for anything else."""
+    if isinstance(given, str | os.PathLike):
+        return NameMap.read(given)
+    if given is not None and not isinstance(given, NameMap) and not callable(given):
+        raise ParityError(
+            "names: expected a NameMap, its file, or a function that converts weights by name to a tree of them; "
+            f"received a {type(given).__name__}"
+        )
+    return given
 
 
 def _undecided(certificate: Certificate) -> Certificate:

@@ -46,8 +46,8 @@ class MappedPair:
         self.names = [one.name or name_of(one.program) for one in sides]
         self.inputs = inputs
         programs = [_program(one, name) for one, name in zip(sides, self.names, strict=True)]
-        self._carried = 0 if isinstance(programs[0], PureProgram) else 1
-        own, other = programs[self._carried], programs[1 - self._carried]
+        self.carried_side = 0 if isinstance(programs[0], PureProgram) else 1
+        own, other = programs[self.carried_side], programs[1 - self.carried_side]
         if not isinstance(own, PureProgram):
             raise ParityError("expected weights of the same names in two PyTorch modules; use names to map them")
         is_pure = isinstance(other, PureProgram)
@@ -78,7 +78,7 @@ class MappedPair:
             return
         weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
         weights = {name: array for name, array in weights.items() if name not in self.constants}
-        pair = [read, _through(own, self.found)] if self._carried else [_through(own, self.found), read]
+        pair = [read, _through(own, self.found)] if self.carried_side else [_through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self.two = AnyTwo(ours, theirs)
 
@@ -86,7 +86,7 @@ class MappedPair:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
         found = self.found
         whole = sum(1 for each in found.partners.values() if (each >= 0).all())
-        count = f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner"
+        count = f"{whole} of {len(found.partners)} weights of {self.names[self.carried_side]} have a partner"
         facts = {
             "given" if self.is_given else "found": (count,),
             "without a partner": found.unmapped,
