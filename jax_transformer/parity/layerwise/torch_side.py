@@ -112,7 +112,7 @@ class TorchSide:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # of modules that print
             given = {name: self._input(array) for name, array in self.inputs.items()}
             reading = stack.enter_context(_reading(self, nudge))
-            replay = Replay(partial(self._wide_weight, reading)) if wide else None
+            replay = self._replay(reading, wide)
             for path in paths if seen is not None else ():
                 part = parts[path]
                 stack.callback(part.register_forward_pre_hook(self._before(path), with_kwargs=True).remove)
@@ -173,13 +173,20 @@ class TorchSide:
             mine = first_float(args, options, _is_float)
             tensor = _tensor(other).to(mine.device, mine.dtype).reshape(mine.shape)
             args, options = replaced_first(args, options, tensor, _is_float)
-        replay = Replay(partial(self._wide_weight, reading)) if wide else None
+        replay = self._replay(reading, wide)
         before, reading.nudge = reading.nudge, nudge
         try:
             with replaying(replay) if replay is not None else contextlib.nullcontext():
                 return self._computed(first_array(part(*args, **options)), replay)
         finally:
             reading.nudge = before
+            reading.replays.remove(replay) if replay is not None else None
+
+    def _replay(self, reading: Any, wide: bool) -> Replay | None:
+        if not wide:
+            return None
+        reading.replays.append(Replay(partial(self._wide_weight, reading)))
+        return reading.replays[-1]  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _repeating(self) -> Iterator[None]:
@@ -236,6 +243,7 @@ def _reading(side: TorchSide, nudge: Nudge | None) -> Iterator[Any]:
         def __init__(self) -> None:
             super().__init__()
             self.nudge = nudge
+            self.replays: list[Replay] = []
             self.names: Any = WeakTensorKeyDictionary()
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -254,8 +262,11 @@ def _reading(side: TorchSide, nudge: Nudge | None) -> Iterator[Any]:
             is_nudged = self.nudge is not None and not self.nudge.dtype
             if name is None or not (is_nudged or side.weights.known[name].held is None):
                 return each
-            tensor = side.loaded(name, self.nudge)
-            self.names[tensor] = name
+            with contextlib.ExitStack() as stack:
+                for replay in self.replays:
+                    stack.enter_context(_paused(replay))
+                tensor = side.loaded(name, self.nudge)
+                self.names[tensor] = name
             return tensor
 
     with Reading() as reading:
