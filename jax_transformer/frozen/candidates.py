@@ -250,9 +250,7 @@ def carried_pair(candidate: CarriedCandidate) -> Pair:
     )
 
 
-def _unified(
-    reference: Frozen, runner: EvaluatedRunner, constants: tuple[str, ...]
-) -> tuple[Frozen, frozenset[str]]:
+def _unified(reference: Frozen, runner: EvaluatedRunner, constants: tuple[str, ...]) -> tuple[Frozen, frozenset[str]]:
     """Evaluates a reference that computes in float32 inside, as its program is read, in float64: constants and tables
     that agree within their rounding are the same in both programs then. Returns the reference with these results, and
     which they are."""
@@ -275,9 +273,7 @@ def _unified(
             exact.add("float64")
         else:
             runner.gradient_program = both[0]
-            gradients = {
-                name.removeprefix(GRADIENT): one for name, one in found.items() if name.startswith(GRADIENT)
-            }
+            gradients = {name.removeprefix(GRADIENT): one for name, one in found.items() if name.startswith(GRADIENT)}
             reference = replace(reference, gradients={**reference.gradients, **gradients})
             exact.add("gradients")
     return reference, frozenset(exact)

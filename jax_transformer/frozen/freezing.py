@@ -81,9 +81,7 @@ def _freeze_torch(subject: Subject, inputs: Arrays, wanted: Wanted) -> Frozen:
     runner = TorchRunner(module, name, inputs, wanted.seed, subject.loss, subject.optimizer)
     own, notes = runner.run(OWN_TYPE), list[str]()
     _check_repeats(runner, own, name, wanted.seed)
-    draws = wanted.seed is not None and not _same(
-        TorchRunner(module, name, inputs, wanted.seed + 1).run(OWN_TYPE), own
-    )
+    draws = wanted.seed is not None and not _same(TorchRunner(module, name, inputs, wanted.seed + 1).run(OWN_TYPE), own)
     if draws:
         notes.append(f"it draws random numbers; seed {wanted.seed} was set before each run")
     if not np.array_equal(runner.plain_output(OWN_TYPE), own[OWN], equal_nan=True):
@@ -235,9 +233,7 @@ def _programs_of_module(
     return _lowered(with_one_output(module, name), weights_of(module, None), name, inputs, variants)
 
 
-def _programs_of_function(
-    pure: PureProgram, name: str, inputs: Arrays
-) -> tuple[tuple[FrozenProgram, ...], str]:
+def _programs_of_function(pure: PureProgram, name: str, inputs: Arrays) -> tuple[tuple[FrozenProgram, ...], str]:
     leaves, rebuilt = flattened(pure.params)
     return _lowered(lambda given, arguments: pure.function(rebuilt(given), arguments), leaves, name, inputs, ((),))
 

@@ -178,7 +178,9 @@ class Frozen:
             file = SafetensorsFile(Path(path))
             header = parse_json(file.settings or "null")
         except (PortingError, ValueError) as error:
-            raise ParityError(f"{where}: expected a frozen reference; it is damaged or of another kind: {error}") from None
+            raise ParityError(
+                f"{where}: expected a frozen reference; it is damaged or of another kind: {error}"
+            ) from None
         if not (isinstance(header, dict) and header.get("format") == FORMAT):
             raise ParityError(
                 f"{where}: expected a frozen reference, as jax-transformer freeze writes them; received a safetensors "

@@ -168,4 +168,3 @@ class StepLayer(Layer):
         if self.stack.feed_forward is not None:
             calls["feed_forward"] = self.feed_forward
         return self.apply(x, calls, Scope(layer=layer)), written
-

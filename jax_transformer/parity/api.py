@@ -8,7 +8,16 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import DTYPES, name_of, selected
-from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, is_frozen, kind_of, map_of, rule_of
+from jax_transformer.parity.sides.options import (
+    Options,
+    Side,
+    as_side,
+    has_own_weights,
+    is_frozen,
+    kind_of,
+    map_of,
+    rule_of,
+)
 
 
 def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
@@ -23,6 +32,9 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       and a dict of `source_ids` [B, S] and `decoder_input_ids` [B, T].
     - `compare(function, module, inputs={...})`: a JAX function and any PyTorch module. The function receives the
       module's state_dict as a dict of arrays, and the inputs.
+    - `compare(program, program, inputs={...})`: programs with weights of their own, PyTorch, NNX, Equinox and Linen
+      modules, or `Side(function, params=tree)`. Each runs in its own dtypes, and is judged in these and in float64,
+      layer by layer.
     - `compare(arrays, arrays)`: two mappings of names to arrays, or two `.npz` files.
 
     For models of more than 20 million parameters the process is set to return freed memory to the system (glibc only).
@@ -68,10 +80,13 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
         from jax_transformer.parity.freezing import compare_frozen
 
         return compare_frozen(ours, theirs, told)
-    for one in (ours, theirs):
-        if has_own_weights(one):
-            name = one.name or name_of(one.program)
-            raise ParityError(f"{name} holds its weights: compare reads none; prove, or assert_same, finds their map")
+    if any(map(has_own_weights, (ours, theirs))) or (told.inputs is not None and _are_modules(ours, theirs)):
+        from jax_transformer.parity.layerwise.api import compare_programs
+
+        if told.inputs is None or theirs.program is None:
+            raise ParityError("expected two programs, and inputs: the arguments of both by name, arrays or an .npz")
+        told.check("two programs by numbers", ours, theirs)
+        return compare_programs(ours, theirs, told)
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if "arrays" in kinds:
         told.check("named arrays", ours, theirs)
@@ -108,6 +123,11 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
         dtypes=selected(told.dtypes, DTYPES, "dtypes"),
         allow=() if told.allow is None else selected(told.allow, ALLOWANCES, "allow"),
     )
+
+
+def _are_modules(ours: Side, theirs: Side) -> bool:
+    """Returns whether both sides are PyTorch modules."""
+    return theirs.program is not None and (kind_of(ours.program), kind_of(theirs.program)) == ("module", "module")
 
 
 def assert_parity(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> None:

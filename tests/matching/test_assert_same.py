@@ -345,7 +345,10 @@ def test_a_converter_that_does_not_fit_is_refused(change: Any, said: str) -> Non
         (lambda: jt.prove(LinenModel(), TorchModel(), inputs=IDS), r"its variables, in Side\(module, params=...\)"),
         (lambda: jt.prove(Side(NnxModel(), params={}), TorchModel(), inputs=IDS), "no params: the module has its own"),
         (lambda: jt.prove(NnxModel(), TorchModel()), "inputs: expected the arguments of both programs by name"),
-        (lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS), "NnxModel holds its weights: compare reads none"),
+        (
+            lambda: jt.compare(NnxModel(), TorchModel()),
+            "expected two programs, and inputs: the arguments of both by name",
+        ),
         (
             lambda: jt.prove(NnxModel(), TorchModel(), inputs={**IDS, "mask": IDS["input_ids"]}),
             "NnxModel: expected inputs for its arguments tokens; received input_ids, mask",

@@ -84,6 +84,48 @@ def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> St
     )
 
 
+def allow_for_last_bits(stage: Stage, dtype: str, moves: Callable[[str], Mapping[str, float]]) -> Stage:
+    """Returns a stage of replays in float64 with its diverged rows judged by what last bits move.
+
+    Tables and constants that programs make in float32 are rounded there, on each side in its own way: a row passes if
+    it differs by no more than the last bits of float32 move it. In narrower types, it passes within what their last
+    bits move, unless a sibling, a layer of the same list, does without: rounded tables and constants are the same in
+    all layers.
+
+    Args:
+      dtype: in which the programs run.
+      moves: dtype → for each row, how far the less sensitive side moves when its weights move in that dtype's last bit.
+    """
+    if all(row.verdict != "diverged" for row in stage.rows):
+        return stage
+    rows, known = [], moves("float32")
+    for row in stage.rows:
+        rows.append(_within(row, "float32", known.get(row.name, 0.0), tolerances.MOST_FOR_ROUNDING))
+    left = [row for row in rows if row.verdict == "diverged"]
+    if not left or dtype in ("float64", "float32"):
+        return replace(stage, rows=tuple(rows))
+    sharp = {sibling_of(row.name) for row in rows if row.verdict == "passed"}
+    known = moves(dtype)
+    judged = (
+        row if sibling_of(row.name) in sharp else _within(row, dtype, known.get(row.name, 0.0), np.inf) for row in rows
+    )
+    return replace(stage, rows=tuple(judged))
+
+
+def sibling_of(name: str) -> str:
+    """Returns the name of a layer without numbers, which its siblings share."""
+    return ".".join("{}" if part.isdecimal() else part for part in name.split("."))
+
+
+def _within(row: Row, dtype: str, move: float, most: float) -> Row:
+    """Returns a diverged row as passed if last bits move as much."""
+    allowed = min(tolerances.FACTOR_LAST_BIT * move, most)
+    if row.verdict != "diverged" or row.error is None or not row.allowed or not row.error.within(allowed):
+        return row
+    reason = f"differs in float64 by less than the last bits of {dtype} weights move"
+    return replace(row, verdict="passed", gate=f"relative RMS ≤ {allowed:.1e}", allowed=allowed, reason=reason)
+
+
 def without_cancelled(stage: Stage, candidate: Arrays, reference: Arrays) -> Stage:
     """Returns the stage of gradients in float64 with those diverged rows inconclusive that both sides have nearly zero.
 

@@ -39,6 +39,13 @@ MOST_FOR_ROUNDING = 1e-6
 """The most that is allowed for rounding: less than the smallest of the usual mistakes changes. Beyond it, the result is
 inconclusive."""
 
+FACTOR_LAST_BIT = 1.0
+"""The most that two programs' replays in float64 may differ by, relative to how far the less sensitive one moves when
+its weights move in their last bit. Programs round tables and constants to their own dtype before they use them: on a
+Llama in JAX and in PyTorch, rotary tables made in float32 move its layers by 4e-9 to 2e-8, a scale of 8^-½ rounded to
+bfloat16 by 1e-5 to 6e-5; the last bits of all weights move them by 1e-7 to 3e-7 in float32, and by 65,536 times that in
+bfloat16. Another ε moves them by 3e-6."""
+
 FACTOR_MAX = 8.0
 """The same for the largest single error, which scatters more than the RMS."""
 

@@ -19,7 +19,7 @@ from jax_transformer.frozen.record import Frozen
 from jax_transformer.frozen.sides import FrozenSide, check_same_inputs
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.matching.carrying import facts_of, through
-from jax_transformer.matching.finding import FoundMap, find_map, tied
+from jax_transformer.matching.finding import find_map, tied
 from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
 from jax_transformer.matching.sides import flattened, weights_by_name
@@ -52,8 +52,8 @@ class MappedPair:
         self.names = [one.name or name_of(one.program) for one in sides]
         self.inputs = inputs
         programs = [_program(one, name) for one, name in zip(sides, self.names, strict=True)]
-        self._carried = 0 if isinstance(programs[0], PureProgram) else 1
-        own, other = programs[self._carried], programs[1 - self._carried]
+        self.carried_side = 0 if isinstance(programs[0], PureProgram) else 1
+        own, other = programs[self.carried_side], programs[1 - self.carried_side]
         if isinstance(other, Frozen):
             self._read_frozen(own, other, given, seed)
             return
@@ -87,7 +87,7 @@ class MappedPair:
             return
         weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
         weights = {name: array for name, array in weights.items() if name not in self.constants}
-        pair = [read, through(own, self.found)] if self._carried else [through(own, self.found), read]
+        pair = [read, through(own, self.found)] if self.carried_side else [through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self._pair(own, ours, theirs)
 
@@ -95,13 +95,13 @@ class MappedPair:
         """Pairs both programs, of which `own` is the one whose weights are carried over."""
         self.two = AnyTwo(ours, theirs)
         leaves = flattened(own.params)[0]
-        named = AnyProgram(self.names[self._carried], _of_names(own), inputs, leaves).reads(leaves)
+        named = AnyProgram(self.names[self.carried_side], _of_names(own), self.inputs, leaves).reads(leaves)
         self._read = {name: self.found.partners[name] for name in leaves if name in named}
         self.conditions = (*self.two.conditions, *self._conditions())
 
     def _conditions(self) -> tuple[str, ...]:
         """Lists the weights that one program has apart, and that are one in the other, one text for each of these."""
-        side, other = ("candidate", "reference")[:: -1 if self._carried else 1]
+        side, other = ("candidate", "reference")[:: -1 if self.carried_side else 1]
         return tuple(
             f"{' and '.join(names) if len(names) > 1 else f'elements of {names[0]}'} of the {side} are equal, as they "
             f"are one in the {other}"
@@ -122,7 +122,7 @@ class MappedPair:
 
     def _read_frozen(self, own: Any, other: Frozen, given: NameMap | Converter | None, seed: int) -> None:
         """Carries the weights of a frozen reference to the program."""
-        if not isinstance(own, PureProgram) or self._carried:
+        if not isinstance(own, PureProgram) or self.carried_side:
             raise ParityError("expected a JAX program as the candidate of a proof with a frozen reference")
         check_same_inputs(self.inputs, other)
         carried = CarriedCandidate(Subject(own.function, own.params, self.names[0]), other, given, seed)
@@ -136,7 +136,7 @@ class MappedPair:
 
     def facts(self) -> dict[str, tuple[str, ...]]:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
-        return facts_of(self.found, self.names[self._carried], self.constants, is_given=self.is_given)
+        return facts_of(self.found, self.names[self.carried_side], self.constants, is_given=self.is_given)
 
 
 def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ Kind = Literal["arrays", "model", "module", "function"]
 OPTIONS: dict[str, frozenset[str]] = {
     "named arrays": frozenset({"truth", "tolerance"}),
     "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
+    "two programs by numbers": frozenset({"inputs", "weights", "names", "seed", "layers", "kl", "top_k"})
+    | {"memory_limit", "time_limit"},
     "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "allow", "dialect", "train"})
     | {"decoding", "mesh"},
     "two programs on inputs": frozenset({"inputs", "weights", "names", "stages", "seed"}),
@@ -63,6 +65,13 @@ class Side:
     params: Any = None
     """The weights of a JAX function (params, inputs) or of a Linen module, a tree; None for programs that hold theirs.
     A proof finds the map to the other side's weights."""
+    checkpoint: Any = None
+    """The file or directory (.safetensors) that holds the weights that the program hasn't: parameters on PyTorch's meta
+    device, and the `jax.ShapeDtypeStruct`s of `nnx.eval_shape`. Or a function that reads one by its name. Each is read
+    when an operation needs it, and forgotten after that."""
+    device: Any = None
+    """Where the program runs in a comparison of two programs: "cpu", "cuda", "cuda:1" of PyTorch; a jax.Device, or
+    "gpu", "tpu:1" of JAX. None: where it is."""
 
     @property
     def programs(self) -> Programs:
@@ -92,8 +101,10 @@ class Options:
     inputs: Mapping[str, Any] | Path | None = None
     """With two functions or modules, their arguments by name; arrays or an `.npz`. In a proof, integers and booleans
     are what they are, and floats stand for all floats of their shapes."""
-    weights: Mapping[str, Any] | None = None
-    """In a proof of two functions, the parameters that both receive, a dict of arrays, whose values don't matter."""
+    weights: Mapping[str, Any] | Literal["own"] | None = None
+    """In a proof of two functions, the parameters that both receive, a dict of arrays, whose values don't matter. In a
+    comparison of programs that hold their weights, "own": each has its own, loaded from one checkpoint. None: one's are
+    carried over to the other by the map that is found, or given as `names`."""
     names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None = None
     """A map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names them.
     In a proof of two programs on inputs, the reference's names of weights → the candidate's. In one of programs that
@@ -129,6 +140,20 @@ class Options:
     mesh: AnyMesh | None = None
     """The devices that share the candidate's weights and rows, as `make_mesh` returns them; in a proof also as
     `make_abstract_mesh` does, whose devices needn't be there. None: one device."""
+    layers: Mapping[str, str | Callable[..., Any]] | None = None
+    """With two programs, the reference's layers → the candidate's, `{"model.layers.{}": "layers.{}"}`, each compared on
+    the reference's own input. A layer of the candidate may be a function (weights, x, …) of a module. None: lists of
+    layers are paired in order."""
+    kl: float | None = None
+    """With two programs, a gate: the largest mean KL divergence of the candidate's outputs from the reference's, in
+    nats."""
+    top_k: str | None = None
+    """With two programs, a gate: "5:0.999" asks that 99.9 % of the reference's largest 5 outputs are among the
+    candidate's."""
+    memory_limit: float | None = None
+    """With two programs, the most GiB that a comparison may take, estimated before it. None: the machine's memory."""
+    time_limit: float | None = None
+    """With two programs, the most seconds that a comparison may take, estimated before it."""
     progress: Callable[[str], None] = lambda work: None
     """Called with the name of each piece of work before it begins."""
     hints: Mapping[str, Any] = field(default_factory=dict)
@@ -154,6 +179,9 @@ class Options:
             raise ParityError(f"seed: expected an integer from 0 to 2^63 - 1; received {made.seed}")
         if made.tolerance is not None and not made.tolerance >= 0:
             raise ParityError(f"tolerance must be at least 0; received {made.tolerance}")
+        for name in ("kl", "memory_limit", "time_limit"):
+            if getattr(made, name) is not None and not getattr(made, name) >= 0:
+                raise ParityError(f"{name} must be at least 0; received {getattr(made, name)}")
         return made
 
     def check(self, comparison: str, candidate: Side, reference: Side) -> None:
@@ -165,6 +193,9 @@ class Options:
             sides = (candidate.programs, reference.programs)
             given += [name for side in sides for name, program in vars(side).items() if program is not None]
             given += self.hints
+        if comparison != "two programs by numbers":
+            sides_own = ("checkpoint", "device")
+            given += [name for side in (candidate, reference) for name in sides_own if getattr(side, name) is not None]
         wrong = [name for name in given if name not in allowed]
         if wrong:
             raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
