@@ -42,7 +42,7 @@ QUICK = 1.0
 FIRST = 4.0, 4
 QUICKS = 25.0, 8
 SLOWS = 60.0, 2
-"""Of a round: seconds of its tests altogether, and how many of one function's parametrisations it takes."""
+"""Limits of a round: the total seconds of its tests, and the number of parametrisations of one function."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def with_siblings(tests: list[Test], names: list[str]) -> list[Test]:
 
 
 def rounds(tests: list[Test]) -> list[list[Test]]:
-    """Returns which tests to try one after the other."""
+    """Returns the tests to try, in order."""
     left = sorted(tests, key=lambda test: test.cost)
     chosen: list[list[Test]] = []
     for slowest, (budget, most) in ((QUICK, FIRST), (QUICK, QUICKS), (float("inf"), SLOWS)):

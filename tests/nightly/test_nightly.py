@@ -6,20 +6,20 @@ import pytest
 from nightly import mostly_nightly
 
 
-def told(*arguments: object) -> list[tuple[object, bool]]:
+def parameters(*arguments: object) -> list[tuple[object, bool]]:
     """Returns each case, and whether it waits."""
     (_, cases) = mostly_nightly(*arguments).args  # type: ignore[arg-type]
     return [(case.values if hasattr(case, "marks") else case, hasattr(case, "marks")) for case in cases]
 
 
 def test_few_are_spread_from_the_first_on() -> None:
-    assert told("x", [4, 5, 6, 7], 2) == [(4, False), ((5,), True), (6, False), ((7,), True)]
-    assert told("x", {"a": 1, "b": 2}, 2) == [("a", False), ("b", False)]
+    assert parameters("x", [4, 5, 6, 7], 2) == [(4, False), ((5,), True), (6, False), ((7,), True)]
+    assert parameters("x", {"a": 1, "b": 2}, 2) == [("a", False), ("b", False)]
 
 
 def test_several_arguments_stay_apart() -> None:
-    assert told(("x", "y"), [(1, 2), (3, 4)], 1) == [((1, 2), False), ((3, 4), True)]
-    assert told("x", [(1, 2), (3, 4)], 1) == [((1, 2), False), (((3, 4),), True)]
+    assert parameters(("x", "y"), [(1, 2), (3, 4)], 1) == [((1, 2), False), ((3, 4), True)]
+    assert parameters("x", [(1, 2), (3, 4)], 1) == [((1, 2), False), (((3, 4),), True)]
 
 
 def test_marks_that_a_case_has_stay() -> None:

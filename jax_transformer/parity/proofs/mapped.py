@@ -83,7 +83,8 @@ class MappedPair:
         self.two = AnyTwo(ours, theirs)
 
     def facts(self) -> dict[str, tuple[str, ...]]:
-        """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
+        """Returns the certificate's facts about the map: its completeness, and the weights mapped unlike their
+        siblings."""
         found = self.found
         whole = sum(1 for each in found.partners.values() if (each >= 0).all())
         count = f"{whole} of {len(found.partners)} weights of {self.names[self._carried]} have a partner"
