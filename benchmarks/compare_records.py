@@ -31,7 +31,7 @@ def is_rounds(value: Any) -> bool:
 
 
 def label_of(row: dict[str, Any], number: int) -> str:
-    """Returns what tells a row of a list from the others: its texts and whole numbers, at any depth."""
+    """Returns the identity of a row in a list: its texts and whole numbers, at any depth."""
     words = [f"{name}={value}" for name, value in leaves(row) if isinstance(value, (str, bool)) or type(value) is int]
     return ", ".join(words) or str(number)
 

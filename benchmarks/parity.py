@@ -82,7 +82,7 @@ def make(folder: Path) -> list[Case]:
     import torch
     from decode import make_marian
 
-    def of_harvard(file: str, heads: int) -> tuple[str, ...]:
+    def harvard_command(file: str, heads: int) -> tuple[str, ...]:
         ids = {"source-pad-id": PAD, "target-pad-id": PAD, "decoder-start-id": START, "eos-id": EOS, "num-heads": heads}
         return (
             file,
@@ -97,8 +97,8 @@ def make(folder: Path) -> list[Case]:
     (folder / "benchmark_factory.py").write_text(FACTORY, encoding="utf-8")
     make_marian(folder / "marian")
     tiny, large, stages = (
-        of_harvard("tiny.pt", TINY["num_heads"]),
-        of_harvard("large.pt", LARGE["num_heads"]),
+        harvard_command("tiny.pt", TINY["num_heads"]),
+        harvard_command("large.pt", LARGE["num_heads"]),
         ("--stages", WITHOUT_TRAJECTORY),
     )
     return [
@@ -177,8 +177,8 @@ def _watch_progress(terminal: int, stages: list[list[Any]], start: float) -> Non
             text += os.read(terminal, 4096).decode(errors="replace")
         except OSError:
             return
-        *told, text = text.split(" …")
-        for line in told:
+        *lines, text = text.split(" …")
+        for line in lines:
             stages.append([line.rpartition("\033[K")[2], time.perf_counter() - start, 0.0])
 
 

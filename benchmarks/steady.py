@@ -142,7 +142,7 @@ def training(folder: Path, steps: int) -> dict[str, Any]:
     row = summary(watched.samples(lambda: last_record(metrics).get("step", 0)), steps)
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     programs = max(record.get("programs", 0) for record in records)
-    return {"work": f"train {steps:,} steps", **row, "of_shapes": programs, "bound": SHAPES, **of_kinds(watched)}
+    return {"work": f"train {steps:,} steps", **row, "of_shapes": programs, "bound": SHAPES, **by_kind(watched)}
 
 
 def last_record(file: Path) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def translation(folder: Path, count: int, is_piped: bool) -> dict[str, Any]:
     work = f"translate {count:,} lines of a {'pipe' if is_piped else 'file'}"
     return {
         "work": work, **row, "of_shapes": of_shapes, "bound": decoding_bound(), "lengths": lengths,
-        **of_kinds(watched),
+        **by_kind(watched),
     }  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def summary(samples: list[Sample], total: int) -> dict[str, Any]:
     }
 
 
-def of_kinds(watched: Watched) -> dict[str, Any]:
+def by_kind(watched: Watched) -> dict[str, Any]:
     return {"compiled": dict(watched.compiled.most_common())}
 
 

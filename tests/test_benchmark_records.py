@@ -45,7 +45,7 @@ def test_equal_records_have_nothing_to_tell(tmp_path: Path) -> None:
         ({"speed": 150.0}, 0, "better  rows[beams=4].tokens_per_second: 100 -> 150"),
     ],
 )
-def test_what_moved_is_judged_by_its_direction(tmp_path: Path, change: Any, code: int, line: str) -> None:
+def test_changed_figures_are_judged_by_their_direction(tmp_path: Path, change: Any, code: int, line: str) -> None:
     found = compared(tmp_path, record(), record(**change))
     assert found.returncode == code
     assert line in found.stdout

@@ -189,8 +189,8 @@ with contextlib.suppress(SystemExit):
 assert "torch" not in sys.modules
 print(os.environ["OMP_WAIT_POLICY"])
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert told.stdout.endswith("PASSIVE\n"), told.stderr
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert output.stdout.endswith("PASSIVE\n"), output.stderr
 
 
 # --- errors that nothing expects

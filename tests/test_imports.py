@@ -93,7 +93,7 @@ FOREIGN: dict[str, set[str]] = {
     "plotting": {"jax", "matplotlib", "numpy"},
     "discover": {"jax", "numpy", "torch", "yaml"},
 }
-"""Part → the libraries it may import beside the standard one."""
+"""Part → the libraries that it may import in addition to the standard library."""
 
 IMPORTED_AS = {"orbax-checkpoint": "orbax", "pyyaml": "yaml"}
 """Distribution → the name it is imported by, where that is another."""

@@ -75,9 +75,9 @@ def test_vocabularies_and_computed_positions(folder: Path, capsys: pytest.Captur
     (folder / "bare.yaml").write_text(MAP.replace("  pe: ", "  # ").partition("ignore:")[0])
     (folder / "source.txt").write_text("\n".join(["<unk>", "<pad>", "</s>", *"abcdefghij"]) + "\n")
     (folder / "target.txt").write_text("\n".join(["<unk>", "<s>", "<pad>", "</s>", *"abcdefg"]) + "\n")
-    told = ["--map", "bare.yaml", "--config", "config.yaml"]
+    message = ["--map", "bare.yaml", "--config", "config.yaml"]
     vocabularies = ["--source-vocab", "source.txt", "--target-vocab", "target.txt"]
-    assert main(["port", "bare.safetensors", "model", *told, *vocabularies]) == 0
+    assert main(["port", "bare.safetensors", "model", *message, *vocabularies]) == 0
     printed = capsys.readouterr().out
     assert "computed: constants/encoder_positions, constants/decoder_positions (the map doesn't name them)" in printed
     assert "ready to translate" in printed
@@ -85,7 +85,7 @@ def test_vocabularies_and_computed_positions(folder: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["model.safetensors", "model", "--map", "map.yaml"], "expected its config with the map (--config FILE)"),
         (["model.safetensors", "model", *TOLD, "--dialect", "bart"], "expected --map or --dialect; received both"),
@@ -100,12 +100,12 @@ def test_vocabularies_and_computed_positions(folder: Path, capsys: pytest.Captur
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["port", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
-    assert told in captured.err
+    assert message in captured.err
     assert not Path("model").exists()
 
 

@@ -98,15 +98,15 @@ def stepwise_file(directory: Path, source_words: int, target_words: int) -> Path
     return path
 
 
-def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So in stepwise's vocabularies, which also have no <unk>."""
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("ein\nHund\n<PAD>\n")
     target.write_text("<PAD>\na\ndog\n<EOS>\nrests\n")
     file = stepwise_file(tmp_path, 3, 5)
-    told = ["--dialect", "stepwise", "--num-heads", "2", "--source-pad-id", "2", "--target-pad-id", "0"]
-    told += ["--source-vocab", source, "--target-vocab", target]
-    assert run(file, tmp_path / "model", *told) == 0
+    output = ["--dialect", "stepwise", "--num-heads", "2", "--source-pad-id", "2", "--target-pad-id", "0"]
+    output += ["--source-vocab", source, "--target-vocab", target]
+    assert run(file, tmp_path / "model", *output) == 0
     assert "parameters, ready to translate" in capsys.readouterr().out
     model = load_model(tmp_path / "model")
     assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (
@@ -121,18 +121,18 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
         ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'eine'"
     ):
         translate(model, ["eine Hund"])
-    assert run(file, tmp_path / "other", *told, "--decoder-start-id", "1") == 2
+    assert run(file, tmp_path / "other", *output, "--decoder-start-id", "1") == 2
     assert f"--decoder-start-id: expected a special token of {target}, 0 or 3; received 1" in capsys.readouterr().err
-    assert run(file, tmp_path / "other", *told, "--eos-id", "4") == 2
+    assert run(file, tmp_path / "other", *output, "--eos-id", "4") == 2
     assert f"--eos-id: expected 3, as {target} says; received 4" in capsys.readouterr().err
     target.write_text("<PAD>\na\ndog\nis\nrests\n")
-    assert run(file, tmp_path / "model", *told) == 0
+    assert run(file, tmp_path / "model", *output) == 0
     assert (
         "without the ids that begin and end sentences: pass --decoder-start-id and --eos-id" in capsys.readouterr().out
     )
-    assert run(file, tmp_path / "model", *told, "--decoder-start-id", "0", "--eos-id", "3") == 0
+    assert run(file, tmp_path / "model", *output, "--decoder-start-id", "0", "--eos-id", "3") == 0
     source.write_text("ein\nHund\nruht\n")
-    assert run(file, tmp_path / "other", *told) == 2
+    assert run(file, tmp_path / "other", *output) == 2
     assert (
         f"{source}: expected source_pad_id=2 to be its padding; received a list without any" in capsys.readouterr().err
     )

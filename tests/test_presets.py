@@ -25,7 +25,7 @@ def test_a_preset_is_a_run_with_a_docstring(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in GENERIC])
-def test_files_on_the_command_line_stand_in_for_a_presets_own(name: str) -> None:
+def test_files_on_the_command_line_replace_the_presets(name: str) -> None:
     data = get_preset(name).data
     own = dataclasses.replace(data, train=("mine.tsv",), valid=(), test=(), valid_pairs=10)
     assert own.used_dataset == ""

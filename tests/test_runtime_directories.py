@@ -16,7 +16,7 @@ def fill(path: Path) -> None:
         (temporary / "weights").write_text("1")
 
 
-def test_it_has_digests(tmp_path: Path) -> None:
+def test_filled_directories_have_digests(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty"):
         fill(tmp_path / name)

@@ -68,7 +68,7 @@ def test_a_directory_that_isnt_renamed_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(tmp_path: Path) -> None:
     target = tmp_path / "model[1]"
     with temporary_directory_beside(target) as running:
         for name in (".model[1].killed.tmp", ".model[1].new.tmp", ".model1.killed.tmp"):

@@ -20,7 +20,7 @@ def restored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("before", "after"), [(700, 10_000), (200_000, 200_000), (0, 0)])
-def test_it_looks_less_often_than_before_or_as_often(before: int, after: int) -> None:
+def test_collection_is_never_made_more_frequent(before: int, after: int) -> None:
     gc.set_threshold(before, 7, 9)
     collect_rarely()
     assert gc.get_threshold() == (after, 7, 9)
@@ -38,7 +38,7 @@ gc.callbacks.append(lambda phase, found: phase == "stop" and print(found["collec
 
 
 @pytest.mark.parametrize(("call", "looks"), [("", True), ("collect_nothing_at_exit()", False)])
-def test_it_looks_for_none_at_the_exit(call: str, looks: bool) -> None:
+def test_collection_at_the_exit_can_be_skipped(call: str, looks: bool) -> None:
     command = [sys.executable, "-c", LEAVING.format(call)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert ("True" in output.split()) == looks

@@ -316,9 +316,9 @@ def greedy(
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
     for _ in range(max_decode_length):
         logits = model.decode(prefix, encoder_output, causal_mask(prefix)[None, None], cross_mask, Tap())
-        likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
-        prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
-        finished |= likeliest == eos_id
+        chosen = logits[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
+        prefix = torch.cat([prefix, chosen[:, None]], dim=1)
+        finished |= chosen == eos_id
         if finished.all():
             break
     model.train(was_training)

@@ -291,9 +291,9 @@ def greedy(
     prefix = source_ids.new_full((len(source_ids), 1), decoder_start_id)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
     for _ in range(max_decode_length):
-        likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
-        prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
-        finished |= likeliest == eos_id
+        chosen = model(source_ids, prefix)[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
+        prefix = torch.cat([prefix, chosen[:, None]], dim=1)
+        finished |= chosen == eos_id
         if finished.all():
             break
     model.train(was_training)

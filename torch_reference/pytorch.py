@@ -301,10 +301,10 @@ def greedy(
     prefix = torch.full((len(source_ids), 1), decoder_start_id, dtype=source_ids.dtype, device=source_ids.device)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
     for _ in range(max_decode_length):
-        likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1)  # [B]
-        likeliest = likeliest.masked_fill(finished, model.target_pad_id)
-        prefix = torch.cat([prefix, likeliest[:, None].to(prefix.dtype)], dim=1)
-        finished |= likeliest == eos_id
+        chosen = model(source_ids, prefix)[:, -1].argmax(dim=-1)  # [B]
+        chosen = chosen.masked_fill(finished, model.target_pad_id)
+        prefix = torch.cat([prefix, chosen[:, None].to(prefix.dtype)], dim=1)
+        finished |= chosen == eos_id
         if finished.all():
             break
     model.train(was_training)

@@ -160,7 +160,7 @@ def gigabytes(row: dict[str, Any] | None) -> str:
 
 
 def planned_bytes(row: dict[str, Any]) -> int | None:
-    """Returns what a program compiled here needs at once, as its compiler planned it."""
+    """Returns the memory that the compiler planned for a program compiled here."""
     planned = row.get("planned_bytes")
     if planned is None:
         return None

@@ -39,8 +39,8 @@ def parse_run(
     model, arguments = _with_parts(default.model, arguments)
     shown = {name: _shown(model, name) for name in _names()}
     kept = {one.name: getattr(default, one.name) for one in dataclasses.fields(RunConfig) if one.name != "model"}
-    of_command: Any = type(more)
-    kind: Any = _run_class() if more is None else _with_more(of_command)
+    command_kind: Any = type(more)
+    kind: Any = _run_class() if more is None else _with_more(command_kind)
     given = kind(model=_model_class()(**shown), **kept, **({} if more is None else {"more": more}))
     parsed = tyro.cli(kind, default=given, args=arguments, prog=prog, description=description)
     values = {name: getattr(parsed.model, name) for name in _names()}

@@ -307,7 +307,7 @@ def _draft_map(options: ParityOptions) -> int:
 
 
 def _module(name: str) -> Any:
-    """Returns what a factory makes: a PyTorch module, or a JAX program with its weights. Raises ValueError if it is
+    """Calls a factory, and returns its PyTorch module, or JAX program with weights. Raises ValueError if the result is
     neither, or a module in training mode."""
     from jax_transformer.comparison.capture import check_module
     from jax_transformer.parity.sides.options import as_side, has_own_weights, is_frozen

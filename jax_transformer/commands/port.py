@@ -320,7 +320,7 @@ def _export(options: PortOptions) -> int:
 
 
 def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:
-    """Returns which position tables a dialect's checkpoint has no place for, if any: computed ones, or other ones."""
+    """Returns the kind of position tables that a dialect's checkpoint can't hold, if any: computed or other tables."""
     from jax_transformer.porting.dialects import get_dialect
     from jax_transformer.porting.state_dicts import computes_position_table
 

@@ -28,10 +28,10 @@ class Collective:
 
     kind: str
     group: int
-    """How many devices take part."""
+    """Number of devices that take part."""
     dtype: str
     count: int
-    """How many run in a step."""
+    """Number of these collectives in a step."""
     sent: float
     """Bytes that each device sends in a step, by the best algorithm on a ring."""
 

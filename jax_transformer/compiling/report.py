@@ -57,9 +57,9 @@ class CompileReport:
     compile_seconds: float
     compile_processor_seconds: float
     model_flops: float
-    """Of the model, on one device."""
+    """Operations of the model on one device."""
     program_flops: float
-    """Of the compiled program, on one device."""
+    """Operations of the compiled program on one device."""
     traffic: float
     """Bytes between the device and its memory."""
     collectives: tuple[Collective, ...]

@@ -10,7 +10,7 @@ from jax_transformer.config.validation import check_field_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Configures adapters: beside each target, a kernel W, two narrow matrices A and B are trained. The model computes
+    """Configures adapters: for each target, a kernel W, two narrow matrices A and B are trained. The model computes
     with W + scale · A · B. Every other parameter is frozen.
 
     The defaults are those of PEFT.

@@ -108,7 +108,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "finite, or null": (math.isfinite, "attention_scale masked_value sublayer_scale_init"),
 }
-"""What values are allowed → whether a value is, and the options. null is allowed where the option's type allows it."""
+"""The allowed values → a test for a value, and the options. null is allowed if the option's type allows it."""
 
 
 def _out_of_range(config: ShortNames) -> list[str]:
@@ -225,7 +225,7 @@ def _contradictory_norms(config: ShortNames, name: str, stack: Stack) -> list[st
 
 
 def _off(config: ShortNames, place: str, field: str) -> str:
-    """Returns what a message calls the value of an option of norms that is off."""
+    """Returns a message's name for the value that turns an option of norms off."""
     return "'none'" if named_value(config, place, field)[0] == field else "false"
 
 

@@ -21,7 +21,7 @@ class Sublayer:
 
     name: SublayerName
     part: Attention | FeedForward
-    """What it computes."""
+    """The computation of the sublayer."""
     norm: str
     """The norm of its input or of the residual stream after it, by `placement`."""
     placement: NormPlacement

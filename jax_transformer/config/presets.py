@@ -97,7 +97,7 @@ def tatoeba_en_zh() -> RunConfig:
 
     Validation pairs come out of train.tsv; the 1,817 pairs of dev.tsv are the test. Seed 0, greedily, with the mean of
     the last five checkpoints, scores BLEU 26.0 (sacreBLEU, tokenize=zh) and chrF 22.8, after 57 minutes on one core of
-    an Intel Xeon with AVX-512, beside other work. "Tell me the reason why she got angry." becomes 告訴我她為什麼生氣。,
+    a busy Intel Xeon with AVX-512. "Tell me the reason why she got angry." becomes 告訴我她為什麼生氣。,
     "When does the game begin?" 比賽什麼時候開始?, and "Would you lend me some money?" 你能借我一些錢嗎? Rare words come
     out wrong: 14,000 pairs are few.
     """

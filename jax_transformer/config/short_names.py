@@ -227,7 +227,7 @@ class ShortNames(ModelParts):
 
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
 NORMED = {"none": 0, "self_attention": 1, "attention": 2, "all": 3}
-"""What output_norm and context_norm say → how many of the sublayers, from the first on, have the norm."""
+"""The values of output_norm and context_norm → the number of sublayers, from the first, that have the norm."""
 STRUCTURE = (
     "norm_kind", "position_kind", "decoder_position_kind", "feed_forward", "output_norm", "context_norm",
     "scale_embedding", "embedding_factor", "decoder_embedding_factor",
@@ -244,7 +244,7 @@ def short_names() -> Mapping[str, Any]:
 
 @functools.cache
 def option_at(name: str) -> At | None:
-    """Returns where the option of a short name is; None for names that choose a part, and for fields of the config."""
+    """Locates the option of a short name; None for names that choose a part, and for fields of the config."""
     if name in STRUCTURE or name not in short_names():
         return None
     hints = typing.get_type_hints(ShortNames, include_extras=True)

@@ -1,4 +1,4 @@
-"""How large a config's model is at least, by arithmetic: known before anything is made, or compiled."""
+"""Computes lower bounds of a model's size from its config, before anything is built or compiled."""
 
 from __future__ import annotations
 

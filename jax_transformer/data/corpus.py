@@ -280,8 +280,8 @@ def _dataset_files(corpus: CorpusConfig) -> list[str]:
 def _check_sources(config: DataConfig) -> None:
     if not config.corpora and (config.valid or config.test):
         raise CorpusError(
-            "train: expected training files beside valid or test files; received none. Set train, or leave all three "
-            "empty."
+            "train: expected training files along with valid or test files; received none. Set train, or leave all "
+            "three empty."
         )
     if config.corpora and not any(
         corpus.valid or corpus.valid_pairs or corpus.used_dataset for corpus in config.corpora

@@ -190,8 +190,8 @@ class Report:
         if self.streaming:
             train = self.splits["train"]
             lines.append(
-                f"train is a stream: what is said of it holds for the {train.read:,} pairs of its first shard; its "
-                "length is unknown"
+                f"train is a stream: its counts cover only the {train.read:,} pairs of its first shard; its length is "
+                "unknown"
             )
         for name, split in self.splits.items():
             lines += self.split_lines(name, split)
@@ -201,7 +201,7 @@ class Report:
         """Returns a line for each probable mistake in the data: swapped sides and unknown tokens."""
         lines = [
             f"warning: {name}: the sources look like train's targets, and the targets like train's sources: are the "
-            "files in each other's places?"
+            "files swapped?"
             for name in self.swapped
         ]
         train = self.splits["train"]

@@ -135,7 +135,7 @@ def filtered(program: SearchProgram, sampling: SamplingParams, logits: jax.Array
     if program.has_top_p:
         ordered = jnp.sort(logits, axis=-1, descending=True)
         before = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1) - jax.nn.softmax(ordered, axis=-1)
-        # A token stays if the likelier ones hold less than top_p together, so the likeliest always stays.
+        # A token stays if the more likely ones sum to less than top_p, so the most likely token always stays.
         least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     if program.has_min_p:

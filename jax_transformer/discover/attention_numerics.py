@@ -20,7 +20,7 @@ from jax_transformer.discover.sublayers import AttentionSublayer, Parts
 T5_DISTANCE = 128
 """T5's max_distance, preferred if several fit."""
 ROUNDED = 1e-6
-"""How far a number may be from 1/sqrt(head_dim) that a module computed in float32."""
+"""Maximum distance of a number from 1/sqrt(head_dim), which modules compute in float32."""
 
 
 def read_attentions(graph: Graph, found: Parts, result: Structure) -> None:

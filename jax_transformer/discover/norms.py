@@ -18,7 +18,7 @@ REDUCTIONS = frozenset(
 )
 """Operations that a written-out norm begins with."""
 FURTHEST = 24
-"""How many operations a written-out norm may have."""
+"""Maximum number of operations of a written-out norm."""
 USUAL_EPS = (0.0, 1e-5, 1e-6, 1e-12, 1e-8)
 
 

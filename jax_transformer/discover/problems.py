@@ -17,7 +17,7 @@ class DiscoverError(ValueError):
     found: tuple[Conclusion, ...] = ()
     """Conclusions reached before the error."""
     call: Call | None = None
-    """How the module was called."""
+    """The way the module was called."""
 
 
 class CannotRun(DiscoverError):

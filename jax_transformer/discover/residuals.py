@@ -15,7 +15,7 @@ from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.programs.trace import Value
 
 EXACT = 1e-12
-"""How far a factor may be from a number that it counts as."""
+"""Maximum distance of a factor from the number that it is identified with."""
 
 
 @dataclass(frozen=True, eq=False)

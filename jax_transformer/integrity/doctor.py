@@ -14,7 +14,7 @@ LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "torch", "tra
 RIGHT = 1e-12
 """The largest relative difference that counts as right in float64."""
 SECONDS = 300
-"""How long a sentinel may take: some wrong programs never end."""
+"""Time limit of a sentinel: some wrong programs never end."""
 
 
 @dataclass(frozen=True)

@@ -175,4 +175,4 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Iterator[Finding]]],
     (lambda path: (path / DIGESTS).is_file(), _export),
     (lambda path: path.is_file() and path.name.endswith(SUFFIXES), _tensors),
 )
-"""What a path may be → its findings, the first that fits."""
+"""The kinds of paths → their findings; the first that fits counts."""

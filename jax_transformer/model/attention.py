@@ -22,7 +22,7 @@ from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.rotary import Rotation, rotate
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import platform
-from jax_transformer.model.terms import AttentionTerms, of_layer
+from jax_transformer.model.terms import AttentionTerms, layer_terms
 
 
 class Heads(NamedTuple):
@@ -102,7 +102,7 @@ class Attention(nnx.Module):
             heads = Heads(self.query(x), *project_together([self.key, self.value], y))
         heads = Heads(*(scope.tap(name, array) for name, array in heads._asdict().items()))
         heads = self._placed(heads, terms.rotation, scope)
-        terms = of_layer(self, terms, heads.key.dtype, scope)
+        terms = layer_terms(self, terms, heads.key.dtype, scope)
 
         context = scope.tap("context", attend(self.how, heads, terms, scope))  # [B, Q, N, W]
         if self.part.head_scale:

@@ -31,7 +31,7 @@ INTERPRETED_BLOCKS = (16, 8)
 FEATURES = 16
 """A head's features are padded to a multiple of this, and on a GPU to a power of two."""
 HEADS: tuple[Axis, ...] = ("rows", "width", None, None)
-"""How an array [B, N, …] of heads lies on a mesh."""
+"""The mesh axes of an array [B, N, …] of heads."""
 
 
 def is_better(query: jax.Array, key: jax.Array, mask: jax.Array | None = None) -> bool:

@@ -23,7 +23,7 @@ class Plan:
     masked_value: float | None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
     dropout_rate: float
-    """Of the weights; 0 with an `Operands` without words."""
+    """The dropout rate of the weights; 0 with an `Operands` without words."""
     platform: str
     """"tpu", "gpu", or another, on which the kernels are interpreted."""
     block_queries: int

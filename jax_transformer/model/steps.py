@@ -15,7 +15,7 @@ from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.rotary import Angles, rotate, rotates_cross_attention
 from jax_transformer.model.scope import Scope
-from jax_transformer.model.terms import AttentionTerms, of_layer
+from jax_transformer.model.terms import AttentionTerms, layer_terms
 
 
 class StepAttention(nnx.Module):
@@ -93,7 +93,7 @@ class StepSelfAttention(StepAttention):
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
         )  # [B, G, T K, H] and [B, G, T K, W]
         mask = state.key_is_real.reshape(x.shape[0], 1, 1, -1)  # [B, 1, 1, T K]
-        terms = of_layer(self, terms, key.dtype, scope).for_beams(state.num_beams)
+        terms = layer_terms(self, terms, key.dtype, scope).for_beams(state.num_beams)
         terms = terms._replace(mask=both(terms.mask, mask), exists=state.exists())
         return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
 
@@ -150,7 +150,7 @@ class StepLayer(Layer):
         Args:
           cache: the keys and values of the tokens before; the one returned holds these tokens' too.
           state: already counts these tokens in (`DecoderState.written`).
-          terms: what positions add to self-attention (`terms.of_stack`).
+          terms: what positions add to self-attention (`terms.stack_terms`).
           layer: the layer's number, from 0.
         """
         angles = terms.rotation.query if terms.rotation and rotates_cross_attention(self.stack) else None

@@ -1,4 +1,4 @@
-"""What enters attention's logits besides query · key: masks, and what positions add."""
+"""Defines the terms of attention's logits other than query · key: masks and positions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class AttentionTerms(NamedTuple):
     rotation: Rotation | None = None
     """The angles by which positions rotate queries and keys; None rotates nothing."""
     vectors: Vectors | None = None
-    """What distances add to keys and values; None adds nothing."""
+    """The vectors that distances add to keys and values; None adds nothing."""
     window: Mask = None
     """The mask of layers with a window, which hides what `mask` does and more; None: no layer has one."""
     places: Places | None = None
-    """Where the tokens of self-attention stand. None: in cross-attention, whose keys stand in another sentence."""
+    """The positions of the tokens of self-attention. None: cross-attention, whose keys are in another sentence."""
 
     def for_beams(self, count: int) -> AttentionTerms:
         """Returns the terms of a decoding step's keys, `count` beams' for each column: T K keys in place of T."""
@@ -58,7 +58,7 @@ class HasPositions(Protocol):
     is_decoder: bool
 
 
-def of_stack(module: HasPositions, places: Places, mask: Mask, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
+def stack_terms(module: HasPositions, places: Places, mask: Mask, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
     """Returns the terms of the self-attention of every layer, without what each layer has of its own.
 
     Args:
@@ -101,7 +101,7 @@ class HasPart(Protocol):
     part: specs.Attention
 
 
-def of_layer(module: HasPart, terms: AttentionTerms, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
+def layer_terms(module: HasPart, terms: AttentionTerms, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
     """Returns the stack's terms with what the attention of one layer has of its own.
 
     Args:

@@ -24,7 +24,7 @@ from jax_transformer.model.projections import Projection
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.stack import Stack, layer_slice
 from jax_transformer.model.steps import StepLayer
-from jax_transformer.model.terms import AttentionTerms, of_stack
+from jax_transformer.model.terms import AttentionTerms, stack_terms
 
 
 class Source(NamedTuple):
@@ -62,7 +62,7 @@ class Transformer(nnx.Module):
         table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
         vectors = table(source_ids, self.config.encoder.embedding_factor)
         places = positions.Places(numbers, source_ids.shape[1])
-        terms = of_stack(self.encoder, places, mask, vectors.dtype, scope)
+        terms = stack_terms(self.encoder, places, mask, vectors.dtype, scope)
         scope = scope(Site.ENCODER)
         x = self.encoder.embed(vectors, self._table("encoder_positions"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
@@ -83,7 +83,7 @@ class Transformer(nnx.Module):
         )
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
-        shared_terms = of_stack(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
+        shared_terms = stack_terms(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
         scope = scope(Site.DECODER)
         rotation, angles = shared_terms.rotation, self._source_angles(source)
         terms = DecoderTerms(
@@ -175,7 +175,7 @@ class Transformer(nnx.Module):
         vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, Scope())  # [B, K, D]
         places = positions.Places(numbers, state.length, state.position)
-        terms = of_stack(self.decoder, places, None, vectors.dtype, Scope())
+        terms = stack_terms(self.decoder, places, None, vectors.dtype, Scope())
 
         steps, caches = self._steps(layers), []
         for i, cache in enumerate(state.layers):

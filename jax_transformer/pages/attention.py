@@ -66,8 +66,13 @@ def render(
         "source": source._asdict(),
         "target": target._asdict(),
         "kinds": [
-            {"name": name, **of_kind._asdict(), "weights": packed(of_kind.weights), "shape": of_kind.weights.shape}
-            for name, of_kind in maps.items()
+            {
+                "name": name,
+                **kind_maps._asdict(),
+                "weights": packed(kind_maps.weights),
+                "shape": kind_maps.weights.shape,
+            }
+            for name, kind_maps in maps.items()
         ],
         "alignment": alignment._asdict(),
         "shown": shown,

@@ -24,13 +24,13 @@ from jax_transformer.config.validation import ConfigError
 HEARTBEAT_SECONDS = 20
 """A process that has been silent for so long counts as gone."""
 LINGER_SECONDS = 2 * HEARTBEAT_SECONDS
-"""How long the service outlives process 0 at most; it ends as soon as no process is connected."""
+"""Maximum seconds that the service outlives process 0; it ends as soon as no process is connected."""
 PARTING_SECONDS = 1.0
 """Seconds that the service runs after all processes have left: the reply to the last one may still be in transit, and
 JAX aborts a process that doesn't receive it."""
 ESTABLISHED = "01"
 FREE_SECONDS = 5.0
-"""How long to wait for the port, which the service of a run that was killed may leave in this moment."""
+"""Seconds to wait for the port, which the service of a killed run may still be releasing."""
 
 
 def start_coordinator(port: int, processes: int) -> subprocess.Popen[bytes]:
@@ -78,8 +78,8 @@ def _why_taken(port: int) -> str:
 
 
 def serve(port: int, processes: int, parent: int) -> None:
-    """Serves until told to finish. Otherwise serves while the process `parent`, which started it, lives, and then,
-    unless dismissed, until the remaining processes have left."""
+    """Serves until it receives SIGUSR2. Otherwise serves while the process `parent`, which started it, lives, and then,
+    unless it receives SIGUSR1, until the remaining processes have left."""
     dismissed, finished = threading.Event(), threading.Event()
     signal.signal(signal.SIGUSR1, lambda number, frame: dismissed.set())
     signal.signal(signal.SIGUSR2, lambda number, frame: finished.set())

@@ -27,11 +27,11 @@ from jax_transformer.parallel.watch import LOST, OWN_WORD_SECONDS, Failure, Watc
 
 Value = TypeVar("Value")
 JOIN_SECONDS = 300
-"""How long the first process waits for the last, at the start."""
+"""Seconds that the first process waits for the last, at the start."""
 WAIT_SECONDS = 3600
 """Seconds that processes wait for each other while all are alive, for example during an evaluation."""
 PREPARE_SECONDS = 24 * 3600
-"""How long they wait for process 0 to prepare the data."""
+"""Seconds that processes wait for process 0 to prepare the data."""
 GRACE_SECONDS = 8
 """Maximum seconds that a failed process 0 waits for its peers to notice."""
 MISTAKE = 2

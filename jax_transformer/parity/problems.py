@@ -34,20 +34,21 @@ LONGEST = 523
 """The most tokens of a long sentence: more than the usual 512 rows of a table, and few enough for all attention weights
 to fit in memory."""
 LOWEST_IDS = 4
-"""How many of the lowest ids appear as labels: a program may take one of them for the pad."""
+"""Number of the lowest ids that appear as labels, since a program may take one of them for the pad."""
 MEAN = 250.0
-"""The mean of a norm's inputs where it is large, hundreds of deviations: a variance taken as E[x²] − E[x]² is then
+"""The mean of a norm's inputs where it is large, hundreds of deviations: a variance computed as E[x²] − E[x]² is then
 off by 1e-11 or so in float64, and a right one by less than 1e-13."""
 SMALL = 1e-4
 """The deviation of a norm's inputs where it is small."""
 
 FULLY_MASKED = "fully-masked"
-"""What an attention gives a query that sees no key: programs give uniform weights, zeros or NaN."""
+"""Allows differences of queries that see no key: programs give them uniform weights, zeros or NaN."""
 INNER_PADDING = "inner-padding"
-"""What depends on padding before a token: programs of sentences that are only ever padded at their ends may treat it in
-any way."""
+"""Allows differences that depend on padding before a token: programs whose sentences are only padded at the end may
+treat it in any way."""
 FIRST_TOKEN = "first-token"
-"""What a target's first token does: programs that put their own start token in its place ignore it."""
+"""Allows differences that depend on a target's first token: programs that replace it by their own start token ignore
+it."""
 ALLOWANCES = (FULLY_MASKED, INNER_PADDING, FIRST_TOKEN)
 """The differences that a caller may allow."""
 
@@ -234,7 +235,7 @@ def other_weights(
 
 
 def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other: int) -> Problem:
-    """Returns the problem with two of the target's ids in each other's place, in the weights and in the batch.
+    """Swaps two of the target's ids, in the weights and in the batch.
 
     The model computes the same with the ids' names exchanged. With it, a model that never ends a sentence does.
     """
@@ -572,8 +573,8 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
 
 def _pads(config: TransformerConfig) -> tuple[list[int], list[int]]:
     """Returns the ids that may count as padding in sources and in targets."""
-    of_targets = (config.target.pad_id, config.decoder.self_attention.padding_id, config.source.pad_id)
-    return [config.source.pad_id], [pad for pad in of_targets if pad is not None]
+    target_ids = (config.target.pad_id, config.decoder.self_attention.padding_id, config.source.pad_id)
+    return [config.source.pad_id], [pad for pad in target_ids if pad is not None]
 
 
 def _before_a_token(ids: np.ndarray, pads: list[int]) -> np.ndarray:

@@ -66,7 +66,7 @@ class Rules:
     knows_update: bool = True
     """Whether `train` defines the optimizer step."""
     decoding: DecodingConfig | None = None
-    """How the user's decoder should search, every option set; None: the built-in searches run."""
+    """The search that the user's decoder should run, with every option set. None: the built-in searches run."""
     own: frozenset[str] = frozenset()
     """Which of "loss", "optimizer" and "decode" are the user's."""
 

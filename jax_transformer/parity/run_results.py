@@ -137,8 +137,8 @@ class RunResults(Results):
 
     def in_order(self, side: SideName, arrays: Arrays) -> Arrays:
         """Returns a side's activations with the heads of each attention in the model's own order."""
-        of_side = {note.finding.node: note.finding for note in self.notes if note.side == side}
-        return in_order(arrays, of_side.values())
+        side_findings = {note.finding.node: note.finding for note in self.notes if note.side == side}
+        return in_order(arrays, side_findings.values())
 
     @property
     def depth(self) -> tuple[Depth, ...]:

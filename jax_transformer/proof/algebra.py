@@ -19,7 +19,7 @@ from jax_transformer.proof.tape import recorded, records_values
 MOST_EXPONENTS = 8
 """Different exponents in one array to which a value is raised."""
 LARGE = 1e8
-"""Constants beside which floats lose what they are added to."""
+"""Constants of this size absorb the floats that are added to them."""
 
 
 @records_values

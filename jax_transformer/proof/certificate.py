@@ -150,9 +150,9 @@ class Certificate:
     """Conditions on the weights under which the verdict holds, one text each: weights that one program holds
     separately, and the other ties."""
     map: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What is known of the map of weights that was found: how many have a partner, which have none, which are mapped
-    unlike their siblings ("irregular") or by their names alone, and which the inputs read in part. {}: both programs
-    read the same weights."""
+    """Facts about the map of weights that was found: the number of weights with a partner, those without one, those
+    mapped unlike their siblings ("irregular") or only by their names, and those that the inputs read in part. {}: both
+    programs read the same weights."""
     seed: int = 0
     command: tuple[str, ...] = ()
     """The arguments of the command that made it; () if none did. Nothing runs them."""

@@ -133,7 +133,7 @@ class Emitter:
         return self._emit("constant", (), array.shape, {"array": array, "radius": radius}, known=array)
 
     def radius(self, x: Value) -> np.ndarray:
-        """Returns how far the elements of a value may be off that depends on no weight, as the program computed it: 0
+        """Bounds the rounding error of the elements of a value that depends on no weight, as the program computed it; 0
         for integers."""
         return np.zeros(x.shape) if x.node is None else self._roundings.as_run(x.node)
 

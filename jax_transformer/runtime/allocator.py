@@ -12,8 +12,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2,
 
 
 def keep_freed_memory() -> bool:
-    """Makes glibc reuse large blocks instead of giving them back to the kernel when they are freed; True if it could be
-    told.
+    """Makes glibc reuse freed large blocks instead of returning them to the kernel; False if that is impossible.
 
     On a CPU, XLA allocates the temporary arrays of every step anew. By default glibc asks the kernel for each large one
     and returns it afterwards, and the kernel clears it page by page: for a vocabulary of 10,000 that is a third of a

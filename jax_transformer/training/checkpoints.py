@@ -231,7 +231,7 @@ class Checkpoints:
             directory = Path(self._manager.directory)
             raise CheckpointError(
                 f"{directory}: expected to write a checkpoint; received {_why_not_written(error)}; no other "
-                f"checkpoint was touched: when that is mended, jax-transformer train --resume {directory.parent}"
+                f"checkpoint was touched: fix this, then jax-transformer train --resume {directory.parent}"
             ) from error
 
     def _remove_deleted(self) -> None:
@@ -304,7 +304,7 @@ def _check_metrics(checkpoint: Path) -> None:
     if not is_right:
         check(checkpoint.parent, int(checkpoint.name))
         raise CheckpointError(
-            f"{checkpoint}: expected the metrics of a checkpoint; received others; "
+            f"{checkpoint}: expected the metrics of a checkpoint; received other content; "
             f"{_how_to_go_on(checkpoint.parent, int(checkpoint.name))}"
         )
 

@@ -146,7 +146,7 @@ class RunDirectory:
         if began_with != name:
             raise RunError(
                 f"{self.path}: expected the text, the tokenizer files and the options of data that this run began "
-                "with; received others; restore them, or start a new run"
+                "with; received different ones; restore them, or start a new run"
             )
 
     def config_changes(self, config: RunConfig) -> list[str]:

@@ -60,15 +60,15 @@ def command() -> Callable[..., subprocess.CompletedProcess[bytes]]:
 
 
 @pytest.fixture
-def told() -> Callable[[str], str]:
+def without_summary() -> Callable[[str], str]:
     """(standard error) → standard error without the summary that must end it."""
 
-    def without_summary(err: str) -> str:
+    def strip(err: str) -> str:
         *lines, last = err.splitlines(keepends=True)
         assert SUMMARY.fullmatch(last), err
         return "".join(lines)
 
-    return without_summary
+    return strip
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def evaluated(run: Run, *arguments: str) -> dict[str, Any]:
 # --- numbers
 
 
-def test_one_system_has_the_scores_of_sacrebleu(files: dict[str, str], run: Run) -> None:
+def test_scores_of_one_system_equal_sacrebleu(files: dict[str, str], run: Run) -> None:
     references = [files["reference"], files["other_reference"]]
     expected = json.loads(sacrebleu(*references, "-i", files["a"], "--confidence", "--confidence-n", "100"))
     found = evaluated(
@@ -88,9 +88,9 @@ def test_one_system_has_the_scores_of_sacrebleu(files: dict[str, str], run: Run)
 
 def test_systems_are_compared_as_by_sacrebleu(files: dict[str, str], run: Run) -> None:
     names = [files[name] for name in "abc"]
-    told = sacrebleu(files["reference"], "-i", *names, "--paired-bs", "--paired-bs-n", "200", "--format", "text")
-    scores = [tuple(map(float, each)) for each in re.findall(r"([\d.]+) \([\d.]+ ± ([\d.]+)\)", told)]
-    p_values = list(map(float, re.findall(r"\(p = ([\d.]+)\)", told)))
+    text = sacrebleu(files["reference"], "-i", *names, "--paired-bs", "--paired-bs-n", "200", "--format", "text")
+    scores = [tuple(map(float, each)) for each in re.findall(r"([\d.]+) \([\d.]+ ± ([\d.]+)\)", text)]
+    p_values = list(map(float, re.findall(r"\(p = ([\d.]+)\)", text)))
     assert (len(scores), len(p_values)) == (9, 6)
     others = ["--against", names[1], "--against", names[2]]
     found = evaluated(run, "--hypotheses", names[0], "--target", files["reference"], *others, "--bootstrap", "200")
@@ -100,7 +100,7 @@ def test_systems_are_compared_as_by_sacrebleu(files: dict[str, str], run: Run) -
     assert [each["p_value"] for each in systems[3:]] == pytest.approx(p_values, abs=6e-5)
     assert min(p_values[:3]) > 0.05 > max(p_values[3:]), "b is as good as a, c isn't"
     for metric in METRICS:
-        assert re.search(rf"- {metric} +{re.escape(found['signatures'][metric])}\n", told)
+        assert re.search(rf"- {metric} +{re.escape(found['signatures'][metric])}\n", text)
 
 
 def test_the_same_translations_are_no_significant_difference(files: dict[str, str], run: Run) -> None:

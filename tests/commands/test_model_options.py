@@ -23,7 +23,7 @@ def parsed(*arguments: str) -> TransformerConfig:
     return config.model
 
 
-def test_what_isnt_given_stays_as_it_is() -> None:
+def test_missing_options_keep_their_values() -> None:
     assert parsed() == UNLIKE.model
     assert parsed("--model.num-heads", "4") == UNLIKE.model.replace(num_heads=4)
 

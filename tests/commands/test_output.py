@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is
 
 
 @pytest.mark.parametrize("arguments", ["--help", "verify --help", "verify numbers.safetensors"])
-def test_a_full_disk_is_told(arguments: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(arguments: str, tmp_path: Path) -> None:
     write_tensors(tmp_path / "numbers.safetensors", {"numbers": np.ones(3)})
     command = [sys.executable, "-m", "jax_transformer.cli", *arguments.split()]
     with open("/dev/full", "w") as full:

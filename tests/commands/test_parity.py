@@ -40,7 +40,7 @@ def test_the_same_arrays(run: Run, files: dict[str, str], tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_what_differs_comes_first(run: Run, files: dict[str, str]) -> None:
+def test_differences_come_first(run: Run, files: dict[str, str]) -> None:
     code, out, _ = run("parity", "--diff", files["b"], files["a"])
     assert code == 4
     lines = out.splitlines()
@@ -59,7 +59,7 @@ def test_what_differs_comes_first(run: Run, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("candidate", "options", "code", "told"),
+    ("candidate", "options", "code", "message"),
     [
         ("low", [], 4, "dtypes float32 and float64"),
         ("fewer", [], 3, "only the reference has layers.0.output, layers.1.output, layers.2.output and 57 more"),
@@ -68,10 +68,12 @@ def test_what_differs_comes_first(run: Run, files: dict[str, str]) -> None:
         ("b", ["--truth", "nowhere.npz"], 2, "nowhere.npz: expected an .npz of named arrays; there is no such file"),
     ],
 )
-def test_exit_codes(candidate: str, options: list[str], code: int, told: str, run: Run, files: dict[str, str]) -> None:
+def test_exit_codes(
+    candidate: str, options: list[str], code: int, message: str, run: Run, files: dict[str, str]
+) -> None:
     received, out, err = run("parity", "--diff", files[candidate], files["a"], *options)
     assert received == code
-    assert told in " ".join((out + err).split())
+    assert message in " ".join((out + err).split())
 
 
 def test_lower_precision_wants_a_truth(run: Run, files: dict[str, str]) -> None:

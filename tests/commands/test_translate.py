@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[[str, str | bytes], str]
 Command = Callable[..., subprocess.CompletedProcess[bytes]]
-Told = Callable[[str], str]
+WithoutSummary = Callable[[str], str]
 
 
 def test_lines_come_out_in_order_one_for_one(plain_model: Path, command: Command) -> None:
@@ -64,7 +64,7 @@ def test_a_reader_that_has_gone_is_no_error(plain_model: Path, write: Write) -> 
 
 
 def test_a_bad_line_gives_an_error_and_the_others_are_translated(
-    plain_model: Path, tmp_path: Path, command: Command, run: Run, write: Write, told: Told
+    plain_model: Path, tmp_path: Path, command: Command, run: Run, write: Write, without_summary: WithoutSummary
 ) -> None:
     good = [b"eins zwei drei", b"vier", b"zehn neun"]
     bad = {2: b"f\xfcnf", 3: b"eins\0zwei", 5: b"zwei " * 10_000}
@@ -79,7 +79,7 @@ def test_a_bad_line_gives_an_error_and_the_others_are_translated(
     }.items():
         assert code == 2
         assert out.split("\n") == [expected[0], "", "", expected[1], "", "", expected[2], ""]
-        assert told(err).splitlines() == [
+        assert without_summary(err).splitlines() == [
             f"error: {name}:2: expected UTF-8 text; received byte 0xfc at byte 2 of the line",
             f"error: {name}:3: expected text; received a NUL at character 5",
             f"error: {name}:5: expected at most 24 tokens, the model's longest; received 10001",
@@ -88,16 +88,16 @@ def test_a_bad_line_gives_an_error_and_the_others_are_translated(
         assert "; 3 not translated" in err
 
 
-def test_many_problems_are_only_counted(plain_model: Path, command: Command, told: Told) -> None:
+def test_many_problems_are_only_counted(plain_model: Path, command: Command, without_summary: WithoutSummary) -> None:
     result = command("translate", str(plain_model), text=b"\xff\n" * 50 + b"eins\n")
-    problems = told(result.stderr.decode()).splitlines()
+    problems = without_summary(result.stderr.decode()).splitlines()
     assert len(problems) == 20
     assert problems[-1].endswith("(further ones are only counted)")
     assert b"; 50 not translated" in result.stderr
     assert result.stdout.count(b"\n") == 51
 
 
-def test_lines_of_mostly_unknown_tokens_are_told(plain_model: Path, command: Command) -> None:
+def test_lines_of_mostly_unknown_tokens_are_reported(plain_model: Path, command: Command) -> None:
     done = command("translate", str(plain_model), text="eins zwei\nеден два eins\nacht unbekannt zwei\n".encode())
     assert done.returncode == 0
     assert b"warning: standard input:2: 2 of 3 tokens are unknown to the model\n" in done.stderr
@@ -145,7 +145,9 @@ def test_no_lines_give_none(plain_model: Path, command: Command) -> None:
     assert result.stderr.startswith(b"0 lines, 0 tokens")
 
 
-def test_long_lines_are_split_where_sentences_end(plain_model: Path, run: Run, write: Write, told: Told) -> None:
+def test_long_lines_are_split_where_sentences_end(
+    plain_model: Path, run: Run, write: Write, without_summary: WithoutSummary
+) -> None:
     """Each sentence is translated by itself, and the white space between them is kept."""
     sentences = 4 * ["eins zwei .", "zehn sieben ."]
     long, no_end = "  ".join(sentences), "eins " * 40
@@ -153,7 +155,8 @@ def test_long_lines_are_split_where_sentences_end(plain_model: Path, run: Run, w
     code, out, err = run("translate", str(plain_model), "--input", file, "--split-long")
     assert code == 2
     assert (
-        told(err) == f"error: {file}:3: expected at most 24 tokens, the model's longest; received 41 without an end\n"
+        without_summary(err)
+        == f"error: {file}:3: expected at most 24 tokens, the model's longest; received 41 without an end\n"
     )
     assert "; 1 split into 8 parts; " in err
     assert "; 1 not translated" in err

@@ -25,10 +25,12 @@ WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[[str, str | bytes], str]
 Command = Callable[..., subprocess.CompletedProcess[bytes]]
-Told = Callable[[str], str]
+WithoutSummary = Callable[[str], str]
 
 
-def test_several_translations_are_numbered(plain_model: Path, run: Run, write: Write, told: Told) -> None:
+def test_several_translations_are_numbered(
+    plain_model: Path, run: Run, write: Write, without_summary: WithoutSummary
+) -> None:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate_each
     from jax_transformer.storage.model_directory import load_model
@@ -36,7 +38,7 @@ def test_several_translations_are_numbered(plain_model: Path, run: Run, write: W
     lines = ["eins", "", "zwei drei"]
     file = write("text", "\n".join(lines))
     code, out, err = run("translate", str(plain_model), "--input", file, "--beam-size", "3", "--num-return", "2")
-    assert (code, told(err)) == (0, "")
+    assert (code, without_summary(err)) == (0, "")
     found = translate_each(load_model(plain_model), lines, DecodingConfig(beam_size=3, num_return=2))
     assert out.splitlines() == [
         f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}"
@@ -48,7 +50,9 @@ def test_several_translations_are_numbered(plain_model: Path, run: Run, write: W
     assert "num_return must be at most beam_size=1; received 2" in err
 
 
-def test_jsonl_agrees_with_the_library(plain_model: Path, run: Run, write: Write, told: Told) -> None:
+def test_jsonl_agrees_with_the_library(
+    plain_model: Path, run: Run, write: Write, without_summary: WithoutSummary
+) -> None:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import align, pharaoh, word_pairs
@@ -59,7 +63,7 @@ def test_jsonl_agrees_with_the_library(plain_model: Path, run: Run, write: Write
     lines = ["eins zwei drei", "", "vier"]
     options = ("--format", "jsonl", "--beam-size", "3", "--num-return", "2")
     code, out, err = run("translate", str(plain_model), "--input", write("text", "\n".join(lines)), *options)
-    assert (code, told(err)) == (0, "")
+    assert (code, without_summary(err)) == (0, "")
     described = list(map(json.loads, out.splitlines()))
     assert [(line["line"], line["source"], len(line["hypotheses"])) for line in described] == [
         (1, lines[0], 2),
@@ -144,7 +148,12 @@ def test_batches_hold_no_more_tokens_than_allowed(
     ids=["beams", "samples"],
 )
 def test_translations_follow_the_decoding_options(
-    options: list[str], decoding: dict[str, Any], plain_model: Path, run: Run, write: Write, told: Told
+    options: list[str],
+    decoding: dict[str, Any],
+    plain_model: Path,
+    run: Run,
+    write: Write,
+    without_summary: WithoutSummary,
 ) -> None:
     """The batch size doesn't matter."""
     from jax_transformer.config.decoding import DecodingConfig
@@ -156,7 +165,7 @@ def test_translations_follow_the_decoding_options(
     expected = translate(load_model(plain_model), lines, DecodingConfig(**decoding))
     for rows in ("1", "64"):
         code, out, err = run("translate", str(plain_model), "--input", file, "--rows", rows, *options)
-        assert (code, told(err)) == (0, "")
+        assert (code, without_summary(err)) == (0, "")
         assert out.splitlines() == expected
     code, out, err = run("translate", str(plain_model), "--input", file, *options, "--top-k", "-1")
     assert (code, out) == (2, "")
@@ -177,7 +186,13 @@ BEAMS: dict[str, Any] = {"beam_size": 3, "length_penalty": 0.5, "early_stopping"
     ids=["none", "another", "greedily", "samples"],
 )
 def test_options_default_to_the_models_settings(
-    options: list[str], decoding: dict[str, Any], plain_model: Path, tmp_path: Path, run: Run, write: Write, told: Told
+    options: list[str],
+    decoding: dict[str, Any],
+    plain_model: Path,
+    tmp_path: Path,
+    run: Run,
+    write: Write,
+    without_summary: WithoutSummary,
 ) -> None:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
@@ -190,7 +205,7 @@ def test_options_default_to_the_models_settings(
     expected = translate(plain, lines, DecodingConfig(**decoding))
     file = write("text", "".join(f"{line}\n" for line in lines))
     code, out, err = run("translate", str(tmp_path / "model"), "--input", file, *options)
-    assert (code, out.splitlines(), told(err)) == (0, expected, "")
+    assert (code, out.splitlines(), without_summary(err)) == (0, expected, "")
     target = write("target", out)
     code, out, _ = run("evaluate", str(tmp_path / "model"), "--source", file, "--target", target, *options)
     assert code == 0
@@ -234,7 +249,9 @@ def test_options_that_some_model_can_obey_wait_for_it(
     assert "nowhere: no such directory" in err
 
 
-def test_a_target_tag_comes_first(plain_model: Path, tmp_path: Path, run: Run, write: Write, told: Told) -> None:
+def test_a_target_tag_comes_first(
+    plain_model: Path, tmp_path: Path, run: Run, write: Write, without_summary: WithoutSummary
+) -> None:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
     from jax_transformer.storage.model_directory import load_model
@@ -249,7 +266,7 @@ def test_a_target_tag_comes_first(plain_model: Path, tmp_path: Path, run: Run, w
     for tag in tags:
         forced = DecodingConfig(forced_bos_id=target.tag_ids[tag])
         code, out, err = run("translate", str(tmp_path / "model"), "--input", file, "--target-tag", tag)
-        assert (code, told(err)) == (0, "")
+        assert (code, without_summary(err)) == (0, "")
         found[tag] = out.splitlines()
         assert found[tag] == translate(model, ["eins", "zwei drei"], forced)
     assert found["deu_Latn"] != found["fra_Latn"]
@@ -293,7 +310,7 @@ def test_a_target_tag_may_start_the_decoder(plain_model: Path, tmp_path: Path, r
 
 
 def test_a_source_tag_goes_with_every_sentence(
-    plain_model: Path, tmp_path: Path, run: Run, write: Write, told: Told
+    plain_model: Path, tmp_path: Path, run: Run, write: Write, without_summary: WithoutSummary
 ) -> None:
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.translation import translate
@@ -315,7 +332,7 @@ def test_a_source_tag_goes_with_every_sentence(
     code, out, err = run("translate", str(tmp_path / "model"), "--input", file, "--source-tag", "<2de>")
     assert code == 0, err
     assert out.splitlines() == tagged
-    assert told(err) == ""
+    assert without_summary(err) == ""
 
 
 def test_an_unknown_source_tag_is_refused(plain_model: Path, run: Run, write: Write) -> None:

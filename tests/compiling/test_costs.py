@@ -57,7 +57,7 @@ def costs_of(text: str, devices: int = 8, **options: int) -> Costs:
     return count_costs(parse(text), devices, **options)
 
 
-def of_entry(*lines: str, extra: str = "") -> Costs:
+def entry_costs(*lines: str, extra: str = "") -> Costs:
     """Returns the costs of a program of these instructions."""
     inside = "\n".join(f"  {line}" for line in lines)
     return costs_of(f"{extra}\nENTRY %main (p: f32[4]) -> f32[4] {{\n{inside}\n}}\n")
@@ -93,7 +93,7 @@ def test_a_search_counts_the_callers_iterations() -> None:
 
 def test_a_tpus_batched_product_is_a_convolution_with_windows() -> None:
     """The batch axes of 64 and 16 are windows in which each output meets one input."""
-    costs = of_entry(
+    costs = entry_costs(
         "%q = bf16[64,64,16,64]{3,2,1,0} parameter(0)",
         "%k = bf16[64,64,16,64]{3,2,1,0} parameter(1)",
         "ROOT %c = f32[64,16,64,64]{2,3,1,0:T(8,128)} convolution(%q, %k), "
@@ -103,7 +103,7 @@ def test_a_tpus_batched_product_is_a_convolution_with_windows() -> None:
 
 
 def test_a_plain_convolution_is_a_product() -> None:
-    costs = of_entry(
+    costs = entry_costs(
         "%x = bf16[4096,1024]{1,0} parameter(0)",
         "%w = bf16[1024,3072]{1,0} parameter(1)",
         "ROOT %c = bf16[4096,3072]{1,0:T(8,128)(2,1)} convolution(%x, %w), dim_labels=bf_io->bf",
@@ -115,7 +115,7 @@ def test_a_plain_convolution_is_a_product() -> None:
 
 
 def test_memory_on_the_chip_is_no_traffic() -> None:
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[1024]{0:T(1024)} parameter(0)",
         "%y = f32[1024]{0:T(1024)S(1)} negate(%x)",
         "ROOT %z = f32[1024]{0:T(1024)S(1)} negate(%y)",
@@ -129,13 +129,13 @@ def test_memory_on_the_chip_is_no_traffic() -> None:
 def test_a_transfer_counts_its_bytes(space: str, bytes_moved: int) -> None:
     """And not all of what it takes a slice of."""
     layout = f"{{1,0:T(8,128){space}}}"
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[6,100]{1,0:T(8,128)} parameter(0)",
         f"%s = (f32[6,100]{{1,0:T(8,128)}}, f32[1,100]{layout}, s32[]) slice-start(%x), slice={{[0:1], [0:9]}}",
         f"ROOT %d = f32[1,100]{layout} slice-done(%s)",
     )
     assert costs.traffic == bytes_moved
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[1,100]{1,0:T(8,128)} parameter(0)",
         f"%c = (f32[1,100]{layout}, f32[1,100]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%x)",
         f"ROOT %d = f32[1,100]{layout} copy-done(%c)",
@@ -152,7 +152,7 @@ def test_an_update_in_place_counts_as_the_update() -> None:
   ROOT %updated = f32[6,100]{1,0} dynamic-update-slice(%p0, %p1, %p2, %zero)
 }
 """
-    costs = of_entry(
+    costs = entry_costs(
         "%all = f32[6,100]{1,0} parameter(0)",
         "%row = f32[1,100]{1,0} parameter(1)",
         "%at = s32[] parameter(2)",
@@ -178,7 +178,7 @@ def test_an_update_in_place_counts_as_the_update() -> None:
     ],
 )
 def test_groups(groups: str, size: int) -> None:
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[1000]{0} parameter(0)",
         f"ROOT %y = f32[1000]{{0}} all-reduce(%x), channel_id=1, replica_groups={groups}, to_apply=%add",
     )
@@ -197,7 +197,7 @@ def test_groups(groups: str, size: int) -> None:
     ],
 )
 def test_bytes_sent(kind: str, operand: str, result: str, sent: float) -> None:
-    costs = of_entry(
+    costs = entry_costs(
         f"%x = {operand} parameter(0)", f"ROOT %y = {result} {kind}(%x), channel_id=3, replica_groups=[2,4]<=[8]"
     )
     assert costs.sent == pytest.approx(sent)
@@ -210,7 +210,7 @@ def test_a_reduction_of_which_a_fusion_keeps_one_share(kept: int, kind: str, sen
         "  %sum = f32[8,100] all-reduce(%p), channel_id=7, replica_groups=[2,4]<=[8], to_apply=%add\n"
         f"  ROOT %own = f32[{kept},100] dynamic-slice(%sum, %at, %at), dynamic_slice_sizes={{{kept},100}}\n}}\n"
     )
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[8,100] parameter(0)",
         f"ROOT %y = f32[{kept},100] fusion(%x), kind=kCustom, calls=%scatter",
         extra=fused,
@@ -224,7 +224,7 @@ def test_a_collective_in_three_fusions_counts_once() -> None:
         "  ROOT %g = f32[8,100] all-gather(%p), channel_id=7, replica_groups=[2,4]<=[8]\n}\n"
         for name in ("start", "carry", "done")
     )
-    costs = of_entry(
+    costs = entry_costs(
         "%x = f32[2,100] parameter(0)",
         "%a = f32[8,100] fusion(%x), kind=kCustom, calls=%start",
         "%b = f32[8,100] fusion(%x), kind=kCustom, calls=%carry",

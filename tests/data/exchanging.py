@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def in_processes(count: int, directory: Path, run: Callable[[int, Exchange], Result]) -> list[Result]:
-    """Returns what `run` returns, given the number and the exchange of each process."""
+    """Calls `run` with the number and the exchange of each process, and returns the results."""
 
     def start(number: int) -> Result:
         exchange = FileExchange(directory, number, count)

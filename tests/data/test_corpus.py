@@ -90,10 +90,10 @@ def test_a_corpus_that_has_no_end_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in ("/dev/zero", "/dev/urandom", str(tmp_path / "link"), str(tmp_path / "pipe")):
-        told = f"{path}: expected a .*regular file, not a device, a pipe or a socket"
-        with pytest.raises(CorpusError, match=told):
+        output = f"{path}: expected a .*regular file, not a device, a pipe or a socket"
+        with pytest.raises(CorpusError, match=output):
             hash_files(DataConfig(train=(path,), valid=(path,)))
-        with pytest.raises(CorpusError, match=told):
+        with pytest.raises(CorpusError, match=output):
             sampled_digest(path)
 
 
@@ -183,7 +183,7 @@ def test_impossible_splits_are_refused(tmp_path: Path) -> None:
         CorpusError, match=r"valid_pairs \+ test_pairs: expected fewer than the 10 pairs of train.* received 4 \+ 6"
     ):
         read_splits(DataConfig(train=(train,), valid_pairs=4, test_pairs=6))
-    with pytest.raises(CorpusError, match="train: expected training files beside valid or test files"):
+    with pytest.raises(CorpusError, match="train: expected training files along with valid or test files"):
         read_splits(DataConfig(valid=(train,)))
 
 

@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def block_of(number: int, count: int = 2) -> Block:
-    """A block that its number tells from all others."""
+    """Returns a block whose number identifies it."""
     writer = PairsInMemory()
     if count:
         writer.append([[[number, k] for k in range(count)], [[k, number, 3] for k in range(count)]], [[], []], 0)
@@ -85,7 +85,7 @@ def test_all_get_the_blocks_of_all_in_the_order_of_the_parts(tmp_path: Path, pro
     assert in_processes(processes, tmp_path / "shared", run) == [expected] * processes
 
 
-def test_one_that_is_far_behind_still_finds_every_block(tmp_path: Path) -> None:
+def test_a_process_far_behind_still_finds_every_block(tmp_path: Path) -> None:
     first, second = (FileExchange(tmp_path, number, 2) for number in range(2))
     for number in range(6):
         first.blocks([0, 2], round_of(number))
@@ -106,7 +106,7 @@ def test_the_last_to_close_removes_the_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_part_that_fails_is_told_in_all(tmp_path: Path) -> None:
+def test_all_processes_report_the_first_part_that_fails(tmp_path: Path) -> None:
     """Part 3 fails in the process that also reads part 1, before part 2 does in another; part 0 is read."""
     failed = threading.Event()
 

@@ -68,7 +68,7 @@ def test_mistakes_are_named() -> None:
         target_frame(config(decoder_start_id=99), plain)
 
 
-def test_prepared_targets_have_what_stands_around_them(tmp_path: Path) -> None:
+def test_prepared_targets_include_the_tokens_around_them(tmp_path: Path) -> None:
     """Of each corpus its own tag; lengths and drawn segmentations count it."""
     for name, tokenizer in (("source", TRAINED), ("target", TRAINED.adding(bos=False, eos=False))):
         (tmp_path / f"{name}.json").write_text(tokenizer.to_json(), encoding="utf-8")

@@ -116,7 +116,7 @@ def test_a_padding_token_may_be_missing_where_unknown_serves_for_it(tmp_path: Pa
         load(path, SPECIALS)
 
 
-def test_other_ids_than_the_configs_are_used_and_told(tmp_path: Path) -> None:
+def test_ids_that_differ_from_the_config_are_used_with_a_warning(tmp_path: Path) -> None:
     path = write(tmp_path / "vocabulary.txt", "<s>\n</s>\n<blank>\n<unk>\nthe\n")
     message = (
         "vocabulary.txt: expected the special ids pad_id=0, unk_id=1, bos_id=2, eos_id=3; received, and used, the "

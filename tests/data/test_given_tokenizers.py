@@ -113,7 +113,7 @@ def test_normalization_comes_before_what_a_given_file_does(tmp_path: Path) -> No
     assert load(path, SPECIALS, lowercase=True, normalization="nfkc").encode(["ＴＨＥ Cat"]) == [[4, 5]]
 
 
-def test_missing_specials_of_a_given_file_are_told_or_come_last(tmp_path: Path) -> None:
+def test_missing_specials_of_a_given_file_are_refused_or_come_last(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     word_level(["<pad>", "<unk>", "</s>", "one"]).save(str(path))
     message = (

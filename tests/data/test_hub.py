@@ -140,7 +140,7 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_dataset_does_not_have_is_refused(tmp_path: Path, options: dict[str, str], expected: str) -> None:
+def test_missing_parts_of_a_dataset_are_refused(tmp_path: Path, options: dict[str, str], expected: str) -> None:
     with pytest.raises(CorpusError, match=expected):
         open_dataset(corpus(directory(tmp_path / "data"), **options))
 
@@ -190,7 +190,7 @@ def test_no_split_serves_twice(tmp_path: Path) -> None:
     assert "test" not in open_dataset(corpus(name, valid_split="test")).splits
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_in_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     def fail(*arguments: Any, **options: Any) -> None:

@@ -86,7 +86,7 @@ def test_ids_without_a_piece_are_unknown() -> None:
     assert source.encode([f"<unused_{len(LIST) - 1}>"])[0].count(len(LIST) - 1) == 0
 
 
-def test_a_piece_beside_the_list_cannot_forge_a_special_token() -> None:
+def test_a_piece_outside_the_list_cannot_forge_a_special_token() -> None:
     """sentencepiece gives a run of characters that it doesn't know as one piece."""
     ids = {"</s>": 0, "<unk>": 1, "@@": 2, "<pad>": 3}
     specials = {"</s>": 0, "<unk>": 1, "@@": 2, "<pad>": 3}
@@ -129,7 +129,7 @@ def test_settings_of_older_files() -> None:
         (
             {"tokenizer.json": b"{}"},
             "t5",
-            "tokenizer.json: expected the files of a T5Tokenizer; received others (KeyError('model'))",
+            "tokenizer.json: expected the files of a T5Tokenizer; received other content (KeyError('model'))",
         ),
         ({"tokenizer.json": b"{"}, "t5", "tokenizer.json: expected JSON ("),
         ({"tokenizer.json": b"[]"}, "umt5", "tokenizer.json: expected a JSON object; received list"),
@@ -170,12 +170,12 @@ def test_settings_of_older_files() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_exactly_is_refused(files: dict[str, bytes], kind: str, message: str) -> None:
+def test_unsupported_settings_are_refused(files: dict[str, bytes], kind: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(files, kind)
 
 
-def test_cleaning_up_is_told() -> None:
+def test_cleaning_up_is_detected() -> None:
     assert cleans_up(marian(clean_up_tokenization_spaces=True))
     assert not cleans_up(marian())
     assert not cleans_up(pipeline())

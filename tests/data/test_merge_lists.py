@@ -44,7 +44,7 @@ def conversation(merges: list[list[str]] = MERGES) -> Tokenizer:
         ("\nlow\n\nlow'\nlow\n", ["low", *LINE_END, "low", "'", "low", *LINE_END]),
     ],
 )  # fmt: skip
-def test_words_are_cut_by_the_likeliest_merges(text: str, expected: list[str]) -> None:
+def test_words_are_cut_by_the_most_frequent_merges(text: str, expected: list[str]) -> None:
     tokenizer = conversation()
     for one in (tokenizer, Tokenizer.from_json(tokenizer.to_json())):
         assert one.tokens(one.encode([text])[0]) == expected
@@ -126,12 +126,12 @@ def test_other_words_are_refused() -> None:
 BYTE_SPECIALS = {"<pad>": 0, "</s>": 1, "<unk>": 2, "<extra_id_0>": 259}
 
 
-def of_bytes() -> Tokenizer:
+def byte_tokenizer() -> Tokenizer:
     return Tokenizer(ByteBackend(BYTE_SPECIALS, 3), add_bos=False, add_eos=True)
 
 
 def test_bytes_are_tokens() -> None:
-    tokenizer = of_bytes()
+    tokenizer = byte_tokenizer()
     for one in (tokenizer, Tokenizer.from_json(tokenizer.to_json())):
         assert one.encode(["aé", ""]) == [[100, 198, 172, 1], [1]]
         assert one.decode([[100, 198, 172, 1], [198], [100, 198, 101, 259]]) == ["aé", "", "ab"]
@@ -140,7 +140,7 @@ def test_bytes_are_tokens() -> None:
     assert tokenizer.filled(263).decode([[100, 262]]) == ["a<unk>"]
 
 
-def test_special_tokens_stand_around_the_bytes() -> None:
+def test_special_tokens_come_before_and_after_the_bytes() -> None:
     for specials in ({"<pad>": 0, "</s>": 1}, BYTE_SPECIALS | {"<mask>": 261}, {**BYTE_SPECIALS, "<s>": 5}):
         with pytest.raises(ValueError, match="expected special tokens before and after 256 bytes; received the ids"):
             ByteBackend(specials, 3)

@@ -259,7 +259,7 @@ def test_sentences_are_well_formed(sentences: list[Sentence]) -> None:
         assert " ," not in german
 
 
-def test_one_translation_in_both_directions(sentences: list[Sentence]) -> None:
+def test_translations_are_unique_in_both_directions(sentences: list[Sentence]) -> None:
     pairs = {(sentence.english, sentence.german) for sentence in sentences}
     assert len({english for english, _ in pairs}) == len(pairs)
     assert len({german for _, german in pairs}) == len(pairs)

@@ -131,7 +131,7 @@ def test_packed_sentences_are_what_was_packed() -> None:
     assert pairs.target_texts() == ["c", "ü\nd"]
 
 
-def test_the_phrasebook_stands_in_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_phrasebook_replaces_missing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "phrasebook.py"
     source.write_text("# one", encoding="utf-8")
     module = types.ModuleType("jax_transformer.data.phrasebook.pairs")
@@ -226,7 +226,7 @@ def test_texts_are_the_same_only_where_both_sides_are(tmp_path: Path) -> None:
     assert (report.duplicated, report.overlapping) == (0, 0)
 
 
-def test_what_is_dropped_as_a_copy_trains_no_tokenizer(tmp_path: Path) -> None:
+def test_dropped_copies_train_no_tokenizer(tmp_path: Path) -> None:
     pairs = [("a", "a"), ("b", "b"), ("leak", "leak"), ("a", "a")]
     config = config_in(
         tmp_path, pairs, valid=(write(tmp_path / "other.tsv", [("leak", "leak")]),), drop_overlap=True, min_frequency=1
@@ -339,14 +339,16 @@ except ValueError as error:
 """
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = write(tmp_path / "train.tsv", [(f"s {k % 9}", f"t {k % 9}") for k in range(400)])
     command = [sys.executable, "-c", FULL, train, str(tmp_path / "cache")]
-    told = subprocess.run(
+    output = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
     ).stdout
-    assert f"cache_dir: expected room for about 0.0 MB in {tmp_path / 'cache'}; received 'File too large' with " in told
-    assert "MB left. Free space, or set cache_dir to another disk." in told
+    assert (
+        f"cache_dir: expected room for about 0.0 MB in {tmp_path / 'cache'}; received 'File too large' with " in output
+    )
+    assert "MB left. Free space, or set cache_dir to another disk." in output
     assert list((tmp_path / "cache").iterdir()) == []
 
     def full(*arguments: object) -> None:

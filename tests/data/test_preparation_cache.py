@@ -20,7 +20,7 @@ from jax_transformer.data.preparation import CorpusError, prepare
 # --- the cache
 
 
-def test_what_is_prepared_is_not_prepared_again(tmp_path: Path) -> None:
+def test_a_prepared_corpus_is_not_prepared_again(tmp_path: Path) -> None:
     first = prepare(config_in(tmp_path))
     again = prepare(config_in(tmp_path, batch_tokens=512, num_shapes=2), fail_if_called)
     assert again.directory == first.directory
@@ -46,7 +46,7 @@ def test_what_is_prepared_is_not_prepared_again(tmp_path: Path) -> None:
         {"pairs": PAIRS[1:]},
     ],
 )
-def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_every_relevant_option_makes_another_entry(tmp_path: Path, options: dict[str, Any]) -> None:
     first = prepare(config_in(tmp_path))
     other = prepare(config_in(tmp_path, **options))
     assert other.directory != first.directory
@@ -101,7 +101,7 @@ def test_every_part_of_a_large_file_is_under_a_digest(tmp_path: Path, place: flo
 
 
 @pytest.mark.parametrize("harm", ["cut", "overwritten", "emptied"])
-def test_a_file_that_changes_while_it_is_read_is_told_of(tmp_path: Path, harm: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, harm: str) -> None:
     corpus = prepare(config_in(tmp_path))
     pairs = corpus.splits["train"]
     assert len(pairs.source(0))
@@ -217,7 +217,7 @@ def test_two_processes_may_prepare_the_same_corpus(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").iterdir()) == [corpus.directory]
 
 
-def test_what_a_killed_preparation_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_preparation_are_removed(tmp_path: Path) -> None:
     cache, config = tmp_path / "cache", config_in(tmp_path)
     with start_child("training", config) as child:
         (running,) = cache.iterdir()

@@ -115,7 +115,7 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_dataset_is_prepared_and_told_by_its_version(tmp_path: Path, dataset: Path) -> None:
+def test_a_dataset_is_prepared_and_identified_by_its_version(tmp_path: Path, dataset: Path) -> None:
     corpus = prepare(DataConfig(dataset=str(dataset), test_pairs=2, cache_dir=str(tmp_path / "cache")))
     assert {name: len(split) for name, split in corpus.splits.items()} == {"train": 10, "valid": 3, "test": 2}
     assert corpus.splits["valid"].target_texts() == [f"{k} validation" for k in range(3)]

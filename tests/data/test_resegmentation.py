@@ -68,7 +68,7 @@ def test_a_draw_is_a_function_of_the_seed(config: DataConfig, corpus: PreparedCo
     assert drawn(config, corpus, seed=0) != drawn(config, corpus, seed=1)
 
 
-def test_what_does_not_fit_its_shape_takes_its_best_pieces(config: DataConfig, corpus: PreparedCorpus) -> None:
+def test_a_sentence_that_outgrows_its_shape_keeps_its_best_pieces(config: DataConfig, corpus: PreparedCorpus) -> None:
     """The shape has room for the longest of the best segmentations, which drawn ones overrun now and then."""
     train = corpus.splits["train"]
     room = int(max(len(train.source(k)) for k in range(40)))
@@ -108,7 +108,7 @@ def test_a_side_without_subwords_stays_as_it_is(tmp_path: Path) -> None:
     assert resegmentation(config, corpus).growth[1] == 1.0
 
 
-def test_tags_stand_where_they_stood(tmp_path: Path) -> None:
+def test_tags_keep_their_places(tmp_path: Path) -> None:
     """Two corpora with tags of their own, one twice as often."""
     for name in ("one", "two"):
         (tmp_path / f"{name}.tsv").write_text(

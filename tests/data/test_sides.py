@@ -1,4 +1,4 @@
-"""Splits whose two sides are in each other's places, or whose words nobody knows, are told."""
+"""Tests of reports on splits with swapped sides or unknown words."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_sides_are_swapped_or_not(phrases: Pairs) -> None:
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe"])
-def test_a_validation_set_whose_sides_are_swapped_is_told_in_every_run(
-    tmp_path: Path, phrases: Pairs, kind: str
-) -> None:
+def test_swapped_validation_sides_are_reported_in_every_run(tmp_path: Path, phrases: Pairs, kind: str) -> None:
     options = {"tokenizer": kind, "vocab_size": 200}
     valid = write(tmp_path / "turned.tsv", turned(phrases[200:]))
     config = config_in(tmp_path, phrases[:200], valid=(valid,), **options)

@@ -102,14 +102,14 @@ def test_the_beginning_of_every_part_is_prepared(tmp_path: Path) -> None:
     assert whole.directory != corpus.directory
 
 
-def test_what_was_prepared_before_there_were_parts_is_found() -> None:
+def test_entries_older_than_parts_are_found() -> None:
     """A run resumes only with the entry it began with, so its name stays."""
     config = DataConfig(train=("a.tsv",), valid=("b.tsv",))
     name = "bc116d1ca276bdd97cb465517d6a4536a62aba9c9339c72439d4f1de3f3391d3"
     assert _entry_name(config, fingerprint(config, {"a.tsv": "0", "b.tsv": "1"})) == name
 
 
-def test_counts_are_those_of_all_parts(tmp_path: Path) -> None:
+def test_counts_cover_all_parts(tmp_path: Path) -> None:
     write_files(tmp_path / "data")
     pairs: list[Any] = file_pairs(2)
     pairs[1], pairs[3] = ("", "empty"), ("long " * 16, "too long")
@@ -164,8 +164,8 @@ def test_a_process_reads_its_own_files_alone(tmp_path: Path, processes: int, kin
         read(0, OnlyProcess())
 
 
-def test_what_fails_in_one_process_fails_in_all_with_the_same_line(tmp_path: Path) -> None:
-    """The first part that fails is told, though another one failed long before it."""
+def test_a_failure_in_one_process_ends_all_with_the_same_line(tmp_path: Path) -> None:
+    """The first failing part is reported, even if another one failed long before."""
     write_files(tmp_path / "data")
     config = in_parts(tmp_path)
     corpus = prepare(config)
@@ -199,7 +199,7 @@ def test_what_fails_in_one_process_fails_in_all_with_the_same_line(tmp_path: Pat
         ),
     ],
 )
-def test_what_has_too_few_files_or_pairs_is_refused(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
+def test_too_few_files_or_pairs_are_refused(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
     write_files(tmp_path / "data")
     with pytest.raises(CorpusError, match=expected):
         prepare(in_parts(tmp_path, **options))

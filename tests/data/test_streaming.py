@@ -127,10 +127,7 @@ def test_no_training_text_is_kept(tmp_path: Path) -> None:
     ]
     assert not list((tmp_path / "library").rglob("*.arrow")), "nor does the library keep a copy"
     lines = corpus.report.lines()
-    assert (
-        "train is a stream: what is said of it holds for the 10 pairs of its first shard; its length is unknown"
-        in lines
-    )
+    assert "train is a stream: its counts cover only the 10 pairs of its first shard; its length is unknown" in lines
     assert any(line.startswith("train: 10 pairs read, 10 kept") for line in lines)
 
 
@@ -142,7 +139,7 @@ def test_the_tokenizers_know_the_beginning_only(tmp_path: Path) -> None:
     assert known == list(range(2, 2 + SHARD))
 
 
-def test_it_is_read_on_from_any_shard(tmp_path: Path) -> None:
+def test_reading_resumes_at_any_shard(tmp_path: Path) -> None:
     write(tmp_path / "data" / "train-1.jsonl", pairs_of("train", 7))  # several files are one stream
     write(tmp_path / "data" / "train-2.jsonl", pairs_of("later", TRAIN - 7))
     config = streamed(tmp_path, valid_pairs=2)
@@ -155,7 +152,7 @@ def test_it_is_read_on_from_any_shard(tmp_path: Path) -> None:
         assert ids_of(rest) == ids_of(whole)[start:]
 
 
-def test_what_is_dropped_is_counted_in_every_shard(tmp_path: Path) -> None:
+def test_dropped_pairs_are_counted_in_every_shard(tmp_path: Path) -> None:
     pairs: list[Any] = pairs_of("train", TRAIN)
     pairs[12], pairs[13], pairs[14] = ("", "empty"), (None, "missing"), ("long " * 16, "too long")
     pairs[21] = ("a b c d e f g h", "unequal")
@@ -226,7 +223,7 @@ def test_an_error_of_the_library_becomes_a_line(tmp_path: Path) -> None:
     assert "\n" not in message
 
 
-def test_the_version_that_was_prepared_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prepared_version_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a dataset on the Hub, here a stand-in for one: only its name is hashed, and its newest version may be another
     tomorrow."""
     import datasets
@@ -282,7 +279,7 @@ def test_another_text_is_another_corpus(tmp_path: Path) -> None:
         (pairs_of("train", TRAIN), {"valid_pairs": 3, "source_column": "fr"}, "expected the column 'fr'"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(
+def test_unusable_streams_are_refused(
     tmp_path: Path, pairs: list[Pair], options: dict[str, Any], expected: str
 ) -> None:
     write(tmp_path / "data" / "train.jsonl", pairs)

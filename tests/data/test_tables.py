@@ -160,7 +160,7 @@ def test_a_large_table_is_never_in_memory(tmp_path: Path, name: str) -> None:
         ("table.tsv", "English,German", "a tab", "Is the separator ','? Name the file .csv."),
     ],
 )
-def test_a_header_with_another_separator_is_told_apart_from_a_wrong_column(
+def test_a_header_with_another_separator_is_distinguished_from_a_wrong_column(
     tmp_path: Path, name: str, header: str, expected: str, advice: str
 ) -> None:
     path = write(tmp_path, name, f"{header}\na{header[7]}b\n".encode())
@@ -179,7 +179,7 @@ def test_a_header_with_another_separator_is_told_apart_from_a_wrong_column(
         ("table.parquet", as_parquet([{"english": "a", "german": "b"}])),
     ],
 )
-def test_unknown_columns_are_refused_with_those_there_are(tmp_path: Path, name: str, content: bytes) -> None:
+def test_unknown_columns_are_refused_with_a_list_of_columns(tmp_path: Path, name: str, content: bytes) -> None:
     path = write(tmp_path, name, content)
     message = refusal(path, source_column="englisch", target_column="german")
     assert (

@@ -80,7 +80,7 @@ def test_sentences_are_not_kept() -> None:
 
 @given(st.lists(st.text("ab. ▁'1é\u0301\u2028", max_size=12)), st.sampled_from(["none", "nfc", "nfkc"]), st.booleans())
 @settings(deadline=None)
-def test_counts_are_those_of_the_pipeline(sentences: list[str], normalization: Any, lowercase: bool) -> None:
+def test_counts_equal_the_pipeline(sentences: list[str], normalization: Any, lowercase: bool) -> None:
     pipeline = make_pipeline("bpe", normalization, lowercase)
     expected = Counter(word for sentence in sentences for word in split_words(sentence, pipeline))
     assert count_words(sentences, pipeline, 1000) == (expected, set())
@@ -246,7 +246,7 @@ def test_spacy_orders_and_bounds_its_vocabulary() -> None:
     assert train_tokenizer(sentences, kind="spacy", specials=SPECIALS, language="en", min_frequency=2).vocab_size == 7
 
 
-def test_spacy_of_another_version_is_told(german: Tokenizer) -> None:
+def test_spacy_of_another_version_gives_a_warning(german: Tokenizer) -> None:
     text = re.sub('"spacy_version": "[^"]*"', '"spacy_version": "2.1.9"', german.to_json())
     older = Tokenizer.from_json(text)
     assert older.decode([[4, 5]]) == german.decode([[4, 5]]), "without loading spaCy"
@@ -271,7 +271,7 @@ def test_spacy_without_a_language_it_knows_is_refused() -> None:
             train_tokenizer(["a b"], kind="spacy", specials=SPECIALS, language=language)
 
 
-def test_spacy_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_spacy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax_transformer.data.tokenizers.spacy_rules import _load_spacy
 
     _load_spacy.cache_clear()

@@ -234,7 +234,7 @@ def test_ids_outside_the_vocabulary_are_refused(outside: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("add_bos", [False, True])
-def test_tags_stand_before_the_sentence_and_after_bos(kind: Kind, add_bos: bool) -> None:
+def test_tags_come_after_bos_and_before_the_sentence(kind: Kind, add_bos: bool) -> None:
     tags = ("<2de>", "en", "a")  # the last are words of the text, too
     tokenizer = trained(kind, [*CORPUS, "en <2de> en"], tags=tags, add_bos=add_bos, add_eos=True)
     assert tokenizer.tags == Tokenizer.from_json(tokenizer.to_json()).tags == tags
@@ -251,7 +251,7 @@ def test_tags_stand_before_the_sentence_and_after_bos(kind: Kind, add_bos: bool)
 
 
 @pytest.mark.parametrize("add_bos", [False, True])
-def test_a_tag_may_stand_after_eos(add_bos: bool) -> None:
+def test_a_tag_may_come_after_eos(add_bos: bool) -> None:
     trained_one = trained("bpe", tags=["<2de>"], add_bos=add_bos, add_eos=True)
     backend, _ = read_backend(trained_one.to_json())
     tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=True, tag_last=True)

@@ -120,7 +120,7 @@ def made_of(words: Words, tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("tag", ["", "<2de>"])
-def test_words_of_a_text_are_what_stands_between_white_space(tokenizer: Tokenizer, tag: str) -> None:
+def test_words_of_a_text_are_runs_between_white_space(tokenizer: Tokenizer, tag: str) -> None:
     ids = tokenizer.encode([TEXT], tag)[0]
     words = words_of_text(tokenizer, TEXT, tag)
     assert words.texts == WORDS
@@ -130,7 +130,7 @@ def test_words_of_a_text_are_what_stands_between_white_space(tokenizer: Tokenize
     assert list(words.numbers[belongs]) == sorted(words.numbers[belongs])
 
 
-def test_words_of_ids_are_those_of_their_text(tokenizer: Tokenizer) -> None:
+def test_words_of_ids_equal_the_words_of_their_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode([TEXT], "<2de>")[0]
     words = words_of_ids(tokenizer, ids)
     assert words.texts == tokenizer.decode([ids])[0].split()

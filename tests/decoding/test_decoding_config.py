@@ -92,7 +92,7 @@ def test_options_can_be_updated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "given", "told"),
+    ("own", "given", "message"),
     [
         (BEAMS, {"sampling": True, "beam_size": 4}, "beam_size must be 1 with sampling; received 4"),
         (BEAMS, {"beam_size": 1, "early_stopping": True}, "early_stopping must be false without beams; received True"),
@@ -103,6 +103,6 @@ def test_options_can_be_updated() -> None:
         (BEAMS, {"num_return": 5}, "num_return must be at most beam_size=4; received 5"),
     ],
 )
-def test_contradicting_options_are_refused(own: dict[str, Any], given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_contradicting_options_are_refused(own: dict[str, Any], given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         DecodingConfig(**given).resolved(GenerationConfig(**own))

@@ -44,7 +44,7 @@ def targets(generated: Generated) -> list[list[list[int]]]:
 
 
 @search
-def test_scores_equal_those_of_forced_targets(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
+def test_scores_equal_forced_targets(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
     found = generate(model, sources, decoding)
     hypotheses = targets(found)
     lengths = np.array([[len(row) for row in rows] for rows in hypotheses])
@@ -272,6 +272,6 @@ def test_scores_of_targets(model: Model, sources: list[list[int]]) -> None:
         "expected integers from 0": [[99]] * 8,
         "expected at most": [[5] * 600] * 8,
     }
-    for told, target_ids in wrong.items():
-        with pytest.raises(DecodingError, match=told):
+    for output, target_ids in wrong.items():
+        with pytest.raises(DecodingError, match=output):
             score(model, sources, target_ids)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"beam_size": 0}, "beam_size must be at least 1; received 0"),
         ({"beam_size": 1, "num_return": 2}, "num_return must be at most beam_size=1; received 2"),
@@ -46,13 +46,13 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
         ({"bad_words": ((),)}, "bad_words must be a list of sequences of at least one id"),
     ],
 )
-def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_configs_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         DecodingConfig(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"decoding": DecodingConfig(beam_size=50)}, "beam_size must be at most the target vocabulary's"),
         (
@@ -75,9 +75,9 @@ def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> Non
     ],
 )
 def test_options_beyond_the_model_are_refused(
-    model: Model, sources: list[list[int]], options: dict[str, Any], told: str
+    model: Model, sources: list[list[int]], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DecodingError, match=told):
+    with pytest.raises(DecodingError, match=message):
         generate(model, sources, **options)
 
 
@@ -95,7 +95,7 @@ def test_without_a_config_a_models_own_options_apply(model: Model, sources: list
 
 
 @pytest.mark.parametrize(
-    ("source_ids", "told"),
+    ("source_ids", "message"),
     [
         ([[99]], "source_ids: expected integers from 0 to .*; received 99"),
         ([[-1]], "source_ids: expected integers from 0 to .*; received -1"),
@@ -105,10 +105,10 @@ def test_without_a_config_a_models_own_options_apply(model: Model, sources: list
         (np.ones((2, 3)), "source_ids: expected integers; received float64"),
     ],
 )
-def test_sources_that_are_none(model: Model, source_ids: Any, told: str) -> None:
-    with pytest.raises(DecodingError, match=told):
+def test_sources_that_are_none(model: Model, source_ids: Any, message: str) -> None:
+    with pytest.raises(DecodingError, match=message):
         generate(model, source_ids)
-    with pytest.raises(DecodingError, match=told):
+    with pytest.raises(DecodingError, match=message):
         score(model, source_ids, [[5]] * len(source_ids))
 
 
@@ -133,8 +133,8 @@ def test_options_go_on_top_of_the_models(model: Model, sources: list[list[int]])
 
 
 def test_unknown_options_are_refused(model: Model, sources: list[list[int]]) -> None:
-    told = r"expected a decoding option; received the unknown name 'beam_sise' \(nearest: beam_size\)"
-    with pytest.raises(ConfigError, match=told):
+    message = r"expected a decoding option; received the unknown name 'beam_sise' \(nearest: beam_size\)"
+    with pytest.raises(ConfigError, match=message):
         generate(model, sources, beam_sise=4)
 
 

@@ -54,7 +54,7 @@ def test_another_model_is_prepared_separately() -> None:
     assert "_prepared" not in repr(model)
 
 
-def test_a_prepared_model_stands_for_its_model() -> None:
+def test_a_prepared_model_replaces_its_model() -> None:
     model = make_model()
     prepared, sources = PreparedModel(**vars(prepare(model))), [[2, 3], [4]]
     expected, received = generate(model, sources), generate(prepared, sources)

@@ -82,5 +82,5 @@ def ids(source_length: int = 8, target_length: int = 6) -> tuple[Tensor, Tensor]
     return source, target
 
 
-def of_core(module: Any, source: Tensor, target: Tensor) -> Tensor:
+def core_logits(module: Any, source: Tensor, target: Tensor) -> Tensor:
     return truth(module.core, source, target)

@@ -26,12 +26,12 @@ class Looked(nn.Module):
     def vectors(self, queries: int, keys: int) -> Tensor:
         return self.table[offsets(queries, keys).clamp(-self.limit, self.limit) + self.limit]  # [Q, K, H]
 
-    def of_keys(self, q: Tensor) -> Tensor:
+    def key_scores(self, q: Tensor) -> Tensor:
         rows = q.permute(2, 0, 1, 3).flatten(1, 2)  # [Q, B N, H]
         products = rows @ self.vectors(q.shape[2], q.shape[2]).transpose(1, 2)
         return products.unflatten(1, q.shape[:2]).permute(1, 2, 0, 3)
 
-    def of_values(self, weights: Tensor) -> Tensor:
+    def value_context(self, weights: Tensor) -> Tensor:
         rows = weights.permute(2, 0, 1, 3).flatten(1, 2) @ self.vectors(*weights.shape[2:])
         return rows.unflatten(1, weights.shape[:2]).permute(1, 2, 0, 3)
 
@@ -39,7 +39,7 @@ class Looked(nn.Module):
 class Gathered(Looked):
     """Multiplies queries with the whole table, and gathers the products of every key's distance."""
 
-    def of_keys(self, q: Tensor) -> Tensor:
+    def key_scores(self, q: Tensor) -> Tensor:
         rows = offsets(q.shape[2], q.shape[2]).clamp(-self.limit, self.limit) + self.limit
         return (q @ self.table.T).gather(-1, rows.expand(*q.shape[:2], -1, -1))
 
@@ -63,12 +63,12 @@ class Attention(nn.Module):
         q = q / H**0.5 if self.scale_first else q
         scores = q @ k.mT
         if self.keys is not None:
-            scores = scores + self.keys.of_keys(q)
+            scores = scores + self.keys.key_scores(q)
         scores = scores if self.scale_first else scores / H**0.5
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         context = weights @ v
         if self.values is not None:
-            context = self.values.of_values(weights) + context
+            context = self.values.value_context(weights) + context
         return self.o(context.transpose(1, 2).flatten(2))
 
 

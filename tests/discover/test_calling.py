@@ -26,8 +26,8 @@ from tests.discover.cores import (
     Named,
     Style,
     causal,
+    core_logits,
     ids,
-    of_core,
     truth,
 )
 
@@ -273,25 +273,29 @@ def seeing_target_pads(module: Any, source: Tensor, target: Tensor) -> Tensor:
 
 
 STYLES: list[tuple[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor], str]] = [
-    (OwnMasks, of_core, ""),
-    (TimeFirst, of_core, "ids are given as [S, B]"),
-    (Reversed, of_core, ""),
+    (OwnMasks, core_logits, ""),
+    (TimeFirst, core_logits, "ids are given as [S, B]"),
+    (Reversed, core_logits, ""),
     (Lengths, seeing_target_pads, ""),
-    (Column, lambda *args: of_core(*args).log_softmax(-1), "`tgt_mask` [B, T, T] hides later tokens and padding (True"),
-    (FourAxes, of_core, "`x_mask` [B, 1, 1, S] hides padding (True = hidden)"),
-    (Integers, of_core, "`memory_mask` [B, 1, S] hides padding (1 = may attend)"),
-    (Added, of_core, "added to the scores"),
-    (Optional, of_core, "`decoder_attention_mask` [B, T] hides padding (True = may attend)"),
+    (
+        Column,
+        lambda *args: core_logits(*args).log_softmax(-1),
+        "`tgt_mask` [B, T, T] hides later tokens and padding (True",
+    ),
+    (FourAxes, core_logits, "`x_mask` [B, 1, 1, S] hides padding (True = hidden)"),
+    (Integers, core_logits, "`memory_mask` [B, 1, S] hides padding (1 = may attend)"),
+    (Added, core_logits, "added to the scores"),
+    (Optional, core_logits, "`decoder_attention_mask` [B, T] hides padding (True = may attend)"),
     (TorchModules, truth_of_torch, "`src_padding_mask` [B, S] hides padding (True = hidden)"),
-    (TwoMethods, of_core, "`tgt_mask` [B, T, T]"),
+    (TwoMethods, core_logits, "`tgt_mask` [B, T, T]"),
     (Vectors, truth_of_vectors, "no id is hidden as padding of the source"),
-    (DropsLast, of_core, "drops the last target token itself"),
-    (PrependsStart, of_core, "prepends a start token itself"),
-    (ShiftsRight, of_core, "shifts the target itself"),
-    (Flat, of_core, ""),
-    (Transposed, of_core, ""),
-    (Probabilities, lambda *args: of_core(*args).log_softmax(-1), "returns probabilities"),
-    (KeepsLogits, of_core, ""),
+    (DropsLast, core_logits, "drops the last target token itself"),
+    (PrependsStart, core_logits, "prepends a start token itself"),
+    (ShiftsRight, core_logits, "shifts the target itself"),
+    (Flat, core_logits, ""),
+    (Transposed, core_logits, ""),
+    (Probabilities, lambda *args: core_logits(*args).log_softmax(-1), "returns probabilities"),
+    (KeepsLogits, core_logits, ""),
     (PassesOn, seeing_target_pads, ""),
 ]
 
@@ -313,7 +317,7 @@ def test_a_module_that_takes_one_length_is_called_with_it() -> None:
     call = find_call(module)
     assert (call.fixed_source_length, call.fixed_target_length) == (LONGEST, LONGEST)
     given = ids(LONGEST, LONGEST)
-    torch.testing.assert_close(call.wrap(module)(*given), of_core(module, *given), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(call.wrap(module)(*given), core_logits(module, *given), rtol=1e-5, atol=1e-5)
 
 
 def test_limits_and_padding_are_found() -> None:

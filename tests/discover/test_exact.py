@@ -101,7 +101,7 @@ def test_constants_that_differ_only_by_rounding_are_recognized() -> None:
 
 
 def test_without_the_factory_only_forwards_are_exact() -> None:
-    """The scale's rounding stays, and is told of."""
+    """The scale's rounding stays, and is reported."""
     found = discover(build())
     assert 1e-12 < found.worst < 1e-7
     assert any("are rounded to lower precision than float64" in line for line in found.notes)

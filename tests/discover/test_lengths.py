@@ -23,7 +23,7 @@ FAR = 700
 
 
 def near(count: int) -> Tensor:
-    """Returns where a query and a key are at most 9 tokens apart: [1, count, count]."""
+    """Returns the mask of queries and keys at most 9 tokens apart: [1, count, count]."""
     places = torch.arange(count)
     return ((places[:, None] - places).abs() < 10)[None]
 

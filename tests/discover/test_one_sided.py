@@ -139,7 +139,7 @@ class LossOrTokens(Tiny):
 
 
 class Unnamed(Tiny):
-    """Takes a second sequence whose name tells nothing, and can do without it."""
+    """Takes an optional second sequence with an uninformative name."""
 
     def forward(self, ids: Tensor, more: Any = None) -> Tensor:
         return self.logits(ids, torch.ones_like(ids) if more is None else more)

@@ -59,7 +59,7 @@ def test_scores_that_are_large_behind_their_product_are_read() -> None:
 
 
 def zeros(module: Tiny) -> int:
-    """Returns how many weights of the encoder's attention are 0 on unpadded sentences."""
+    """Counts the weights of the encoder's attention that are 0 on unpadded sentences."""
     wide = module.double()
     ids = torch.arange(1, SOURCE).expand(2, -1)
     attention, x = wide.reader.attention, wide.embedded("source", ids)

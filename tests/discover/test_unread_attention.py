@@ -36,7 +36,7 @@ class Blocks(Tiny):
 
 
 class Streams(Attention):
-    """Attends to the tokens and to what was computed beside them, in one sequence of both."""
+    """Attends to the tokens and to values computed from them, in one sequence of both."""
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         both = torch.cat([memory, memory.roll(1, 1) + 1.0], 1)
@@ -101,14 +101,14 @@ def test_a_refusal_shows_the_call_and_the_meaning_of_true_in_masks(
     lines = ("from tests.discover.test_unread_attention import Far", "", "", "def build():", "    return Far(rows=99)")
     (tmp_path / "far.py").write_text("\n".join([*lines, ""]), encoding="utf-8")
     assert main(["discover", "far:build", "-o", "found"]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("call:     source_real = source_ids != 0\n")
-    assert " return self.module(source_ids, decoder_input_ids, src_mask, tgt_mask)\n" in told
-    assert "`src_mask` [B, 1, S] hides padding (True = hidden)" in told
-    assert "found:" not in told
-    assert "read:     encoder/layers/feed_forward: relu" in told
-    assert "far:build: refused: the conclusions miss part of the function: logits differ by" in told
-    assert "no config expresses it" not in told
+    output = capsys.readouterr().out
+    assert output.startswith("call:     source_real = source_ids != 0\n")
+    assert " return self.module(source_ids, decoder_input_ids, src_mask, tgt_mask)\n" in output
+    assert "`src_mask` [B, 1, S] hides padding (True = hidden)" in output
+    assert "found:" not in output
+    assert "read:     encoder/layers/feed_forward: relu" in output
+    assert "far:build: refused: the conclusions miss part of the function: logits differ by" in output
+    assert "no config expresses it" not in output
 
 
 class OwnTable(Tiny):

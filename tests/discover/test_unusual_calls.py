@@ -29,8 +29,8 @@ from tests.discover.cores import (
     Named,
     Style,
     causal,
+    core_logits,
     ids,
-    of_core,
     truth,
 )
 
@@ -60,7 +60,7 @@ class Losses(Named):
 
 
 def truth_of_losses(module: Losses, source: Tensor, target: Tensor) -> Tensor:
-    return module.scored(of_core(module, source, target), 0).unflatten(0, target.shape)
+    return module.scored(core_logits(module, source, target), 0).unflatten(0, target.shape)
 
 
 class Hinge(Named):
@@ -89,7 +89,7 @@ class Mapping(Named):
 
 
 class Masks(Named):
-    """Takes masks in a mapping and labels beside it, and returns a loss."""
+    """Takes masks in a mapping, and labels, and returns a loss."""
 
     def forward(self, features: dict[str, Tensor], labels: Tensor, mode: str = "train") -> Tensor:
         real = features["target_mask"]
@@ -127,7 +127,7 @@ class Rest(Named):
 
 
 class Nameless(Named):
-    """Takes the target first, under a name that tells nothing."""
+    """Takes the target first, under an uninformative name."""
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         return truth(self.core, second, first)
@@ -229,20 +229,20 @@ def halves() -> dict[str, nn.Module]:
 
 
 CASES: list[tuple[Callable[[], Any], Callable[[Any, Tensor, Tensor], Tensor], str]] = [
-    (CrossEntropy, of_core, "returns a loss: the adapter takes the logits of its softmax"),
+    (CrossEntropy, core_logits, "returns a loss: the adapter takes the logits of its softmax"),
     (
         Losses,
         truth_of_losses,
         "`tgt_lang` is given 0, as its name doesn't show its purpose; 1 would give other logits",
     ),
-    (Hinge, of_core, "returns no logits: the adapter uses the logits from core.to_logits"),
-    (Mapping, of_core, "the module drops the last target token itself"),
+    (Hinge, core_logits, "returns no logits: the adapter uses the logits from core.to_logits"),
+    (Mapping, core_logits, "the module drops the last target token itself"),
     (Masks, truth_of_masks, "`source_mask` [B, S] hides padding (1 = may attend)"),
-    (Attributes, of_core, ""),
-    (Pair, of_core, ""),
-    (Keywords, of_core, ""),
-    (Rest, of_core, ""),
-    (Nameless, of_core, ""),
+    (Attributes, core_logits, ""),
+    (Pair, core_logits, ""),
+    (Keywords, core_logits, ""),
+    (Rest, core_logits, ""),
+    (Nameless, core_logits, ""),
     (LengthsAsColumn, truth_of_lengths, ""),
     (LengthsInTwoColumns, truth_of_lengths, ""),
     (a_pair, truth_of_pair, ""),
@@ -268,7 +268,7 @@ def test_gradients_flow_through_logits_that_are_taken_out_of_a_loss() -> None:
     find_call(module).wrap(module)(*ids()).square().mean().backward()
     found = [parameter.grad for parameter in module.parameters()]
     module.zero_grad()
-    of_core(module, *ids()).square().mean().backward()
+    core_logits(module, *ids()).square().mean().backward()
     for grad, parameter in zip(found, module.parameters(), strict=True):
         torch.testing.assert_close(grad, parameter.grad)
 

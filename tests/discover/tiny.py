@@ -78,5 +78,5 @@ class Tiny(nn.Module):
 
 
 def earlier(ids: Tensor) -> Tensor:
-    """Returns where a query may attend to a key at its place or before it: [1, T, T]."""
+    """Returns the causal mask [1, T, T]."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()[None]

@@ -1,4 +1,4 @@
-"""Models for CTranslate2: its scores and tokens beside ours, refusals, vocabularies and files."""
+"""Tests of models for CTranslate2: scores and tokens against ours, refusals, vocabularies and files."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def sentences(size: int, *lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_scores_equal_those_of_ctranslate2(name: str, random_params: Any, tmp_path: Path) -> None:
+def test_scores_equal_ctranslate2(name: str, random_params: Any, tmp_path: Path) -> None:
     model = make_model(random_params, FORMS[name])
     assert problems_of(model) == []
     translator = exported(model, tmp_path / "model")
@@ -227,7 +227,7 @@ def apart(*changes: tuple[str, dict[str, Any]]) -> TransformerConfig:
 
 
 @pytest.mark.parametrize("name", DIFFERING)
-def test_scores_of_different_stacks_equal_those_of_ctranslate2(
+def test_scores_of_different_stacks_equal_ctranslate2(
     name: str, random_params: Any, unchecked: None, tmp_path: Path
 ) -> None:
     config = DIFFERING[name]()
@@ -317,7 +317,7 @@ def test_positions_that_do_not_count_a_pad(random_params: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_tokens_equal_those_of_ctranslate2(beams: int, random_params: Any, tmp_path: Path) -> None:
+def test_tokens_equal_ctranslate2(beams: int, random_params: Any, tmp_path: Path) -> None:
     """With forbidden words, and settings of the model's own that its files carry."""
     settings = {"bad_words": ((9,), (5, 6)), "max_new_tokens": 12, "length_penalty": 0.7, "renormalize": True}
     model = make_model(random_params, {}, **settings, forced_bos_id=7, beam_size=beams, early_stopping=beams > 1)

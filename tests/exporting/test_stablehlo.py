@@ -265,11 +265,11 @@ def test_the_signature_tells_every_argument(exported: tuple[Model, Path]) -> Non
     step = signature["programs"]["decode_step"]
     assert step["outputs"]["state"] == step["inputs"]["state"]
     for name, program in found.items():
-        told, text = signature["programs"][name], program.mlir_module()
+        described, text = signature["programs"][name], program.mlir_module()
         (main_function,) = re.findall(r"func.func public @main\((.*?)\) ->", text, re.DOTALL)
-        assert len(told["module_inputs"]) == main_function.count("%arg"), name
-        assert told["module_inputs"][0] == "platform_index"
-        assert told["calling_convention"] == program.calling_convention_version
+        assert len(described["module_inputs"]) == main_function.count("%arg"), name
+        assert described["module_inputs"][0] == "platform_index"
+        assert described["calling_convention"] == program.calling_convention_version
     assert "params/encoder/layers/feed_forward/hidden/kernel" in greedy["module_inputs"]
 
 
@@ -352,8 +352,8 @@ def test_the_script_translates_like_the_command(
     expected = capsys.readouterr().out
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "model"), str(out), "--to", "stablehlo", "--source-tag", "<2de>"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"^greedy: +[\d,]+ bytes in [\d.]+ s$", told, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert re.search(r"^greedy: +[\d,]+ bytes in [\d.]+ s$", output, re.MULTILINE)
     assert translated_by_script(out, text.read_bytes()).decode() == expected
     assert "<unk>" in expected, "an unused id, or an unknown word"
     assert [str(finding) for finding in verify(out)] == [f"✓ {out} (export)"]

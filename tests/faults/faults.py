@@ -1,4 +1,4 @@
-"""Runs an operation with one failing call, and tells what came of it."""
+"""Runs an operation with one failing call, and returns the outcome."""
 
 from __future__ import annotations
 

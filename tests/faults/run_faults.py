@@ -1,4 +1,4 @@
-"""Makes every call on a file fail, once in each way, of short runs of the commands, and tells what came of it.
+"""Makes every call on a file fail, once in each way, in short runs of the commands, and reports the outcomes.
 
     python tests/faults/run_faults.py [--operations train port …] [--journal faults.jsonl] [--write docs/reliability.md]
 

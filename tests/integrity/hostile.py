@@ -20,7 +20,7 @@ MOST_BYTES = 2**30
 
 @contextlib.contextmanager
 def bounded_memory(most: int = MOST_BYTES) -> Iterator[None]:
-    """Lets this process take no more than `most` bytes of address space beside those it has."""
+    """Limits the further address space of this process to `most` bytes."""
     taken = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024  # type: ignore[index]
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (taken + most, before[1]))

@@ -1,4 +1,4 @@
-"""`doctor` tells of compilers that compute something else, and the package's flag keeps them right."""
+"""Tests that `doctor` reports compilers that compute wrong results, which the package's flag prevents."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_the_installed_versions_are_safe_with_the_flag(
     monkeypatch.setenv("XLA_FLAGS", "")
     keep_products_apart()
     assert main(["doctor"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("✓ ") == 3
-    assert f"XLA_FLAGS: {FLAG}\n" in told
-    assert told.endswith("these versions are safe here\n")
+    output = capsys.readouterr().out
+    assert output.count("✓ ") == 3
+    assert f"XLA_FLAGS: {FLAG}\n" in output
+    assert output.endswith("these versions are safe here\n")
 
 
 @pytest.mark.skipif("0.10.2" not in doctor.versions().get("jaxlib", ""), reason="other versions may be mended")
@@ -74,7 +74,7 @@ def test_the_flag_is_added_where_it_is_known(
 def test_importing_the_package_sets_the_flag() -> None:
     code = "import os, jax_transformer; print(os.environ.get('XLA_FLAGS', ''))"
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    assert told.strip() == (FLAG if compiler_flags._has_flag() else "")
+    assert output.strip() == (FLAG if compiler_flags._has_flag() else "")

@@ -44,10 +44,10 @@ def damaged(path: Path) -> list[str]:
 
 def test_a_whole_run_is_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(run)]) == 0
-    told = capsys.readouterr().out.splitlines()
-    kinds = {re.search(r" \((.*)\)$", line)[1] for line in told}  # type: ignore[index]
+    output = capsys.readouterr().out.splitlines()
+    kinds = {re.search(r" \((.*)\)$", line)[1] for line in output}  # type: ignore[index]
     assert kinds == {"run's file", "checkpoint", "model", "corpus"}
-    assert all(line.startswith("✓ ") for line in told)
+    assert all(line.startswith("✓ ") for line in output)
     assert main(["verify", "--quiet", str(run)]) == 0
     assert capsys.readouterr().out == ""
 
@@ -107,7 +107,7 @@ def test_a_file_of_tensors_is_read(run: Path, tmp_path: Path, suffix: str, harm:
     assert line.startswith(f"✗ {file} (file of tensors): ")
 
 
-def test_what_cant_be_verified_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unverifiable_directories_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, what in (("nothing", "none"), (".", "a directory of another kind")):
         with pytest.raises(RunError, match=f"expected a run, a model directory, .*; received {what}$"):
             verify(tmp_path / path)

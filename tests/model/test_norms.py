@@ -106,7 +106,7 @@ def test_constant_rows_have_finite_values_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_gradients_equal_those_of_the_formula(name: str) -> None:
+def test_gradients_equal_the_formula(name: str) -> None:
     """Against central differences of the formula."""
     rng = np.random.default_rng(2)
     x, direction, weights = rng.standard_normal((3, 2, WIDTH))

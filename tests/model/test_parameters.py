@@ -109,7 +109,7 @@ def test_a_scale_of_positions_is_one_number_of_each_stack(config: TransformerCon
     assert changed(base, config, learned_position_scale=True) == (set(), scales)
 
 
-def test_one_norm_takes_the_place_of_all(config: TransformerConfig, base: Any) -> None:
+def test_a_single_norm_replaces_all(config: TransformerConfig, base: Any) -> None:
     own = {path for path in base if "/layers/" in path and "_norm/" in path}
     shared = norm_shapes("encoder/layers/shared_norm", 1, 12) | norm_shapes("decoder/layers/shared_norm", 2, 12)
     assert changed(base, config, share_norms=True) == (own, shared)

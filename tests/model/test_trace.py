@@ -85,7 +85,7 @@ def trace(x64: None, config: TransformerConfig, params: Any, ids: Any) -> Ordere
 
 @pytest.mark.parametrize("loop", ["scan", "unrolled"])
 @pytest.mark.parametrize("run", RUNS)
-def test_names_stand_in_execution_order(
+def test_names_are_in_execution_order(
     config: TransformerConfig, ids: Any, random_params: Any, run: str, loop: str
 ) -> None:
     config = dataclasses.replace(config, num_encoder_layers=3, layer_loop=loop, **RUNS[run])  # type: ignore[arg-type]

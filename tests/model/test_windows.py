@@ -106,7 +106,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_it_is_the_function_in_numpy(
+def test_windows_equal_numpy(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any
 ) -> None:
     config = dataclasses.replace(config, **options)

@@ -26,7 +26,7 @@ import pytest
 from mutations import Mutant, mutated
 
 STARTUP = 20.0
-"""Seconds of a core that a fork may take beside its tests."""
+"""Seconds of a core that a fork may take in addition to its tests."""
 SLOWER = 5.0
 """How many times as long as without a change the tests may take."""
 WAITING = 15.0
@@ -84,7 +84,7 @@ class Runner:
             file.write(json.dumps([test, how]) + "\n")
 
     def kills(self, mutant: Mutant | None, tests: list[str], seconds: float, *, only_first: bool = True) -> list[Kill]:
-        """Returns which of the tests fail with a change, or without any."""
+        """Returns the tests that fail with a change, or without any."""
         self.log.write_bytes(b"")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # JAX warns of threads, which it doesn't have yet

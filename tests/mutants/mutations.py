@@ -113,7 +113,7 @@ class _Changer:
             self.field(node, name, child)
 
     def expression(self, node: ast.expr) -> ast.expr | None:
-        """Returns what takes the place of `node`, or None; a change within `node` is made in place."""
+        """Returns the replacement of `node`, or None; a change within `node` is made in place."""
         match node:
             case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
                 other = COMPARISONS[type(operator)]

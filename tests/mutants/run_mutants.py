@@ -45,7 +45,7 @@ QUICK = 1.0
 FIRST = 4.0, 4
 QUICKS = 25.0, 8
 SLOWS = 60.0, 2
-"""Of a round: seconds of its tests altogether, and how many of one function's parametrisations it takes."""
+"""Limits of a round: the total seconds of its tests, and the number of parametrisations of one function."""
 
 
 def record_reach(marks: Path, arguments: list[str]) -> int:

@@ -150,7 +150,7 @@ def test_the_picture_has_the_weights_of_the_trace(drawn: Any, figures: list[Figu
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-def test_one_map_is_drawn_with_its_tokens(drawn: Any, figures: list[Figure], tmp_path: Path, suffix: str) -> None:
+def test_a_map_is_drawn_with_its_tokens(drawn: Any, figures: list[Figure], tmp_path: Path, suffix: str) -> None:
     plot(drawn, tmp_path / f"a{suffix}", "--layer", "1", "--head", "0", "--dark")
     assert list(panels(figures[0])) == ["layer 1, head 0"]
     axes = figures[0].axes[0]

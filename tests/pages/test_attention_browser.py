@@ -45,7 +45,7 @@ def choose(page: Any, name: str, label: str) -> None:
     page.check(f"input[name={name}][value^='{label}']")
 
 
-def told(weights: np.ndarray, row: int, column: int) -> str:
+def output(weights: np.ndarray, row: int, column: int) -> str:
     return f"{weights[row, column]:.3f}"
 
 
@@ -57,7 +57,7 @@ def test_the_map_reads_each_weight_and_its_tokens(visited: Visit, file: Path, dr
     for row, column in ((0, 0), (3, 1), (5, 4)):
         point_at(page, row, column)
         query, key = [*drawn.target.split(), "<eos>"][row], [*drawn.text.split(), "<eos>"][column]
-        assert readout(page) == f"{told(mean, row, column)} {query} attends to {key}"
+        assert readout(page) == f"{output(mean, row, column)} {query} attends to {key}"
         assert page.locator(".labels .at").all_text_contents() == [query, key]
     page.mouse.move(5, 5)
     assert readout(page).startswith("Point at a cell")
@@ -70,7 +70,7 @@ def test_selectors_switch_the_map(visited: Visit, file: Path, drawn: Any) -> Non
         page.keyboard.press(key)
     choose(page, "layer", "1")
     choose(page, "head", "1")
-    assert readout(page).startswith(told(drawn.weights["cross"][1, 1], 2, 1)), (
+    assert readout(page).startswith(output(drawn.weights["cross"][1, 1], 2, 1)), (
         "the cell stays, and its weight is the other map's"
     )
     choose(page, "kind", "Encoder")
@@ -78,12 +78,12 @@ def test_selectors_switch_the_map(visited: Visit, file: Path, drawn: Any) -> Non
     assert page.locator("input[name=layer]").count() == 1
     assert page.locator("input[name=head]").count() == 1 + 3
     point_at(page, 2, 3)
-    assert readout(page).startswith(told(drawn.weights["encoder"][0, 1], 2, 3))
+    assert readout(page).startswith(output(drawn.weights["encoder"][0, 1], 2, 3))
     choose(page, "head", "2")
     choose(page, "kind", "Decoder")
     assert page.inner_text("figcaption .title") == "Decoder self-attention, layer 0, head 1", "there is no head 2"
     point_at(page, 2, 1)
-    assert readout(page) == f"{told(drawn.weights['decoder'][0, 1], 2, 1)} IST attends to EIN"
+    assert readout(page) == f"{output(drawn.weights['decoder'][0, 1], 2, 1)} IST attends to EIN"
     point_at(page, 1, 4)
     assert readout(page).startswith("0.000"), "what comes later isn't seen"
 

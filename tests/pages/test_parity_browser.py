@@ -222,7 +222,7 @@ def test_hostile_names_are_inert(visited: Visit, tmp_path: Path) -> None:
 # --- a discovery
 
 
-def test_what_was_found_is_drawn(visited: Visit, tmp_path: Path) -> None:
+def test_findings_are_drawn(visited: Visit, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     stacks = [{"title": "embedding", "facts": ["29 × 24"]}]
     attention = {"title": "self-attention", "facts": [HOSTILE, "causal"]}

@@ -247,7 +247,7 @@ def families() -> dict[str, Any]:
 
 
 def packing() -> dict[str, Any]:
-    """Packed batches on a mesh, with dropout and in two parts, beside the same on one device."""
+    """Trains on packed batches on a mesh, with dropout and in two parts, and on one device."""
     config = dataclasses.replace(TRAIN, accumulate=2)
     alone = train(PAPER, config, None, 3, packed=True)
     return {"dropout": compare(train(PAPER, config, (2, 2, 2), 3, packed=True), alone)}

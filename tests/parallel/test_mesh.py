@@ -20,7 +20,7 @@ FLOAT32 = 1e-6
 
 
 def run(*cases: str) -> dict[str, dict[str, Any]]:
-    """Returns what cases of mesh_cases.py find, in a process with eight devices."""
+    """Runs cases of mesh_cases.py in a process with eight devices, and returns their results."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "8", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     result = subprocess.run([sys.executable, str(PROGRAM), *cases], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr[-4000:]
@@ -49,7 +49,7 @@ def training() -> dict[str, dict[str, Any]]:
     return run("twenty_steps", "families")
 
 
-def test_twenty_steps_with_dropout_equal_those_of_one_device(training: dict[str, Any]) -> None:
+def test_twenty_steps_with_dropout_equal_one_device(training: dict[str, Any]) -> None:
     rows = training["twenty_steps"]
     assert len(rows) == 1
     assert beyond(rows, FLOAT64) == {}

@@ -43,7 +43,7 @@ def started(
 
 
 def cases(names: str, folder: Path, processes: int) -> dict[str, dict[str, object]]:
-    """Returns what cases of process_cases.py find in several processes with four devices together."""
+    """Runs cases of process_cases.py in several processes with four devices in total, and returns their results."""
     port = _free_port()
     running = [
         started([PROGRAM, names, folder, f"127.0.0.1:{port}", processes, number], devices=4 // processes)
@@ -279,8 +279,8 @@ def test_processes_with_different_options_fail_at_the_start(tmp_path: Path) -> N
     ]
     outputs = [process.communicate(timeout=120)[0] for process in running]
     assert [process.returncode for process in running] == [2, 2], outputs
-    told = f"error: process 1 (pid {running[1].pid} on {socket.gethostname()}): expected the options of process 0 "
-    assert told in outputs[0]
+    printed = f"error: process 1 (pid {running[1].pid} on {socket.gethostname()}): expected the options of process 0 "
+    assert printed in outputs[0]
     assert "--train.learning-rate: 0.5 in process 0, 0.25 in this; start all with the same options" in outputs[0]
     assert "error" not in outputs[1]  # process 0 has told it
     assert not (tmp_path / "run").exists()

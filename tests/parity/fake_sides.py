@@ -182,7 +182,7 @@ def hiding(*names: str) -> Callable[[Trace], Trace]:
 
 
 def run_pair(candidate: FakeSide, reference: FakeSide, **options: Any) -> Report:
-    """Of the forward pass in float64 alone, unless told otherwise."""
+    """Runs only the forward pass in float64 by default."""
     options = {"stages": ("weights", "inputs", "masks", "forward"), "dtypes": ("float64",)} | options
     visible, allow = options.pop("visible", None), frozenset(options.pop("allow", ()))
     return run(Pair(CONFIG, own_params(), candidate, reference, GENERATION, visible, allow=allow), **options)

@@ -63,7 +63,7 @@ MODEL: Any = "model"
         (("nowhere.pt",), {}, "nowhere.pt: no such file"),
     ],
 )
-def test_what_cannot_be_compared(sides: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+def test_incomparable_sides_are_refused(sides: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
     model = make_model("stepwise_core")
     sides = tuple(model if side is MODEL else side for side in sides)
     options = {name: model if value is MODEL else value for name, value in options.items()}

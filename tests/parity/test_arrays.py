@@ -51,7 +51,7 @@ def write_half(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (write_objects, "wrong: expected numbers; received an array of objects, which isn't read"),
         (write_npy, "received a single array"),
@@ -64,14 +64,14 @@ def write_half(path: Path) -> None:
     ],
     ids=["objects", "npy", "cut", "text", "empty", "none", "directory", "missing"],
 )
-def test_other_files_are_refused(write, told: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(write, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     write(path)
-    with pytest.raises(ParityError, match=told):
+    with pytest.raises(ParityError, match=message):
         read_arrays(path)
 
 
-def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+def test_arrays_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match="x: expected numbers; received an array of objects"):
         save_arrays(tmp_path / "a.npz", {"x": np.array([None])})
     with pytest.raises(ParityError, match="can't be named"):

@@ -46,7 +46,7 @@ def test_later_tokens_turn_one_further() -> None:
     np.testing.assert_allclose(received[:, 1:], expected[:, 1:], rtol=1e-12, atol=1e-12)
 
 
-def test_biases_are_those_of_queries_one_further() -> None:
+def test_biases_are_computed_for_queries_one_position_later() -> None:
     case = make_case("alibi")
     received = at_other_positions(case.config, case.params, 1)["decoder.position_bias"](case.captured)
     slopes = formulas.alibi_slopes(3)

@@ -31,7 +31,7 @@ def test_the_gate_has_its_limit_on_the_right_side():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("sides", ["candidate", "reference", "both"])
-def test_what_is_not_finite_never_passes(value, sides):
+def test_values_that_are_not_finite_never_pass(value, sides):
     """Not even where both sides have the same infinity."""
     candidate, reference = make_reference(), make_reference()
     for side, array in (("candidate", candidate), ("reference", reference)):
@@ -68,7 +68,7 @@ def test_positions_that_are_left_out():
 
 
 def test_left_out_values_do_not_count_in_the_references_size():
-    """A mask's fill value would hide every error in the logits beside it."""
+    """A mask's fill value would hide every error in the unmasked logits."""
     reference = np.array([1.0, 1.0, np.finfo(np.float64).min])
     candidate = np.array([1.0, 1.1, np.finfo(np.float64).min])
     assert relative_rms(candidate, reference) < 1e-300

@@ -75,7 +75,7 @@ def test_a_pass_names_the_row_closest_to_its_gate() -> None:
     assert len(lines) == 2 + len(make_report(False).stages) + 2
 
 
-def test_each_cause_is_told_once_with_its_certainty() -> None:
+def test_each_cause_is_printed_once_with_its_certainty() -> None:
     text = joined(printed(make_report()))
     faults = make_report().faults
     norms = [fault for fault in faults if fault.finding.cause == "norm: ε outside the root"]
@@ -106,7 +106,7 @@ def test_commands_stay_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_what_is_told_fits(width: int) -> None:
+def test_printed_lines_fit(width: int) -> None:
     lines = printed(make_report(), width)
     long = [
         line
@@ -119,7 +119,7 @@ def test_what_is_told_fits(width: int) -> None:
     assert ("110 columns have room for the largest error and its place, too." in lines) == (width == 80)
 
 
-def test_the_effect_and_the_environment_are_told() -> None:
+def test_the_effect_and_the_environment_are_printed() -> None:
     report = make_report()
     text = joined(printed(report))
     assert report.effect is not None
@@ -132,7 +132,7 @@ def test_the_effect_and_the_environment_are_told() -> None:
     assert all(f"sha256 {digest} {path}" in text for path, digest in report.sha256.items())
 
 
-def test_causes_that_cannot_be_told_apart_say_what_would() -> None:
+def test_indistinguishable_causes_name_a_distinguishing_test() -> None:
     fault = make_fault(
         Match("one", 0.0), Match("two", 0.0), runner_up=Match("three", 0.1), told_apart_by="a longer sentence"
     )
@@ -161,7 +161,7 @@ def test_doubts_come_before_what_diverged() -> None:
     assert lines[2:4] == ["  doubt       the candidate differs from itself", "  doubt       TF32 was on"]
 
 
-def test_errors_by_depth_stand_in_for_faults() -> None:
+def test_errors_by_depth_are_printed_without_faults() -> None:
     depth = (Depth("layers.10.output", propagated=1e-8, local_candidate=2e-8),)
     assert "  error       propagated 1.00e-08, local of the candidate 2.00e-08" in printed(diverged(depth=depth))
     assert not any(line.startswith("  error") for line in printed(diverged()))
@@ -180,7 +180,7 @@ def test_a_table_keeps_the_first_divergence_and_says_what_it_leaves_out() -> Non
     assert "weights" not in clean, "where all is equal there is nothing to list"
 
 
-def test_stages_stand_in_columns_and_reasons_below_them() -> None:
+def test_stages_are_columns_with_reasons_below() -> None:
     lines = printed(make_report())
     funnel = [line for line in lines if line.startswith(("✓ ", "✗ ", "? ")) and " arrays pass" in line]
     assert len({line.index(" arrays pass") for line in funnel}) == 1

@@ -100,7 +100,7 @@ def rule_of(**options: Any) -> DecodeRule:
 @cache
 def make_problem(name: str, seed: int) -> DecodingProblem:
     config, options, _ = PROBLEMS[name]
-    return DecodingProblem.of_model(rule_of(**options), config, make_params(config, seed), make_sources())
+    return DecodingProblem.for_model(rule_of(**options), config, make_params(config, seed), make_sources())
 
 
 def causes(problem: DecodingProblem, received: Decoded, *, scored: bool) -> list[str] | None:
@@ -178,7 +178,7 @@ def noisy(logits_of: LogitsOf, size: float, seed: int) -> LogitsOf:
 def test_rounding_is_no_fault(name: str) -> None:
     config, options, _ = PROBLEMS[name]
     for seed in range(20):
-        problem = DecodingProblem.of_model(rule_of(**options), config, make_params(config, seed), make_sources())
+        problem = DecodingProblem.for_model(rule_of(**options), config, make_params(config, seed), make_sources())
         received = decode(problem.rule, noisy(problem.logits_of, 1e-6, seed), problem.count)
         assert explain_decoding(problem, received.sequences, received.scores, logit_floor=1e-6).finding is None
 
@@ -325,7 +325,7 @@ def test_a_cache_that_counts_wrong(
 
 
 @pytest.mark.parametrize(
-    ("received", "scores", "floor", "told"),
+    ("received", "scores", "floor", "message"),
     [
         (
             np.zeros((8, 2)),
@@ -344,9 +344,9 @@ def test_a_cache_that_counts_wrong(
     ],
 )
 def test_unjudgeable_results_are_refused(
-    received: np.ndarray, scores: np.ndarray | None, floor: float, told: str
+    received: np.ndarray, scores: np.ndarray | None, floor: float, message: str
 ) -> None:
-    with pytest.raises(ParityError, match=told):
+    with pytest.raises(ParityError, match=message):
         explain_decoding(make_problem("greedy", 3), received, scores, logit_floor=floor)
 
 

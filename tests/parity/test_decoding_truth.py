@@ -136,7 +136,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_are_those_of_the_whole_model(name: str) -> None:
+def test_logits_equal_the_whole_model(name: str) -> None:
     config = dataclasses.replace(CONFIG, **CONFIGS[name])
     params, sources = make_params(config, 0), make_sources()
     rows = np.array([6, 2, 2, 0, 7])

@@ -89,5 +89,5 @@ def test_a_fault_of_one_stack_is_recognised(node: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize(("node", "fault"), NONE, ids=str)
-def test_what_a_stack_computes_is_no_fault_of_it(node: str, fault: str) -> None:
+def test_the_formula_of_a_stack_is_no_fault(node: str, fault: str) -> None:
     assert fault not in dict(outcomes(make_case("differing").replay(node)))

@@ -113,12 +113,12 @@ def test_heads_that_are_neither_split_nor_merged_right(number: int) -> None:
     }
 
 
-def of_layer_0() -> Fault:
+def layer_0_fault() -> Fault:
     return next(iter(layers(DEEPER))).compute
 
 
 SHARED = {
-    node.name: of_layer_0()
+    node.name: layer_0_fault()
     for node in nodes(DEEPER)
     if node.name.startswith("encoder.layers.1.") and any(path.endswith("[1]") for path in node.parameters.values())
 }

@@ -78,5 +78,5 @@ def test_known_mistakes_explain_every_gradient_that_differs_or_none() -> None:
     assert causes({**right(), "a": right()["a"] + 1e-6}, "a") == {}
 
 
-def test_one_number_has_no_factor() -> None:
+def test_a_single_number_has_no_factor() -> None:
     assert known_gradients({"x": np.array([3.0])}, {"x": np.array([2.0])}, ["x"], {}, than="candidate") == {}

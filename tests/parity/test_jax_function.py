@@ -77,7 +77,7 @@ def test_a_function_that_cannot_be_differentiated() -> None:
 def test_a_function_that_raises() -> None:
     """On some inputs alone it leaves the other stages; on those that are tried first it is the user's mistake."""
 
-    def of_short_targets(most: int) -> FunctionSide:
+    def limited_to(most: int) -> FunctionSide:
         def check(logits: Any, inputs: Any) -> tuple[Any, dict[str, Any]]:
             if logits.shape[1] > most:
                 raise ValueError("too long")
@@ -88,19 +88,19 @@ def test_a_function_that_raises() -> None:
     longer = long_problem(CONFIG, own_params())
     assert longer is not None
     with pytest.raises(CannotRun, match=r"raised ValueError: too long, on source_ids \[1, 15\]"):
-        of_short_targets(9).forward(longer, "float64")
+        limited_to(9).forward(longer, "float64")
     with pytest.raises(ParityError, match="candidate mine: raised ValueError: too long"):
-        of_short_targets(8).check(OWN)
+        limited_to(8).check(OWN)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda logits, inputs: (logits.reshape(-1, 19), {}), r"\[7, 9, 19\] \[B, T, V\]; received \[63, 19\]"),
         (lambda logits, inputs: (logits, {"note": "text"}), "expected arrays in the trace; note is a str"),
         (lambda logits, inputs: (logits, None), r"expected \(logits, trace\), the trace a mapping"),
     ],
 )
-def test_a_function_that_returns_something_else(change: Change, told: str) -> None:
-    with pytest.raises(ParityError, match=told):
+def test_a_function_that_returns_something_else(change: Change, message: str) -> None:
+    with pytest.raises(ParityError, match=message):
         side_of(change).check(OWN)

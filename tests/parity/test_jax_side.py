@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 MODEL = make_model("stepwise_core")
 
 
-def test_what_is_decoded_beforehand_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_in_advance_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     side, problem = JaxSide("a", MODEL), own_problem(MODEL.config, MODEL.params)
     greedy = DecodingConfig(beam_size=1, max_new_tokens=5)
     later = side.decode(problem, greedy)
@@ -42,7 +42,7 @@ def test_options_that_a_compiler_does_not_know_are_left_out() -> None:
     assert (understood(QUICKLY) or {}).items() >= level.items()
 
 
-def test_the_gradients_of_a_step_are_those_that_its_update_reads() -> None:
+def test_a_step_returns_the_gradients_that_its_update_reads() -> None:
     """Where keys are all the same, gradients of queries are zero but for rounding, and Adam makes whole steps of it:
     gradients of another program explain none of them."""
     params = make_params(CONFIG)

@@ -96,7 +96,7 @@ def test_a_loss_of_nan_is_not_named() -> None:
 
 
 def test_a_loss_on_inputs_that_hide_faults() -> None:
-    """One sentence without pads: what can't be seen is said, and what looks alike is told apart by another input."""
+    """One sentence without pads: invisible faults are named, and similar ones are distinguished by another input."""
     logits, labels = logits_and_labels()
     logits, labels = logits[3:], labels[3:]
     unseen = unseen_losses(LossRule(PAD), logits, labels)

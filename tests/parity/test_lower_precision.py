@@ -1,4 +1,4 @@
-"""A node computed in lower precision is named so only if nothing but rounding is left beside it."""
+"""Tests that lower precision is named as a cause only if it leaves nothing but rounding."""
 
 from __future__ import annotations
 

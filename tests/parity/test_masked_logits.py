@@ -81,7 +81,7 @@ BLIND_ROWS = {
 
 
 @pytest.mark.parametrize("node", BLIND_ROWS)
-def test_rows_masked_altogether_are_a_divergence_of_their_own_which_can_be_allowed(node: str) -> None:
+def test_fully_masked_rows_are_a_separate_divergence_that_can_be_allowed(node: str) -> None:
     compute, cause = BLIND_ROWS[node]
     report = run_pair(FakeSide(faults={node: compute}), FakeSide())
     assert (report.exit_code, changed(report)) == (1, {BLIND})
@@ -124,7 +124,7 @@ def test_a_mask_inverted_in_one_attention() -> None:
     assert (report.exit_code, blamed(report)) == (1, {LOGITS: "mask inverted, in this attention alone"})
 
 
-def test_a_mask_that_differs_in_rows_masked_altogether_alone() -> None:
+def test_a_mask_that_differs_only_in_fully_masked_rows() -> None:
     """Pads as queries see keys that they shouldn't; that is no other fill, and no mask that is right here fits."""
     config = replace(CONFIG, decoder_padding="both")
     problem = own_problem(config, own_params())

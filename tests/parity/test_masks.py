@@ -53,7 +53,7 @@ def test_a_mask_that_is_not_the_configs_is_shown_whole() -> None:
 
 
 def test_logits_that_are_nan_are_not_masked() -> None:
-    """As those of queries that saw no key in the layer before are; the fill value stays beside them."""
+    """Like the logits of queries that saw no key in the layer before; other logits keep the fill value."""
     logits = logits_of(KEYS, -np.inf)
     logits[1, :, 0] = np.where(KEYS[1, :, 0], np.nan, -np.inf)
     (mask,) = infer_masks({LOGITS["mask.encoder_self"]: logits}, CONFIG).values()

@@ -82,7 +82,7 @@ def test_parameters_that_words_and_shapes_tell() -> None:
     ]
 
 
-def test_fused_projections_and_kernels_that_stand_the_other_way() -> None:
+def test_fused_projections_and_transposed_kernels() -> None:
     _, parameters = lines(Names({}, blocks({"attn.in_proj": (18, 6), "attn.out.weight": (6, 6), "ff.w": (6, 8)})))
     assert "  enc.blocks.{i}.ff.w: encoder/layers/feed_forward/hidden/kernel[{i}]" in parameters
     fused = '{name: "encoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}'
@@ -91,7 +91,7 @@ def test_fused_projections_and_kernels_that_stand_the_other_way() -> None:
     assert not any("/query/" in line or "self_attention/key" in line for line in parameters)
 
 
-def test_one_that_may_be_either_is_a_guess() -> None:
+def test_an_ambiguous_name_is_a_guess() -> None:
     _, parameters = lines(Names({}, blocks({"norm.gamma": (6,)})))
     assert "  # enc.blocks.{i}.norm.gamma: encoder/layers/self_attention_norm/scale[{i}]" in parameters
     assert "  # encoder/layers/feed_forward_norm/scale[{i}] [6]: perhaps enc.blocks.{i}.norm.gamma" in parameters

@@ -121,7 +121,7 @@ def test_there_are_enough_of_them_and_each_has_its_name() -> None:
 
 
 @pytest.mark.parametrize("fault", UNKNOWNS, ids=lambda fault: fault.name)
-def test_it_changes_a_node(fault: Unknown, models: list[Model]) -> None:
+def test_every_unknown_fault_changes_a_node(fault: Unknown, models: list[Model]) -> None:
     """Of every kind that it is said to apply to, only what isn't masked, alike for the same choices; what it is given
     stays as it was."""
     possible = list(put_in(fault, models))
@@ -189,7 +189,7 @@ def test_activations_without_a_fault(number: int, models: list[Model]) -> None:
 CONTEXT = "encoder.layers.0.self_attention.context"
 
 
-def test_what_changes_nothing_is_refused(models: list[Model]) -> None:
+def test_a_fault_that_changes_nothing_is_refused(models: list[Model]) -> None:
     """Rounding in the last bit, what softmax's mask hides, and a mask as it was."""
     model = models[0]
     site = model.site(node_named(model, "decoder.layers.0.self_attention.logits"))
@@ -203,7 +203,7 @@ def test_what_changes_nothing_is_refused(models: list[Model]) -> None:
     assert not np.array_equal(shifted, site.compute())
 
 
-def test_what_a_node_does_not_have_is_refused(models: list[Model]) -> None:
+def test_an_unknown_part_of_a_node_is_refused(models: list[Model]) -> None:
     (fault,) = (fault for fault in UNKNOWNS if fault.name == "a bias is added twice")
     model = models[[*CONFIGS].index("T5")]  # which has none
     assert fault not in [other for other, _ in applicable(model.config)]
@@ -225,9 +225,7 @@ def test_what_a_node_does_not_have_is_refused(models: list[Model]) -> None:
         ("one head is dropped", CONTEXT, {"weights": np.ones((1, 1, 2, 2)), "value": np.ones((1, 2, 1, 4))}),
     ],
 )
-def test_what_would_be_a_known_fault_is_refused(
-    name: str, node: str, inputs: dict[str, np.ndarray], models: list[Model]
-) -> None:
+def test_a_known_fault_is_refused(name: str, node: str, inputs: dict[str, np.ndarray], models: list[Model]) -> None:
     """No mask at all; nothing left of attention."""
     (fault,) = (fault for fault in UNKNOWNS if fault.name == name)
     site = models[0].site(node_named(models[0], node))

@@ -41,7 +41,7 @@ def test_zeros_that_nothing_reads_are_a_note(side: str) -> None:
     assert f"{ZERO}, at 1 node of the {side}: the same function" in " ".join(str(report).split())
 
 
-def test_a_fault_beside_them_is_found() -> None:
+def test_another_fault_is_still_found() -> None:
     report = run_pair(FakeSide(), FakeSide(faults={OUTPUT: zeroed_but_once}))
     assert blamed(report, "reference") == {OUTPUT: "unexplained"}
 
@@ -102,7 +102,7 @@ def test_pads_and_sentences_without_a_source_do_not_count() -> None:
     assert counting(dataclasses.replace(CONFIG, decoder_padding="none"), *problem.ids)[1, 0], "it may be the start"
 
 
-def test_what_counts_leaves_ids_alone() -> None:
+def test_finding_counted_positions_leaves_ids_unchanged() -> None:
     arrays: Arrays = dict(zip("ab", own_problem(CONFIG, make_params(CONFIG)).ids, strict=True))
     before = {name: array.copy() for name, array in arrays.items()}
     counting(CONFIG, *arrays.values())

@@ -274,7 +274,7 @@ def test_a_bias_that_is_a_buffer_is_random_and_tables_of_a_formula_stay() -> Non
         assert flatten(problem.params)["constants/head_bias"].any()
 
 
-def test_what_a_side_cannot_receive_keeps_its_value() -> None:
+def test_leaves_that_a_side_cannot_receive_keep_their_values() -> None:
     for problem in other_weights(BUFFER, with_buffer().params, kept=["constants/head_bias"]):
         assert not flatten(problem.params)["constants/head_bias"].any()
 

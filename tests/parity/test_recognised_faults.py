@@ -248,7 +248,7 @@ def test_labels_read_as_inputs_are_recognised_with_their_last_token() -> None:
 # --- heads and kernels, as the programs that do these things have them
 
 
-def test_what_heads_and_slices_stand_for() -> None:
+def test_heads_and_slices_are_described() -> None:
     """The same as a program whose features are laid out otherwise."""
     replay = make_case("post").replay(f"{LAYER}.self_attention.key")
     values, own = dict(outcomes(replay)), replay.own

@@ -53,7 +53,7 @@ def test_all_problems_are_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "told"),
+    ("window", "message"),
     [
         (3, ""),
         (
@@ -63,13 +63,13 @@ def test_all_problems_are_run() -> None:
         (15, "no sentence here is longer than the encoder's window of 15: nothing shows how wide it is"),
     ],
 )
-def test_a_window_that_hides_nothing_is_remarked(window: int, told: str) -> None:
+def test_a_window_that_hides_nothing_is_remarked(window: int, message: str) -> None:
     """Sources have 11 tokens, and the longest 15."""
     encoder = replace(CONFIG.encoder, self_attention=replace(CONFIG.encoder.self_attention, window=window))
     config = replace(CONFIG, encoder=encoder)
     pair = Pair(config, own_params(), FakeSide(config=config), FakeSide(config=config), GENERATION)
     report = run(pair, stages=("masks", "forward"), dtypes=("float64",))
-    assert (report.exit_code, "; ".join(report.remarks)) == (0, told), str(report)
+    assert (report.exit_code, "; ".join(report.remarks)) == (0, message), str(report)
 
 
 def test_stages_come_in_their_own_order() -> None:
@@ -93,7 +93,7 @@ def test_every_parameter_is_rounded_but_constants() -> None:
 
 
 def test_names_on_one_side_alone() -> None:
-    for candidate, reference, told in (
+    for candidate, reference, message in (
         (FakeSide(after=hiding("logits")), FakeSide(), "only the reference has logits"),
         (FakeSide(), FakeSide(after=hiding(QUERY)), f"only the candidate has {QUERY}"),
         (FakeSide(after=hiding("mask.cross")), FakeSide(), "only the reference has mask.cross"),
@@ -102,7 +102,7 @@ def test_names_on_one_side_alone() -> None:
     ):
         report = run_pair(candidate, reference)
         assert report.exit_code == 3
-        assert told in reasons(report)
+        assert message in reasons(report)
 
 
 def test_nothing_to_compare() -> None:
@@ -141,29 +141,29 @@ def test_float32_alone_is_judged_by_its_own_gate() -> None:
 
 def test_no_criterion() -> None:
     """Nothing else than float64 has one, where float64 was asked for."""
-    for dtype, told in (
+    for dtype, message in (
         (np.float32, "float32 has no criterion without a float64 truth"),
         (np.float16, "there is no criterion for float16"),
     ):
         narrow = FakeSide(after=showing(QUERY, lambda array, dtype=dtype: array.astype(dtype)))
         report = run_pair(narrow, narrow)
-        assert any(told in reason for reason in reasons(report))
+        assert any(message in reason for reason in reasons(report))
         assert report.exit_code != 0
 
 
 @pytest.mark.parametrize(
-    ("force", "told"),
+    ("force", "message"),
     [
         ({"dtype": "float32"}, "the {} computes in float32 instead of float64"),
         ({"TF32": True}, "the {} multiplies in TF32: matrix products are rounded to 10 bits"),
     ],
 )
 @pytest.mark.parametrize("name", ["candidate", "reference"])
-def test_a_precision_that_was_not_in_force(name: str, force: dict[str, Any], told: str) -> None:
+def test_a_precision_that_was_not_in_force(name: str, force: dict[str, Any], message: str) -> None:
     sides = {"candidate": FakeSide(), "reference": FakeSide()} | {name: FakeSide(force=force)}
     report = run_pair(**sides)
     assert report.exit_code == 3
-    assert told.format(name) in report.doubts
+    assert message.format(name) in report.doubts
     assert {stage.verdict for stage in report.stages} == {"passed"}, "or the doubt isn't what decides"
 
 
@@ -242,7 +242,7 @@ def test_rows_whose_logits_are_not_finite_are_left_out_of_training() -> None:
     assert report.environment["left out of training"] == "rows [5] of 7: b has NaN"
 
 
-def test_what_a_side_noticed_makes_the_run_inconclusive() -> None:
+def test_a_doubt_of_a_side_makes_the_run_inconclusive() -> None:
     report = run_pair(FakeSide("a"), FakeSide("b", doubts=("it computes something else when it is watched",)))
     assert report.verdict == "inconclusive"
     assert report.doubts == ("it computes something else when it is watched",)

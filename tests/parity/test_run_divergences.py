@@ -153,7 +153,7 @@ def test_causes_of_what_comes_after_the_logits(name: str) -> None:
     assert (report.exit_code, blamed(report), blamed(report, "reference")) == (code, {}, causes)
 
 
-def test_gradients_of_both_sides_that_are_not_those_of_the_loss() -> None:
+def test_gradients_of_both_sides_that_do_not_fit_the_loss() -> None:
     report = run_pair(FakeSide(slope=0.02), FakeSide(), stages=("forward", "gradients"))
     assert report.exit_code == 4
     assert blamed(report) == blamed(report, "reference") == dict.fromkeys(blamed(report), "unexplained")

@@ -97,10 +97,10 @@ def test_work_is_asked_for_when_the_last_is_done() -> None:
         seen.append(results.have_diverged)
         yield Work("", "second", "", partial(off, 0.0, "second"))
 
-    told = list[str]()
-    results.progress = told.append
+    lines = list[str]()
+    results.progress = lines.append
     run(("a", "b"), works(), results, ORDER, ("second",), inputs=lambda: ONES)
-    assert (seen, told) == ([True], ["the first"])
+    assert (seen, lines) == ([True], ["the first"])
 
 
 def test_depth_without_the_other_stages_and_a_single_node() -> None:

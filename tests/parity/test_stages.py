@@ -27,7 +27,7 @@ def noisy(array: np.ndarray, size: float) -> np.ndarray:
     return (array * (1 + size * np.random.default_rng(1).standard_normal(array.shape))).astype(array.dtype)
 
 
-def test_what_is_the_same_passes() -> None:
+def test_equal_arrays_pass() -> None:
     reference = make_arrays()
     candidate = {
         name: noisy(array, 1e-14) if array.dtype == float else array for name, array in reversed(reference.items())
@@ -66,7 +66,7 @@ def test_the_first_that_differs_is_named() -> None:
         ),
     ],
 )
-def test_whatever_differs_diverges(name: str, array: np.ndarray, reason: str) -> None:
+def test_every_difference_diverges(name: str, array: np.ndarray, reason: str) -> None:
     stage = compare_stage("forward", changed(make_arrays(), **{name: array}), make_arrays())
     assert stage.verdict == "diverged"
     assert [(row.name, row.reason) for row in stage.rows if row.verdict == "diverged"] == [(name, reason)]

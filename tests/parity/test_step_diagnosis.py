@@ -112,7 +112,7 @@ def test_every_fault_of_a_step_is_named_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_one_step_hides_some_and_says_which(name: str) -> None:
+def test_a_single_step_hides_some_faults_and_says_which(name: str) -> None:
     """A fault is named, among others or alone; or nothing is found, and it is among those that can't be seen on these
     gradients."""
     rule, unseen = UPDATES[name], unseen_updates(UPDATES[name], *made(UPDATES[name], steps=1))
@@ -126,7 +126,7 @@ def test_one_step_hides_some_and_says_which(name: str) -> None:
             assert (len(finding.matches) > 1) == (finding.told_apart_by != "")
 
 
-def test_what_one_step_of_adam_hides() -> None:
+def test_a_single_step_of_adam_hides_some_faults() -> None:
     """It is the rate times the gradient's sign, whatever β₂ is and nearly whatever the clip."""
     rule = UPDATES["Adam, clipped, L2"]
     unseen = unseen_updates(rule, *made(rule, steps=1))
@@ -245,7 +245,7 @@ def test_nothing_is_updated() -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "Adam, clipped, L2", "SGD, momentum, clipped, L2"])
-def test_one_cause_for_most_doesnt_hide_the_rest(name: str) -> None:
+def test_a_cause_for_most_does_not_hide_the_rest(name: str) -> None:
     def change(updates: dict[str, np.ndarray]) -> None:
         updates["output/bias"] *= 0.0
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
     ],
 )
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_change_is_local_to_its_node_and_propagates_to_those_behind_it(
+def test_a_change_is_local_to_its_node_and_propagates_downstream(
     name: str, placement: Any, config: TransformerConfig, ids: Any, random_params: Any
 ) -> None:
     config = dataclasses.replace(config, norm_placement=placement)

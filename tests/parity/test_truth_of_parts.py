@@ -98,7 +98,7 @@ def test_every_option_differs_somewhere() -> None:
 
 
 @pytest.mark.parametrize("path", KINDS)
-def test_one_part_differs(path: str, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_a_single_part_differs(path: str, ids: Any, random_params: Callable[..., Any]) -> None:
     config = with_paths(TransformerConfig(**SIZES), {path: KINDS[path]})
     assert_is_the_models(config, random_params(config), ids)
 

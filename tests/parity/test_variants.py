@@ -1,4 +1,4 @@
-"""Every fault of the catalogue can be told from the rest."""
+"""Tests that every fault of the catalogue can be distinguished from the rest."""
 
 from __future__ import annotations
 

@@ -107,15 +107,15 @@ def test_ties(share, tie):
     """Equal tensors may be one parameter: it is asked for. Unequal ones can't be."""
     config = dataclasses.replace(CONFIG, source_vocab_size=11, share_embeddings=share, tie_head=tie)
     state_dict = make_state_dict(config)
-    told = {"share_embeddings": share, "tie_head": tie}
-    model = import_checkpoint(state_dict, **HINTS, **told)
+    sharing = {"share_embeddings": share, "tie_head": tie}
+    model = import_checkpoint(state_dict, **HINTS, **sharing)
     assert model.config == config
     assert_same_params(model.params, make_params(config))
     if share or tie:
         with pytest.raises(PortingError) as error:
             import_checkpoint(state_dict, **HINTS)
         assert [problem.split(":")[0] for problem in error.value.problems] == [
-            name for name, value in told.items() if value
+            name for name, value in sharing.items() if value
         ]
     else:
         assert import_checkpoint(state_dict, **HINTS).config == config
@@ -190,8 +190,8 @@ def test_what_else_is_wrong_is_told_where_sizes_cannot_be_told():
     state_dict["head.bias"][3] = np.nan
     with pytest.raises(PortingError, match="this is no checkpoint of dialect pytorch") as error:
         import_checkpoint(state_dict, num_heads=3, source_pad_id=1)
-    told = [problem.split(",")[0].split(" (")[0] for problem in error.value.problems]
-    assert told == [
+    problems = [problem.split(",")[0].split(" (")[0] for problem in error.value.problems]
+    assert problems == [
         "missing tensor transformer.encoder.layers.0.linear1.weight",
         "tensor head.bias",
         "target_pad_id: the id that pads target sentences",

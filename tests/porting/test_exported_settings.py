@@ -104,7 +104,7 @@ def test_torch_loads_the_file_as_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda settings: "{", "expected in its metadata the settings that export_checkpoint writes; received '{'"),
         (lambda settings: "[" * 100_000, "expected in its metadata the settings"),
@@ -125,11 +125,11 @@ def test_torch_loads_the_file_as_ever(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_are_none(model: Model, tmp_path: Path, suffix: str, change: Any, told: str) -> None:
+def test_settings_that_are_none(model: Model, tmp_path: Path, suffix: str, change: Any, message: str) -> None:
     path = tmp_path / f"model{suffix}"
     export_checkpoint(model, path, "pytorch")
     tensors = read_tensors(path)
     settings = json.loads(settings_of(tensors) or "")
     write_tensors(path, {name: tensors[name] for name in tensors}, change(settings))
-    with pytest.raises(PortingError, match=told):
+    with pytest.raises(PortingError, match=message):
         import_checkpoint(path)

@@ -263,8 +263,8 @@ def test_pickle_protocols(zipped, tmp_path):
         np.testing.assert_array_equal(read_tensors(path)["a"], np.arange(3.0))
     for protocol in (4, 5):
         torch.save({"a": torch.arange(3.0)}, path, pickle_protocol=protocol, **options)
-        told = f"expected pickle protocol 2, the default of torch.save; received {protocol}, which torch loads only"
-        assert told in refusal(path)
+        output = f"expected pickle protocol 2, the default of torch.save; received {protocol}, which torch loads only"
+        assert output in refusal(path)
 
 
 def test_tensors_become_arrays_without_a_copy():

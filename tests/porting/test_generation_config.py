@@ -59,7 +59,7 @@ def test_what_is_read(content: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told", "fields"),
+    ("content", "message", "fields"),
     [
         ({"repetition_penalty": 1.2, "num_beams": 4}, {"repetition_penalty": 1.2}, {"beam_size": 4}),
         ({"num_beam_groups": 2, "diversity_penalty": 0.5}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {}),
@@ -80,10 +80,12 @@ def test_what_is_read(content: dict[str, Any], fields: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_no_decoding_obeys_is_told(content: dict[str, Any], told: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_what_no_decoding_obeys_is_told(
+    content: dict[str, Any], message: dict[str, Any], fields: dict[str, Any]
+) -> None:
     """And kept."""
     text = json.dumps(content)
-    assert not_decoded(in_effect({}, text)) == told
+    assert not_decoded(in_effect({}, text)) == message
     generation = GenerationConfig(**decoding_fields(in_effect({}, text)))
     assert generation == GenerationConfig(**fields)
     assert text_of(generation, {}, text) == text

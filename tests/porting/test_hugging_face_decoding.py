@@ -43,7 +43,7 @@ def test_what_is_said_of_decoding_may_be_given_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"num_beams": "4"}', r"there/generation_config\.json: num_beams must be an integer; received '4'"),
         ('{"num_beams": 4', r"there/generation_config\.json: no JSON"),
@@ -53,10 +53,10 @@ def test_what_is_said_of_decoding_may_be_given_instead(tmp_path: Path) -> None:
         ('{"forced_bos_token_id": 13}', "forced_bos_id must be below target_vocab_size=13; received 13"),
     ],
 )
-def test_what_cannot_be_said_of_decoding_is_refused(content: str, told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_said_of_decoding_is_refused(content: str, message: str, tmp_path: Path) -> None:
     there = write(tmp_path / "there")
     (there / "generation_config.json").write_text(content)
-    with pytest.raises(PortingError, match=told):
+    with pytest.raises(PortingError, match=message):
         import_checkpoint(there)
 
 

@@ -17,7 +17,7 @@ from jax_transformer.storage.tensors import PortingError
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         (
             "t5",
@@ -75,16 +75,16 @@ from jax_transformer.storage.tensors import PortingError
         ("t5", {"eos_token_id": [3, 4]}, r"eos_token_id must be one id; received \[3, 4\]"),
     ],
 )
-def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     directory = write(tmp_path / "there", name, **options)
-    with pytest.raises(PortingError, match=told):
+    with pytest.raises(PortingError, match=message):
         import_checkpoint(directory)
     assert main(["port", str(directory), str(tmp_path / "model")]) == 2
     assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("bart", {"norm_eps": 0.1}, r"norm_eps must be 1e-05, as in its programs; received 0\.1"),
         (
@@ -94,8 +94,10 @@ def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], to
         ),
     ],
 )
-def test_what_a_directory_cannot_tell_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(PortingError, match=told):
+def test_what_a_directory_cannot_tell_is_refused(
+    name: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PortingError, match=message):
         export_checkpoint(make_model(make_config(name, **options)), tmp_path / "there", name)
     assert list(tmp_path.iterdir()) == []
 
@@ -115,18 +117,18 @@ def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("missing.safetensors", "no such file"),
         ("../there/model.safetensors", "expected names of files in its own folder"),
     ],
 )
-def test_shards_that_are_missing_or_elsewhere_are_refused(place: str, told: str, tmp_path: Path) -> None:
+def test_shards_that_are_missing_or_elsewhere_are_refused(place: str, message: str, tmp_path: Path) -> None:
     directory = write(tmp_path / "there")
     (directory / "model.safetensors").rename(directory / "shard.safetensors")
     places = {"shared.weight": "shard.safetensors", "lm_head.weight": place}
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(PortingError, match=told):
+    with pytest.raises(PortingError, match=message):
         import_checkpoint(directory)
 
 

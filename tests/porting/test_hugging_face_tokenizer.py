@@ -38,7 +38,7 @@ def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("names", "words", "told"),
+    ("names", "words", "message"),
     [
         (
             ("<unk>", "<pad>", "<s>", "</s>"),
@@ -56,15 +56,15 @@ def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_kept_but_not_used(
-    names: tuple[str, ...], words: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, ...], words: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = write(tmp_path / "there", tokenizer_class="PreTrainedTokenizerFast")
     write_tokenizer(there / "tokenizer.json", names, words)
     assert main(["port", str(there), str(tmp_path / "model")]) == 0
-    assert ("kept for export, but not used: " in (out := capsys.readouterr().out)) == bool(told)
-    assert f"{told}\n" in out
+    assert ("kept for export, but not used: " in (out := capsys.readouterr().out)) == bool(message)
+    assert f"{message}\n" in out
     model = load_model(tmp_path / "model")
-    assert (model.source_tokenizer is None) == (model.target_tokenizer is None) == bool(told)
+    assert (model.source_tokenizer is None) == (model.target_tokenizer is None) == bool(message)
     assert model.tokenizer_files is not None
 
 

@@ -98,11 +98,11 @@ def test_peak_memory_of_the_command(tmp_path: Path) -> None:
         small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
     )
     write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
-    told = [word for name, value in HINTS.items() for word in ("--set", f"{name}={value}")]
+    output = [word for name, value in HINTS.items() for word in ("--set", f"{name}={value}")]
     there = [(str(file), str(file.with_suffix(""))) for file in (small, large)]
     back = [(directory, f"{directory}-back.safetensors") for _, directory in there]
     for places, options, (least, most) in (
-        (there, [*told, "--dtype", "float32"], PIECES),
+        (there, [*output, "--dtype", "float32"], PIECES),
         (back, [], WHOLE),
     ):  # mapped: it is all touched
         command = [sys.executable, "-c", MEASURED + COMMAND, json.dumps([*places, options]), str(tmp_path / "peak")]

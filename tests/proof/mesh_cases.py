@@ -195,7 +195,7 @@ class Checked:
         return jax_programs.lower(lambda w: {"output": self.function(w["x"])}, self.arrays)
 
     def differs(self) -> str:
-        """Returns how the rules' result differs from JAX's; "" if it doesn't."""
+        """Describes the difference of the rules' result from JAX's; "" if there is none."""
         program = self.program()
         found = evaluate(program, Reals(), self.arrays)["output"]
         if found.shape != self.expected.shape:

@@ -55,7 +55,7 @@ class Framework:
 
 
 def differs(framework: Framework, case: Case) -> str:
-    """Returns how a case's program differs from the framework's own results; "" if it doesn't."""
+    """Describes the difference of a case's program from the framework's own results; "" if there is none."""
     for whole in (True, False):
         arrays = case.weights(whole=whole)
         expected = framework.compute(case.function, arrays)

@@ -251,14 +251,14 @@ def test_tables_without_a_partner_are_unknown_within_their_rounding() -> None:
     assert compared(together, apart(0.7001)).verdict == "refuted"
 
 
-def of_constant(number: float, dtype: Any) -> Callable[[Builder], Value]:
+def constant_of(number: float, dtype: Any) -> Callable[[Builder], Value]:
     return lambda b: b.constant(np.asarray(number, dtype))
 
 
 @pytest.mark.parametrize(("dtype", "axiom"), [(np.float32, "rounded constants"), (np.float64, "roots")])
 @pytest.mark.parametrize("quarters", [-3, -2, -1, 1, 2, 4])
 def test_sines_of_sums_with_multiples_of_a_right_angle(dtype: Any, axiom: str, quarters: int) -> None:
-    angle = of_constant(abs(quarters) * np.pi / 2, dtype)
+    angle = constant_of(abs(quarters) * np.pi / 2, dtype)
 
     def sine(name: str) -> Compute:
         return lambda b, u, v: getattr(b, name)((b.add if quarters > 0 else b.subtract)(b.add(u, v), angle(b)))
@@ -287,26 +287,26 @@ def test_numbers_that_differ_by_their_rounding_are_not_refuted(one: float, other
     single = np.float32
 
     def product(b: Builder, u: Value, v: Value) -> Value:
-        return b.multiply(b.multiply(b.add(u, v), of_constant(other[0], single)(b)), of_constant(other[1], single)(b))
+        return b.multiply(b.multiply(b.add(u, v), constant_of(other[0], single)(b)), constant_of(other[1], single)(b))
 
-    found = compared(lambda b, u, v: b.multiply(b.add(u, v), of_constant(one, single)(b)), product)
+    found = compared(lambda b, u, v: b.multiply(b.add(u, v), constant_of(one, single)(b)), product)
     assert found.verdict == verdict
     assert verdict == "refuted" or "rounding of constants" in found.reason
 
 
 def test_a_number_near_another_right_angle_is_itself() -> None:
     def shifted(number: float) -> Compute:
-        return lambda b, u, v: b.sin(b.add(u, of_constant(number, np.float32)(b)))
+        return lambda b, u, v: b.sin(b.add(u, constant_of(number, np.float32)(b)))
 
     for number in (1.5708, 1.570796, np.pi / 2 * (1 + 2.0**-21)):
         assert compared(shifted(number), lambda b, u, v: b.cos(u)).verdict == "refuted"
 
 
 def test_written_out_programs_keep_their_tables() -> None:
-    def of_table(b: Builder, u: Value, v: Value) -> Value:
+    def from_table(b: Builder, u: Value, v: Value) -> Value:
         return b.multiply(b.exp(b.subtract(u, v)), b.constant(np.cos(SEVENTHS).astype("f")))
 
-    written = differences.written_out(program(of_table))
+    written = differences.written_out(program(from_table))
     assert written.axioms["differences"]
     (node,) = written.tables
     assert np.array_equal(written.operations[node].attributes["array"], np.cos(SEVENTHS).astype("f"))

@@ -150,7 +150,7 @@ def lowered(kernel: Callable[..., None], blocks: int = 2) -> Program:
     return jax_programs.lower(call, {"w": np.ones((6, 4))})
 
 
-def of_doubled(kernel: Callable[..., None], blocks: int = 2) -> Result:
+def doubled_by(kernel: Callable[..., None], blocks: int = 2) -> Result:
     def draw(one: Any) -> Any:
         drawn = {"w": one((6, 4))}
         return drawn, drawn
@@ -173,12 +173,12 @@ def _onto_what_is_there(x: Any, out: Any) -> None:
 
 
 def test_memory_that_is_written_in_parts() -> None:
-    assert of_doubled(_in_two_writes).verdict == "proven"
+    assert doubled_by(_in_two_writes).verdict == "proven"
 
 
 @pytest.mark.parametrize(("kernel", "blocks"), [(_half, 2), (_in_two_writes, 1)])
 def test_memory_that_isnt_written_is_unknown(kernel: Callable[..., None], blocks: int) -> None:
-    result = of_doubled(kernel, blocks)
+    result = doubled_by(kernel, blocks)
     assert result.verdict == "unknown"
     assert "a constant is NaN" in result.reason
 

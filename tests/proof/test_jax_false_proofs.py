@@ -203,7 +203,7 @@ UNKNOWN: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", list(UNKNOWN))
-def test_what_isnt_known_is_named(name: str) -> None:
+def test_unknown_operations_are_named(name: str) -> None:
     with pytest.raises(UnknownOperation) as error:
         compared(UNKNOWN[name], UNKNOWN[name])
     assert __file__ in str(error.value) or error.value.reason

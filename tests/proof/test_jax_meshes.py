@@ -91,7 +91,7 @@ def megatron(x: Any, up: Any, down: Any, bias: Any) -> Any:
     return lax.psum(jax.nn.relu(x @ up) @ down, "tensor") + bias
 
 
-def of_axes(axes: Any, spec: Any) -> Function:
+def summed_over(axes: Any, spec: Any) -> Function:
     return lambda w: on_grid(lambda x: lax.all_gather(x, axes, tiled=True), spec, P())(w["x"])
 
 
@@ -99,7 +99,7 @@ def mean_squares(weights: Any, x: Any) -> Any:
     return jnp.square(feed_forward({**weights, "x": x})).mean()
 
 
-def of_rows(body: Callable[..., Any]) -> Function:
+def over_rows(body: Callable[..., Any]) -> Function:
     """Gradients by a body that has the weights and its rows of x."""
 
     def gradients(w: Any) -> Any:
@@ -140,8 +140,8 @@ SAME: dict[str, tuple[Function, Function]] = {
         feed_forward,
     ),
     "gathered along both axes, in either order": (
-        of_axes(("tensor", "data"), P(("tensor", "data"))),
-        of_axes(("data", "tensor"), P(("data", "tensor"))),
+        summed_over(("tensor", "data"), P(("tensor", "data"))),
+        summed_over(("data", "tensor"), P(("data", "tensor"))),
     ),
     "a maximum of maxima": (
         lambda w: on_ring(lambda x: lax.pmax(x.max(keepdims=True), "ring"), P("ring"), P())(w["x"]),
@@ -250,7 +250,7 @@ FAULTS: dict[str, tuple[Function, Function, str]] = {
         divided(lambda x, up, down, bias: megatron(x, up.T, down, bias), up=P("tensor")), feed_forward, "refuted",
     ),
     "blocks in the order of other axes": (
-        of_axes(("tensor", "data"), P(("data", "tensor"))), lambda w: w["x"], "refuted",
+        summed_over(("tensor", "data"), P(("data", "tensor"))), lambda w: w["x"], "refuted",
     ),
     "a sum over half of the devices": (
         lambda w: on_ring(
@@ -280,12 +280,12 @@ FAULTS: dict[str, tuple[Function, Function, str]] = {
     "numbers of devices as one for all": (
         lambda w: w["x"] * on_ring(lambda: lax.axis_index("ring"), (), P())(), lambda w: 0 * w["x"], "unknown",
     ),
-    "gradients that aren't averaged": (of_rows(jax.grad(mean_squares)), whole_gradients, "unknown"),
+    "gradients that aren't averaged": (over_rows(jax.grad(mean_squares)), whole_gradients, "unknown"),
     "gradients that are summed": (
-        of_rows(lambda *given: lax.psum(jax.grad(mean_squares)(*given), "ring")), whole_gradients, "refuted",
+        over_rows(lambda *given: lax.psum(jax.grad(mean_squares)(*given), "ring")), whole_gradients, "refuted",
     ),
     "gradients of a sum over devices, which each of them takes again": (
-        of_rows(
+        over_rows(
             lambda *given: lax.pmean(jax.grad(lambda *of: lax.psum(mean_squares(*of), "ring"))(*given), "ring")
         ),
         whole_gradients,
@@ -356,7 +356,7 @@ UNKNOWN: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", list(UNKNOWN))
-def test_what_isnt_known_is_named_with_its_line(name: str) -> None:
+def test_unknown_operations_are_named_with_their_line(name: str) -> None:
     body, reason = UNKNOWN[name]
     with pytest.raises(UnknownOperation, match=reason) as error:
         lowered(lambda w: on_ring(body, P("ring"), P("ring"))(w["x"]))

@@ -116,7 +116,7 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
-def test_answers_equal_those_of_translate_whatever_else_is_asked(service: Service, model: PreparedModel) -> None:
+def test_answers_equal_translate_whatever_else_is_asked(service: Service, model: PreparedModel) -> None:
     """Each search is asked for by several clients at once: whole lists, single texts, and pairs to score."""
     asks, wanted = [], []
     for search in SEARCHES:
@@ -144,7 +144,7 @@ def test_answers_equal_those_of_translate_whatever_else_is_asked(service: Servic
                 assert hypothesis["cut_off"] == (ids[-1] != 3)
 
 
-def test_scores_equal_those_of_score(service: Service, model: PreparedModel) -> None:
+def test_scores_equal_the_function_score(service: Service, model: PreparedModel) -> None:
     sources = ["eins zwei drei", "vier", "zehn neun acht sieben"]
     targets = ["DREI", "", "ZWEI VIER unbekannt ZEHN " * 3]
     asks = [post("/score", sources=sources, targets=targets), post("/score", sources=sources[:1], targets=targets[:1])]
@@ -229,7 +229,7 @@ def test_lengths_compile_few_programs(service: Service) -> None:
         (422, "stream: expected greedy", {"json": {"texts": ["a"], "beam_size": 2, "stream": True}}),
     ],
 )
-def test_what_is_refused(service: Service, status: int, message: str, options: dict[str, Any]) -> None:
+def test_invalid_requests_are_refused(service: Service, status: int, message: str, options: dict[str, Any]) -> None:
     options = {"headers": {"content-type": "application/json"}, **options}
     (response,) = asked(service, lambda client: client.post("/translate", **options))
     assert response.status_code == status, response.text

@@ -39,7 +39,7 @@ LIMITS = Limits(max_texts=3, max_characters=20)
         (b"{'texts': []}", "a text that isn't"),
     ],
 )
-def test_what_is_not_strict_json(body: bytes, message: str) -> None:
+def test_only_strict_json_is_accepted(body: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         parse_body(body)
     assert "\n" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_what_is_not_strict_json(body: bytes, message: str) -> None:
         ({"texts": ["a"], "seed": 1 << 63}, "seed must be at least 0 and below"),
     ],
 )
-def test_what_is_no_request_for_translations(value: Any, message: str) -> None:
+def test_invalid_requests_for_translations_are_refused(value: Any, message: str) -> None:
     with pytest.raises(Refusal, match=message) as caught:
         read_request(TranslateRequest, value, LIMITS)
     assert caught.value.status == 422
@@ -89,7 +89,7 @@ def test_what_is_no_request_for_translations(value: Any, message: str) -> None:
         ({"sources": ["a"], "targets": ["b"], "source_tag": 4}, "source_tag must be text or null"),
     ],
 )
-def test_what_is_no_request_for_scores(value: Any, message: str) -> None:
+def test_invalid_requests_for_scores_are_refused(value: Any, message: str) -> None:
     with pytest.raises(Refusal, match=message):
         read_request(ScoreRequest, value, LIMITS)
 

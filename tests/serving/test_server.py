@@ -157,7 +157,7 @@ def test_a_request_behind_one_with_two_ends_is_not_read(server: Running) -> None
     assert json.loads(body) == {"error": "expected Content-Length or Transfer-Encoding; received both"}
 
 
-def test_answers_equal_those_of_translate(server: Running, served: Model) -> None:
+def test_answers_equal_translate(server: Running, served: Model) -> None:
     texts = ["eins zwei drei", "zehn", "", "acht neun " * 5]
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda number: server.translate(texts=texts[number % 4 :], beam_size=2), range(16)))
@@ -194,7 +194,7 @@ def test_connections_are_bounded(server: Running) -> None:
 
 
 def test_requests_in_progress_are_answered_after_sigterm(start: Callable[..., Running]) -> None:
-    """A sentence waits two seconds for others; the server is told to stop meanwhile."""
+    """A sentence waits two seconds for others; meanwhile the server receives a request to stop."""
     running = start("--warm-up", "0", "--max-wait-ms", "2000", *SMALL)
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(running.translate, texts=["eins zwei"])
@@ -228,7 +228,7 @@ def test_requests_are_cut_off(start: Callable[..., Running], options: tuple[str,
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def serve_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """(*arguments) → exit code, standard error."""
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -237,10 +237,10 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     return run
 
 
-def test_a_port_in_use_gives_one_line(told: Callable[..., tuple[int, str]], directory: Path) -> None:
+def test_a_port_in_use_gives_one_line(serve_command: Callable[..., tuple[int, str]], directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, errors = told(str(directory), "--port", port)
+        code, errors = serve_command(str(directory), "--port", port)
     assert code == 2
     assert (
         errors
@@ -263,8 +263,10 @@ def test_a_port_in_use_gives_one_line(told: Callable[..., tuple[int, str]], dire
         (["--rows", "0"], "--rows must be at least 1"),
     ],
 )
-def test_mistakes_give_one_line(told: Callable[..., tuple[int, str]], options: list[str], message: str) -> None:
-    code, errors = told("no/such/model", "--port", "0", *options)
+def test_mistakes_give_one_line(
+    serve_command: Callable[..., tuple[int, str]], options: list[str], message: str
+) -> None:
+    code, errors = serve_command("no/such/model", "--port", "0", *options)
     assert code == 2
     assert message in errors
     assert errors.count("\n") == 1
@@ -280,8 +282,8 @@ def test_mistakes_give_one_line(told: Callable[..., tuple[int, str]], options: l
     ],
 )
 def test_options_that_the_model_cannot_follow(
-    told: Callable[..., tuple[int, str]], directory: Path, options: list[str], message: str
+    serve_command: Callable[..., tuple[int, str]], directory: Path, options: list[str], message: str
 ) -> None:
-    code, errors = told(str(directory), "--port", "0", *options)
+    code, errors = serve_command(str(directory), "--port", "0", *options)
     assert code == 2
     assert message in errors

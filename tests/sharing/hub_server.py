@@ -216,8 +216,8 @@ def make_handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self._answer(json.dumps(value).encode())
 
         def _refuse(self, status: int, message: str, code: str = "", headers: dict[str, str] | None = None) -> None:
-            told = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
-            self._answer(json.dumps({"error": message}).encode(), status, told)
+            all_headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
+            self._answer(json.dumps({"error": message}).encode(), status, all_headers)
 
         def _answer(self, data: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
             self.send_response(status)

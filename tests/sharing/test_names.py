@@ -37,7 +37,7 @@ def files_of(directory: Path) -> Files:
 
 @pytest.fixture
 def shared(hub: Hub, model: Model, tmp_path: Path) -> Repository:
-    """The model on the Hub, with files beside it that nobody needs, and another one in its branch old."""
+    """The model on the Hub, with further, useless files, and another model in its branch old."""
     save_model(model, tmp_path / "new")
     save_model(make_model(seed=1), tmp_path / "old")
     hub.models[NAME] = Repository()
@@ -112,7 +112,7 @@ def test_a_local_path_of_the_same_name_wins(
     assert hub.asked == []
 
 
-def test_what_differs_from_its_manifest_is_refused(hub: Hub, shared: Repository) -> None:
+def test_a_file_that_differs_from_its_manifest_is_refused(hub: Hub, shared: Repository) -> None:
     files = shared.files()
     shared.commit(files | {"params.safetensors": files["params.safetensors"][:-1] + b"x"}, message="altered")
     with pytest.raises(ModelError, match=r"params.safetensors: altered since it was saved \(sha256 expected"):

@@ -38,10 +38,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
     def check(path: Path, *options: str, message: str, name: str = NAME) -> None:
         capsys.readouterr()
         assert push(path, *options, name=name) == 2
-        told = capsys.readouterr().err
-        assert message in told, told
-        assert told.strip().count("\n") == 0
-        assert ("ended the connection" in told) == ("ended the connection" in message)
+        printed = capsys.readouterr().err
+        assert message in printed, printed
+        assert printed.strip().count("\n") == 0
+        assert ("ended the connection" in printed) == ("ended the connection" in message)
 
     return check
 

@@ -67,7 +67,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Returns what it writes, at the end of it and of its children."""
+        """Returns the output, once the process and its children have ended."""
         deadline = time.monotonic() + (timeout if timeout is not None else float("inf"))
         while not self._output.closed:
             left = None if timeout is None else max(0.0, deadline - time.monotonic())

@@ -74,7 +74,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def config_of(folder: Path, options: str) -> RunConfig:
-    """Returns a run of 24 steps on the text beside `folder`, with an evaluation and a checkpoint every six."""
+    """Returns a run of 24 steps on the text next to `folder`, with an evaluation and a checkpoint every six."""
     given = OPTIONS[options]
     data: dict[str, Any] = given.get("data", {})
     source: dict[str, Any] = (
@@ -294,7 +294,7 @@ def kill_and_resume(
 
 
 def differences(run: Path, expected: Path) -> list[str]:
-    """Returns what a run has that another, with the same options, doesn't."""
+    """Lists the differences of a run from another with the same options."""
     found = [str(finding) for finding in verify(run) if not finding.is_whole]
     if (run / "model/params.safetensors").read_bytes() != (expected / "model/params.safetensors").read_bytes():
         found.append("other weights")
@@ -310,7 +310,7 @@ def without_times(file: Path) -> list[dict[str, Any]]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Returns what killed processes left under a run and its cache."""
+    """Returns the leftovers of killed processes under a run and its cache."""
     run, cache = folder / "run", folder / "cache"
     left = chain(run.glob(".*.tmp"), run.glob("checkpoints/*.orbax-*"), run.glob(".stream/*"), cache.glob("building-*"))
     return [f"left behind: {path.relative_to(folder)}" for path in left]

@@ -51,7 +51,7 @@ def batch_of(ids: Any) -> Batch:
 
 
 def with_drawn_adapters(config: TransformerConfig, train: TrainConfig, params: Params) -> Params:
-    """Returns the parameters with random adapters beside their kernels."""
+    """Returns the parameters with random, unmerged adapters."""
     rng = np.random.default_rng(1)
     adapters = jax.eval_shape(lambda: init_state(config, train)).params
     return unflatten(
@@ -122,7 +122,7 @@ def test_the_model_computes_with_the_merged_kernels(
         np.testing.assert_allclose(received[path], leaf, rtol=1e-13, atol=1e-13)
 
 
-def test_gradients_are_those_of_the_kernels_times_the_other_matrix(
+def test_gradients_are_the_kernels_gradients_times_the_other_matrix(
     ids: Any, config: TransformerConfig, random_params: Any, x64: None
 ) -> None:
     """By SGD of one step: A moves against scale · dW Bᵀ, and B against scale · Aᵀ dW."""
@@ -163,7 +163,7 @@ def drawn(config: TransformerConfig, lora: LoraConfig, seed: int = 0) -> dict[st
     return flatten(add_adapters(kernels, lora, seed)[0])
 
 
-def test_first_values_are_those_of_peft() -> None:
+def test_first_values_equal_peft() -> None:
     config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=64, num_heads=4, d_ff=16)
     first = drawn(config, LORA)
     a, b = (first[f"encoder/layers/self_attention/query/lora_{part}"] for part in ("a", "b"))

@@ -1,4 +1,4 @@
-"""Training in bfloat16 with float32 weights and sums, beside training in float32: the loss curves on the phrasebook."""
+"""Tests training in bfloat16 with float32 weights and sums against float32, by the loss curves on the phrasebook."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> tuple[TrainingResult, Recorder]:
-    """A run of 6 steps beside a callback that changes what it is given, and one that copies it to killed/."""
+    """A run of 6 steps with a callback that changes its arguments, and one that copies the run to killed/."""
     recorder = Recorder()
     callbacks = [Vandal(), Copier(4, folder / "killed"), recorder]
     return train(tiny_run(folder, **OPTIONS), callbacks=callbacks), recorder
@@ -162,7 +162,7 @@ def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key not in TIMINGS} for record in records]
 
 
-def test_a_checkpoint_is_told_of_though_the_process_was_killed_before(
+def test_a_checkpoint_is_reported_after_the_process_was_killed(
     whole: tuple[TrainingResult, Recorder], folder: Path
 ) -> None:
     recorder = Recorder()
@@ -253,7 +253,7 @@ def test_a_callback_that_raises_stops_the_run_with_its_line(
     assert recorder.passed("end")[0].state == ("finished" if method == "on_end" else "failed")
 
 
-def test_one_that_raises_in_a_stopped_run_is_told_and_what_stopped_it_counts(
+def test_a_callback_that_raises_in_a_stopped_run_is_reported_and_the_stop_counts(
     broken: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -290,7 +290,7 @@ def test_another_process_than_the_first_calls_nobody(tmp_path: Path) -> None:
     assert not follower.calls
 
 
-def test_what_never_began_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_never_began_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny_run(tmp_path, tensorboard=True)
     recorder = Recorder()
     journal = Journal(RunDirectory.create(tmp_path / "run", config), config, [recorder])

@@ -105,7 +105,7 @@ def test_a_checkpoint_gets_its_name_when_it_is_sealed(tmp_path: Path, monkeypatc
     assert sorted(entry.name for entry in path.iterdir()) == ["2", "4", "6"]
 
 
-def test_what_killed_processes_left_in_a_run_is_removed(run: Path) -> None:
+def test_leftovers_of_killed_processes_in_a_run_are_removed(run: Path) -> None:
     (run / ".model.1.tmp" / "tokenizer").mkdir(parents=True)
     (run / ".report.html.1.tmp").touch()
     (run / ".report.html.2.tmp").touch()
@@ -174,8 +174,8 @@ def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(
     shutil.rmtree(run / "model")
     flip_a_bit(next((run / "checkpoints" / "6" / "default" / "ocdbt.process_0" / "d").iterdir()))
     assert main(["train", "--resume", str(run)]) == 2
-    told = capsys.readouterr().err
-    assert re.fullmatch(r"error: .*/checkpoints/6: expected the files as they were saved; .* --from-step 4\n", told)
+    output = capsys.readouterr().err
+    assert re.fullmatch(r"error: .*/checkpoints/6: expected the files as they were saved; .* --from-step 4\n", output)
     assert saved_steps(run / "checkpoints") == [2, 4, 6]
     assert not (run / "model").exists()
     assert main(["train", "--resume", str(run), "--from-step", "4"]) == 0
@@ -185,14 +185,14 @@ def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(
     check(run / "checkpoints", 6)
 
 
-def test_a_config_that_was_changed_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_config_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = run / "config.yaml"
     text = file.read_text(encoding="utf-8")
-    for changed, told in ((text, ""), (text.replace("label_smoothing: 0.1", "label_smoothing: 0.3"), "0.1 → 0.3")):
+    for changed, output in ((text, ""), (text.replace("label_smoothing: 0.1", "label_smoothing: 0.3"), "0.1 → 0.3")):
         file.write_text(changed, encoding="utf-8")
         assert main(["train", "--resume", str(run)]) == 0
         notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-        assert notes == ([f"note: {file} was changed: train.label_smoothing: {told}"] if told else [])
+        assert notes == ([f"note: {file} was changed: train.label_smoothing: {output}"] if output else [])
 
 
 @pytest.mark.parametrize("metrics", ["null", "[1]", "{}", '{"score": "high"}', "[" * 100_000])

@@ -208,7 +208,9 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
 
 
 @pytest.mark.parametrize("start_id", [2, 3])
-def test_it_is_decoded_as_the_model_that_it_began_with(start_id: int, averaged: TrainingResult, tmp_path: Path) -> None:
+def test_decoding_settings_are_inherited_from_the_initial_model(
+    start_id: int, averaged: TrainingResult, tmp_path: Path
+) -> None:
     """But for lengths, which are those of the run's sentences, and for a first token that follows another start than
     the run's, 2."""
     model = load_model(averaged.run)
@@ -261,7 +263,7 @@ def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, stopped_after: Sto
     with stopped_after(1), pytest.raises(Interrupted, match="saved at step 1"):
         train(dataclasses.replace(config, data=data))
     (tmp_path / "train.tsv").write_text(text.replace("katze 7", "katze 8"), encoding="utf-8")
-    with pytest.raises(RunError, match=r"expected the text, .* that this run began with; received others"):
+    with pytest.raises(RunError, match=r"expected the text, .* that this run began with; received different ones"):
         train(RunConfig(run_dir=config.run_dir), resume=True)
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
     assert train(RunConfig(run_dir=config.run_dir), resume=True).steps == [3]

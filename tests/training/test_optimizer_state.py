@@ -86,7 +86,7 @@ def test_adafactors_factors_are_means_over_inputs_and_outputs() -> None:
             np.testing.assert_allclose(saved.slots[slot][path], value, rtol=1e-5, atol=1e-29, err_msg=f"{slot} {path}")
 
 
-def test_what_does_not_fit_is_told_together() -> None:
+def test_all_problems_are_reported_together() -> None:
     config = TrainConfig()
     saved = training_state(trained(config), config)
     paths = list(saved.paths)
@@ -108,7 +108,7 @@ def test_muon_has_no_slots() -> None:
         training_state(init_state(MODEL, config), config)
 
 
-def test_a_missing_slot_is_told() -> None:
+def test_a_missing_slot_is_reported() -> None:
     config = TrainConfig()
     saved = training_state(trained(config), config)
     half = TrainingState("adam", 3, {"first_moment": saved.slots["first_moment"]})

@@ -157,7 +157,7 @@ def test_clipping_comes_first(params: Params) -> None:
 
 
 @pytest.mark.parametrize("factored_from", [1, 128])
-def test_adafactor_updates_each_layer_by_itself(params: Params, factored_from: int) -> None:
+def test_adafactor_updates_each_layer_separately(params: Params, factored_from: int) -> None:
     """As Optax's does a layer's parameters alone, its heads merged; clipping and scales are by layer, too."""
     config = TrainConfig(optimizer="adafactor", factored_from=factored_from)
     optimizer = make_optimizer(config, optax.constant_schedule(RATE))

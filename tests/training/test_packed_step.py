@@ -135,7 +135,7 @@ def both_batches(config: TransformerConfig) -> tuple[Batch, Batch]:
     return make_batch(*pairs(config), **ids), pack_batch(*pairs(config), **ids, shape=ROWS)
 
 
-def of_each_pair(config: TransformerConfig, batch: Batch) -> list[Batch]:
+def single_pair_batches(config: TransformerConfig, batch: Batch) -> list[Batch]:
     """The batch with the labels of one pair alone, for each pair, in the order of `pairs`."""
     pad = config.target_pad_id
     if batch.target_segments is None:
@@ -181,7 +181,7 @@ def test_every_pair_has_the_loss_and_gradient_of_a_row_of_its_own(name: str, ran
     alone, packed = both_batches(config)
     assert packed.target_segments is not None
     assert packed.target_segments.max() >= 3
-    for one, other in zip(of_each_pair(config, packed), of_each_pair(config, alone), strict=True):
+    for one, other in zip(single_pair_batches(config, packed), single_pair_batches(config, alone), strict=True):
         assert np.sum(one.labels != config.target_pad_id) > 0
         assert_same(run(params, one), run(params, other))
     assert_same(run(params, packed), run(params, alone))
@@ -243,7 +243,7 @@ def test_fused_attention_sees_the_same_masks(random_params: Any) -> None:
     config = dataclasses.replace(PLAIN, attention_path="xla", compute_dtype="float32")
     params, run = random_params(config, "float32"), loss_and_gradients(config, Criterion(2))
     alone, packed = both_batches(config)
-    for one, other in zip(of_each_pair(config, packed), of_each_pair(config, alone), strict=True):
+    for one, other in zip(single_pair_batches(config, packed), single_pair_batches(config, alone), strict=True):
         np.testing.assert_allclose(run(params, one)[0], run(params, other)[0], rtol=1e-5)
 
 

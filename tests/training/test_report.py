@@ -105,7 +105,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     assert embedded(write_report(run).read_text(encoding="utf-8"))["best"] is None
 
 
-def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_by_training(tmp_path: Path) -> None:
     """By the metric that the config names, the later of equals."""
     records = [
         validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))
@@ -252,7 +252,7 @@ def test_a_long_run_has_a_small_report(tmp_path: Path) -> None:
     assert len(render(data)) < 300_000
 
 
-def test_samples_are_those_of_the_last_evaluations_sentences(tmp_path: Path) -> None:
+def test_samples_show_the_sentences_of_the_last_evaluation(tmp_path: Path) -> None:
     def line(step: int, source: str) -> dict[str, Any]:
         return {"step": step, "samples": [{"source": source, "reference": "r", "translation": f"t{step}"}]}
 

@@ -348,7 +348,7 @@ def test_no_more_than_the_next_shard_is_read_ahead(
     items.close()  # type: ignore[attr-defined]
 
 
-def test_one_seed_gives_one_run(unbroken: TrainingResult, dataset: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run(unbroken: TrainingResult, dataset: Path, tmp_path: Path) -> None:
     config = small_run(tmp_path, dataset, max_steps=3)
     again = train(config)
     assert metrics(again.run)[:3] == [line for line in metrics(unbroken.run) if "loss" in line][:3]

@@ -56,7 +56,7 @@ def test_a_presets_model_gives_way_to_the_initial_one(preset: str, ported: Path)
     assert followed.data.source_tokenizer == str(ported / "source_tokenizer.json")
 
 
-def test_what_may_differ_remains(ported: Path) -> None:
+def test_options_that_may_differ_remain(ported: Path) -> None:
     preset = get_preset("finetune")
     model = dataclasses.replace(preset.model, dropout_rate=0.4, compute_dtype="bfloat16", remat="all")
     followed = start(ported, dataclasses.replace(preset, model=model))

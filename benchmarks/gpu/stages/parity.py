@@ -164,7 +164,7 @@ def _rounded(params: Any, dtype: str) -> Any:
 
 
 def _on_cpu(model: Any, params: Any, ids: Any) -> dict[str, Any]:
-    """Returns what the CPU computes in float64, by the reference path."""
+    """Computes the model on the CPU in float64, by the reference path."""
     import jax
 
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -272,7 +272,7 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 
 def _torch_side(reference: Any, model: Any, params: Any, ids: Any, precision: str, moment: float) -> dict[str, Any]:
-    """Returns what transformers' module computes on the GPU, with unfused attention."""
+    """Runs transformers' module on the GPU, with unfused attention."""
     import torch
 
     from jax_transformer.parity.backends.families import wide_fills, wide_norms

@@ -28,7 +28,7 @@ class ByteBackend:
         if self._names.keys() != {*range(first), *range(first + BYTES, BYTES + len(self._names))}:
             raise ValueError(
                 f"tokenizer: expected special tokens before and after {BYTES} bytes; received the ids "
-                f"{sorted(self._names)[:10]} beside bytes from {first} on"
+                f"{sorted(self._names)[:10]} with bytes from {first} on"
             )
 
     @property

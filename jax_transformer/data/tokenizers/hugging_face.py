@@ -81,7 +81,9 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
     try:
         return _READERS[name](files, settings)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{', '.join(files)}: expected the files of a {name}; received others ({error!r})") from None
+        raise ValueError(
+            f"{', '.join(files)}: expected the files of a {name}; received other content ({error!r})"
+        ) from None
 
 
 def cleans_up(files: Files) -> bool:

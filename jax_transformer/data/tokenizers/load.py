@@ -142,7 +142,9 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
         raise ValueError(f"expected JSON ({error})") from None
     if isinstance(content, dict) and "format" in content:
         if normalization != "none" or lowercase:
-            raise ValueError("expected normalization and lowercase unset, for this file has its own; received others")
+            raise ValueError(
+                "expected normalization and lowercase unset, since this file has its own; received other values"
+            )
         return read_backend(text)[0]
     read_pipeline(text)  # gives a clear error for an invalid file
     backend, _ = read_pipeline(with_marked_specials(content))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 GATE = tolerances.FLOAT64_RELATIVE_RMS
 SHARES = (1e-3, 1e-4, 1e-5, 1e-6)
-"""How far weights are moved to measure a slope, relative to their norm, until it is certain: a step that is too long
-crosses kinks, such as ReLU's."""
+"""Steps for measuring a slope, relative to the norm of the weights, tried in order until the slope is certain: a step
+that is too long crosses kinks, such as ReLU's."""
 CERTAIN = 0.05
 """Largest change of a slope when the step is halved, relative to the difference of the slopes that the two gradients
 predict."""
@@ -172,7 +172,7 @@ def shares_of_tables(
             return {}  # the head isn't linear, so its share isn't a multiple of the gradient of its outputs
         path = f"{'shared' if config.share_embeddings else 'target'}_embedding/embedding"
         tables[path]["the head"] = scale * np.einsum("btv,btd->vd", activations["logits"], read)
-    return {path: of_table for path, of_table in tables.items() if len(of_table) > 1}
+    return {path: uses for path, uses in tables.items() if len(uses) > 1}
 
 
 def _apart(received: np.ndarray, expected: np.ndarray, scale: np.ndarray) -> float:

@@ -27,7 +27,7 @@ class Step(NamedTuple):
     """Holds one optimizer step of a side."""
 
     gradients: Arrays
-    """By path, from the backward pass, before clipping."""
+    """Gradients by path, from the backward pass, before clipping."""
     after: Arrays
     """The parameters after the step, by path."""
 

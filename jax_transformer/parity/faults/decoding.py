@@ -38,7 +38,7 @@ class DecodingProblem:
     """None: only the logits are known, so no fault of positions, masks or padding is tried."""
 
     @classmethod
-    def of_model(
+    def for_model(
         cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray
     ) -> DecodingProblem:
         """Returns the problem of decoding with a model. Raises ValueError as `logits_of_model` does."""

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-"""By the parameter's path, such as `decoder/norm/scale` or, in a layer,
+"""Arrays by the parameter's path, such as `decoder/norm/scale` or, in a layer,
 `encoder/layers/self_attention/query/kernel[0]`."""
 
 VECTORS = ("bias", "scale", "factor", "slope")
@@ -42,7 +42,8 @@ class UpdateRule:
     """by_decay: the row's gradient is dropped, as by torch's padding_idx; nothing changes if it was dropped before."""
 
     clip_kind: Literal["global", "each", "values"] = "global"
-    """By the norm of all gradients; each parameter's by its own; each value by its size."""
+    """global: clip by the norm of all gradients. each: clip each parameter's gradient by its own norm. values: clip
+    each value by its size."""
     clip_epsilon: float = 1e-6
     """A constant added to the norm."""
     eps_inside_root: bool = False

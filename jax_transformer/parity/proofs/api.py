@@ -25,7 +25,7 @@ from jax_transformer.proof.certificate import StageProof
 from jax_transformer.proof.repair import Cause, Repair
 
 ANY_STAGES = ("forward", "gradients")
-"""What can be proven of any two programs."""
+"""The provable properties of any two programs."""
 
 
 def prove(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Certificate:
@@ -74,17 +74,17 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
       >>> certificate.verdict, [(stage.name, len(stage.equal)) for stage in certificate.stages]
       ('proven', [('forward', 1), ('gradients', 1)])
     """
-    ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    ours, theirs, settings = as_side(candidate), as_side(reference), Options.of(options, changes)
     if is_frozen(ours.program) or is_frozen(theirs.program):
-        theirs, told = _with_frozen(ours, theirs, told)
+        theirs, settings = _with_frozen(ours, theirs, settings)
     if has_own_weights(ours) or has_own_weights(theirs):
-        return _prove_mapped(ours, theirs, told)
+        return _prove_mapped(ours, theirs, settings)
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
-    if told.inputs is not None:
+    if settings.inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
-        told.check("two programs on inputs", ours, theirs)
-        names = told.names
+        settings.check("two programs on inputs", ours, theirs)
+        names = settings.names
         if names is not None and not isinstance(names, Mapping):
             kind = type(names).__name__
             raise ParityError(
@@ -92,19 +92,19 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
                 f"candidate's; received a {kind} (--map is for models)"
             )
         shown = (ours.name, theirs.name)
-        inputs = dict(named_arrays(told.inputs, "inputs").arrays)
-        two = _two(ours.program, theirs.program, inputs, told.weights, names, shown)
-        return _prove_any(two, selected(told.stages, ANY_STAGES, "stages"), told.seed, told.progress)
+        inputs = dict(named_arrays(settings.inputs, "inputs").arrays)
+        two = _two(ours.program, theirs.program, inputs, settings.weights, names, shown)
+        return _prove_any(two, selected(settings.stages, ANY_STAGES, "stages"), settings.seed, settings.progress)
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
-    told.check("a proof of models", ours, theirs)
-    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
+    settings.check("a proof of models", ours, theirs)
+    followed = rule_of(ours.program, settings.train, ours.programs, theirs.programs)
     rules = make_rules(followed, ours.programs, theirs.programs, None)
-    chosen = selected(told.stages, STAGES, "stages")
-    allowed = () if told.allow is None else selected(told.allow, ALLOWANCES, "allow")
-    pair, _ = pair_models(Sides(ours, theirs, kinds, told, rules))
+    chosen = selected(settings.stages, STAGES, "stages")
+    allowed = () if settings.allow is None else selected(settings.allow, ALLOWANCES, "allow")
+    pair, _ = pair_models(Sides(ours, theirs, kinds, settings, rules))
     pair = replace(pair, allow=frozenset(allowed))
-    return prove_pair(pair, stages=chosen, seed=told.seed, progress=told.progress)
+    return prove_pair(pair, stages=chosen, seed=settings.seed, progress=settings.progress)
 
 
 # --- any two programs
@@ -139,12 +139,12 @@ def _weights(
 ) -> tuple[Arrays, Arrays]:
     """Returns the weights of both programs: a module's own, and those that a function receives. Without `weights`, they
     are those of the other side's module, by the function's names for them."""
-    of_modules = [weights_of(one, None) if kind_of(one) == "module" else None for one in (candidate, reference)]
+    module_weights = [weights_of(one, None) if kind_of(one) == "module" else None for one in (candidate, reference)]
     if weights is not None:
         given = dict(named_arrays(weights, "weights").arrays)
-        ours, theirs = (given if one is None else one for one in of_modules)
+        ours, theirs = (given if one is None else one for one in module_weights)
         return ours, theirs
-    ours, theirs = of_modules  # type: ignore[assignment]
+    ours, theirs = module_weights  # type: ignore[assignment]
     if ours is None and theirs is None:
         raise ParityError("weights: expected the parameters that both functions receive, a dict of arrays by name")
     names = {} if names is None else names
@@ -208,7 +208,7 @@ def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any] | None
     return certificate
 
 
-def _with_frozen(ours: Side, theirs: Side, told: Options) -> tuple[Side, Options]:
+def _with_frozen(ours: Side, theirs: Side, settings: Options) -> tuple[Side, Options]:
     """Returns a reference that is read from its file, and its inputs. Raises ParityError unless a JAX program with
     weights of its own is proven against a frozen reference."""
     frozen = as_frozen(theirs.program)
@@ -217,32 +217,34 @@ def _with_frozen(ours: Side, theirs: Side, told: Options) -> tuple[Side, Options
             "expected a JAX program with its weights as the candidate, and the frozen reference as the other side of a "
             "proof; compare takes a PyTorch module or two frozen references"
         )
-    inputs = frozen.inputs if told.inputs is None else told.inputs
+    inputs = frozen.inputs if settings.inputs is None else settings.inputs
     kept = [stage for stage in ANY_STAGES if any(one.stage == stage for one in frozen.programs)]
-    stages = kept if told.stages is None and kept else told.stages
-    return replace(theirs, program=frozen, name=theirs.name or frozen.path), replace(told, inputs=inputs, stages=stages)
+    stages = kept if settings.stages is None and kept else settings.stages
+    return replace(theirs, program=frozen, name=theirs.name or frozen.path), replace(
+        settings, inputs=inputs, stages=stages
+    )
 
 
-def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
+def _prove_mapped(ours: Side, theirs: Side, settings: Options) -> Certificate:
     """Proves programs with weights of their own through the map between these, which it finds."""
-    if told.inputs is None:
+    if settings.inputs is None:
         raise ParityError("inputs: expected the arguments of both programs by name, arrays or an .npz")
-    told.check("two programs on inputs", ours, theirs)
-    if told.weights is not None:
+    settings.check("two programs on inputs", ours, theirs)
+    if settings.weights is not None:
         raise ParityError("weights: expected none with programs that hold their weights")
-    given = given_names(told.names)
-    stages = selected(told.stages, ANY_STAGES, "stages")
-    told.progress("map of the weights")
-    inputs = dict(named_arrays(told.inputs, "inputs").arrays)
+    given = given_names(settings.names)
+    stages = selected(settings.stages, ANY_STAGES, "stages")
+    settings.progress("map of the weights")
+    inputs = dict(named_arrays(settings.inputs, "inputs").arrays)
     try:
-        pair = MappedPair(ours, theirs, inputs, told.seed, given)
+        pair = MappedPair(ours, theirs, inputs, settings.seed, given)
     except (UnknownOperation, CannotRun) as error:
-        return _unknown(ours, theirs, inputs, stages, f"no map of the weights: {error}", told.seed)
+        return _unknown(ours, theirs, inputs, stages, f"no map of the weights: {error}", settings.seed)
     if pair.found.missing:
         reason = f"no map of the weights: {pair.found.missing[0]} has no partner"
-        certificate = _unknown(ours, theirs, inputs, stages, reason, told.seed)
+        certificate = _unknown(ours, theirs, inputs, stages, reason, settings.seed)
     else:
-        certificate = _prove_any(pair.two, stages, told.seed, told.progress)
+        certificate = _prove_any(pair.two, stages, settings.seed, settings.progress)
         is_guess = bool(pair.found.by_name or (pair.found.unused and not pair.is_given))
         repair = certificate.repair
         if is_guess and not (_is_of_no_map(repair) or (repair is not None and pair.has_too_few())):

@@ -29,21 +29,21 @@ from jax_transformer.proof.programs import Operation
 from jax_transformer.proof.witness import Arrays, Witness
 
 FINAL = ("logits", "output")
-"""What models, and any two programs, return."""
+"""Names of the outputs of models and of any two programs."""
 MOST_WORK = 4 * 10**9
 """The multiplications in float64 that a search may take: some ten seconds, with drawing weights. Of large models, only
 the first kinds of weights are tried."""
 MOST_IN_DIGITS = 12 * 10**6
 """The multiplications up to which 60 digits judge a difference: some four seconds. Beyond it, rounding is measured."""
 MOST_JUDGED = 2
-"""How many differences of an output 60 digits may judge."""
+"""Maximum number of differences of an output to judge with 60 digits."""
 
 
 FEWEST_RUNS, MOST_RUNS, WORK_OF_RUNS = 2, 8, 10**8
-"""How often rounding is tried, and the multiplications of all runs together from which on it is tried less often."""
+"""Minimum and maximum number of runs that measure rounding, and the multiplications of all runs that limit it."""
 FLOATS = Floats()
 EXACT = frozenset(("negate", "step", "equal", "largest", "row_mean", "cut"))
-"""Operations that don't round. (In floats, a row's largest entry stands for its mean.)"""
+"""Operations that don't round. (In floats, a row's mean is computed as its largest entry.)"""
 
 
 class Shaken(Floats):
@@ -82,8 +82,9 @@ def find_witness(task: Task, result: Result, subject: Subject, seed: int) -> tup
       task, result: a pair of programs, and a verdict that names a difference.
 
     Returns:
-      What a certificate tells: whether there are such weights; the output, the kind of weights and the seed; the
-      difference; the gate; what rounding does. And the weights. Without such weights, the largest difference is told.
+      The certificate's facts, and the weights. The facts are: whether there are such weights; the output, the kind of
+      weights and the seed; the difference (the largest one, if there are no such weights); the gate; the effect of
+      rounding.
     """
     search = _Search(task, _outputs(task, result), subject)
     measured = [one for kind, weights in search.kinds() for one in search.measured(kind, weights)]
@@ -106,7 +107,7 @@ def find_witness(task: Task, result: Result, subject: Subject, seed: int) -> tup
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """How far an output is apart on one kind of weights."""
+    """Holds the difference of an output on one kind of weights."""
 
     output: str
     kind: str
@@ -120,7 +121,7 @@ class _Search:
     def __init__(self, task: Task, outputs: tuple[str, ...], subject: Subject) -> None:
         self.task, self.outputs, self.subject = _restricted(task, outputs), outputs, subject
         self.tried = 0
-        """How many kinds of weights outputs are defined on."""
+        """The number of kinds of weights on which the outputs are defined."""
         self.judged_in_digits = 0
 
     @property
@@ -139,7 +140,7 @@ class _Search:
 
     @cached_property
     def where(self) -> dict[str, np.ndarray]:
-        """Returns which entries of outputs no side masks."""
+        """Returns masks of the outputs' entries that neither side masks."""
         return {name: (ours == 0) & (theirs == 0) for name, (ours, theirs) in fills_of(self.task, self.outputs).items()}
 
     @cached_property
@@ -219,8 +220,8 @@ class _Search:
         return distance if math.isfinite(distance) else None
 
     def _rounding(self, output: str, weights: Arrays) -> float:
-        """Returns how far the side that rounding moves more is from itself, at most, when all that it computes with is
-        moved in the last bit. One run may hit upon the same numbers again."""
+        """Measures rounding: returns the largest difference of either side from itself when the last bit of every
+        number is moved at random. Takes several runs, since one may give the same numbers by chance."""
         still, domain = self._outputs(weights), Shaken()
         largest = 0.0
         for _ in range(max(FEWEST_RUNS, min(MOST_RUNS, WORK_OF_RUNS // max(self.work, 1)))):
@@ -277,7 +278,7 @@ def _restricted(task: Task, outputs: tuple[str, ...]) -> Task:
 
 
 def _largest_logit(program: Program, found: list[float]) -> Callable[[int, np.ndarray], None]:
-    """Returns a function that notes the size of the largest number that a softmax reads beside masked ones."""
+    """Returns a function that notes the magnitude of the largest unmasked number that a softmax reads."""
     counted: dict[int, np.ndarray] = {
         one.inputs[0]: one.attributes["counts"]
         for one in program.operations

@@ -48,7 +48,7 @@ class Side:
     """
 
     program: Any = None
-    """What `compare` takes as a side without a name. None, as a reference: the program of the model's dialect."""
+    """Any side that `compare` accepts without a name. None, as a reference: the program of the model's dialect."""
     name: str | None = None
     """Its name in the report. None: its path, or that of its function or class."""
     loss: Callable[..., Any] | None = None
@@ -86,7 +86,7 @@ def as_side(given: Any) -> Side:
 
 @dataclass(frozen=True)
 class Options:
-    """Holds what a comparison, or a proof, is told of both sides. None: the usual.
+    """Holds the options of a comparison or a proof that concern both sides. None: the default.
 
     Example:
       >>> import numpy as np
@@ -168,9 +168,9 @@ class Options:
           ParityError: one belongs to a side; a seed or tolerance out of range.
         """
         known = {one.name for one in fields(cls)} - {"hints"}
-        of_side = [one.name for one in fields(Side) if one.name in changes]
-        if of_side:
-            name = of_side[0]
+        side_options = [one.name for one in fields(Side) if one.name in changes]
+        if side_options:
+            name = side_options[0]
             raise ParityError(f"{name} belongs to one of the sides: expected Side(…, {name}=…) in its place")
         options = options or cls()
         hints = {**options.hints, **{name: value for name, value in changes.items() if name not in known}}
@@ -222,10 +222,10 @@ def is_frozen(program: Any) -> bool:
 
 
 def kind_of(side: Any) -> Kind:
-    """Returns what sort of thing a side is.
+    """Returns the kind of a side.
 
     Raises:
-      ParityError: it is nothing that can be compared.
+      ParityError: the side is of no kind that can be compared.
     """
     from jax_transformer.storage.model_directory import Model
 

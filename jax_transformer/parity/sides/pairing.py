@@ -39,7 +39,7 @@ class Sides:
     reference: Side
     """A module, a Model, a path, or None."""
     kinds: tuple[str, str | None]
-    """Of both: "model", "module" or "function"."""
+    """The kind of each side: "model", "module" or "function"."""
     options: Options = field(default_factory=Options)
     rules: Rules = BUILT_IN
 
@@ -102,9 +102,9 @@ def compare_models(
     report = run(pair, stages=stages, dtypes=dtypes, seed=options.seed, progress=progress, node=options.node)
     facts = environment(LIBRARIES) | dict(report.environment) | notes
     tables = other_tables(pair.config, pair.params)
-    of_tables = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
+    table_remarks = (f"{described(tables)}; both sides were given the table of the checkpoint",) if tables else ()
     return dataclasses.replace(
-        report, environment=facts, sha256=_checksums(sides, pair), remarks=(*of_tables, *report.remarks)
+        report, environment=facts, sha256=_checksums(sides, pair), remarks=(*table_remarks, *report.remarks)
     )
 
 
@@ -142,7 +142,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
 def _notes(
     sides: Sides, model: Model, table: str, visible: frozenset[str] | None, unseen: frozenset[str]
 ) -> dict[str, str]:
-    """Returns what the report should say of how both sides were paired."""
+    """Returns notes for the report on how both sides were paired."""
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     notes |= {"position table": table} if table else {}
     if sides.options.mesh is not None:
@@ -310,8 +310,8 @@ def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -
     held = module.state_dict()
     if dialect is None and _is_of_transformers(module):
         configs = module.config, getattr(module, "generation_config", None)
-        dialect, told = read_configs(*({} if one is None else one.to_dict() for one in configs))
-        hints = {**told, **hints}
+        dialect, read = read_configs(*({} if one is None else one.to_dict() for one in configs))
+        hints = {**read, **hints}
     try:
         return import_checkpoint(held, dialect, **hints)
     except PortingError as error:

@@ -50,7 +50,7 @@ class Behaviour:
 
     holds: dict[str, bool] = field(default_factory=dict)
     leak: float = 0.0
-    """How much later target tokens, and the embeddings of padding, change logits, relative to them."""
+    """The largest relative change of logits by later target tokens or the embeddings of padding."""
     hidden_target_pads: tuple[int, ...] = ()
     """Candidates for the target's padding id whose embeddings change nothing."""
 

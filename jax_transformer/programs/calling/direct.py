@@ -68,7 +68,7 @@ class DirectCall:
     batch_first: bool = True
     """Whether ids are [B, T]; else [T, B]."""
     reading: Reading = Reading("output", "", 0, 0)
-    """Where the logits are in the result."""
+    """The place of the logits in the result."""
 
     def arguments(self, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Arguments:
         """Returns the arguments for source_ids [B, S] and decoder_input_ids [B, T]: copies, which the module may

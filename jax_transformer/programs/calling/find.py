@@ -241,7 +241,7 @@ class _Finder:
         return found
 
     def _climbed(self, found: list[Candidate]) -> Candidate | None:
-        """Varies each parameter separately in the three likeliest candidates, and returns the best one that runs. The
+        """Varies each parameter separately in the three most likely candidates, and returns the best that runs. The
         three are the two best and the first, because failing calls of different forms hardly compare."""
         assert self.search is not None
         found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)[:2] + found[:1]

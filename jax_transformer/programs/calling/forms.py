@@ -138,7 +138,7 @@ def _named(name: str, text: str, values: dict[str, str]) -> str:
 
 
 def forms(module: nn.Module) -> Iterator[Form]:
-    """Yields the ways to call a module, the likeliest first: forward; encode and decode; encoder and decoder."""
+    """Yields the ways to call a module, most likely first: forward; encode and decode; encoder and decoder."""
     wholes = [(text, function) for text, function in _functions(module, "") if _is_written(function)]
     stages = [(function, _stage(function, text)) for text, function in wholes]
     wholes_found = False

@@ -85,7 +85,7 @@ def draw_ids(module: nn.Module, pads: set[int], batch: int, target_length: int, 
 
 
 def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
-    """Lists the ids that attributes or embeddings call padding, for source and target, the likeliest first."""
+    """Lists the ids that attributes or embeddings call padding, for source and target, most likely first."""
     from torch import nn
 
     source: list[int] = []

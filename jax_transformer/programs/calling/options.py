@@ -1,4 +1,4 @@
-"""Lists the expressions over the ids that a parameter may take, the likeliest first."""
+"""Lists the expressions over the ids that a parameter may take, most likely first."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     ROWS: lambda tensor, batch: tensor.unflatten(0, (batch, -1)),
     ".squeeze(2)": lambda tensor, batch: tensor.squeeze(2),
 }
-"""What is appended to a tensor's expression to make it [B, T, V], and the same as a function of it and B."""
+"""Suffixes of a tensor's expression that make it [B, T, V], with the same operation as a function of it and B."""
 
 
 @dataclass(frozen=True)
