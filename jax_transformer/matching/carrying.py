@@ -38,15 +38,15 @@ def facts_of(
 
 
 def through(program: PureProgram, found: FoundMap) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
-    """Returns a program as a function of the other side's weights."""
-    rebuilt = flattened(program.params)[1]
+    """Returns a program as a function of the other side's weights, which it reads in the types of its own."""
+    leaves, rebuilt = flattened(program.params)
     sources = {name: _sources(places, found.tensors) for name, places in found.partners.items()}
 
     def leaf(name: str, weights: Mapping[str, Any]) -> Any:
         tensors, places = sources[name]
         if not tensors:  # which the program doesn't read
-            return jnp.zeros(places.shape)
-        return jnp.concatenate([jnp.ravel(weights[tensor]) for tensor in tensors])[places]
+            return jnp.zeros(places.shape, leaves[name].dtype)
+        return jnp.concatenate([jnp.ravel(weights[tensor]) for tensor in tensors])[places].astype(leaves[name].dtype)
 
     def function(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         return program.function(rebuilt({name: leaf(name, weights) for name in found.partners}), inputs)

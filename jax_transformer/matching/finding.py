@@ -61,7 +61,7 @@ class FoundMap:
     """Single layers whose tensor has another name than those of all their siblings, such as swapped norms."""
     by_name: tuple[str, ...] = ()
     """Without a proof, leaves for which names and order alone were compared, since they meet what the reference doesn't
-    compute."""
+    compute, or since as much is lost with another partner."""
     completed: tuple[str, ...] = ()
     """Leaves of which these inputs read only some elements; the others follow from those."""
     disordered: tuple[str, ...] = ()
@@ -376,7 +376,10 @@ def _irregular(
         for piece in several:
             place = leaf + "".join(f"[{each}]" for each in piece.index if isinstance(each, int))
             parts = tuple(map(str, piece.index if _alike(leaf) != leaf else piece.index[1:]))
-            form = _alike(piece.tensor), form_of(piece, tensors)
+            axes = form_of(piece, tensors)
+            if sum(other.tensor == piece.tensor for other in several) > 1:  # which have different parts, in any order
+                axes = axes.partition(", part")[0]
+            form = _alike(piece.tensor), axes
             kinds.setdefault((_alike(leaf), *parts), []).append((place, form))
     irregular, renamed = list[str](), list[str]()
     for siblings in kinds.values():

@@ -3,10 +3,9 @@
     python parity_tests/proof/adversary.py [--names softmax …] [--seed 0] [--json FILE] [--write docs/proof_tables.md]
 
 Takes some ten minutes of one core. Most pairs are written by rules (`adversary_rules.py`) and checked with 60 digits;
-the others by hand (`adversary_written.py`, `adversary_newest.py`, `adversary_layers.py`; `adversary_mapped.py`, of which
-the weights' map is found). A verdict is false if different functions are
-proven, equal ones refuted, or anything is said of programs that are defined for no weights. Exit code 1 if there is
-one.
+the others by hand (`adversary_written.py`, `adversary_newest.py`, `adversary_layers.py`; with weights of their own,
+`adversary_mapped.py`). A verdict is false if different functions are proven, equal ones refuted, or anything is said of
+programs that are defined for no weights. Exit code 1 if there is one.
 
 The truth is that of the programs as they run: float32, without `jax_enable_x64` unless a pair
 says so, with constants that are meant to be equal if they are equal up to their rounding. Programs that are equal where

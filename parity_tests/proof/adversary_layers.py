@@ -4,15 +4,15 @@ groups, interpolation, tiles, tables that are rounded differently, casts, and co
 
 from __future__ import annotations
 
-from proof.adversary_pairs import DIFFERENT, NEITHER, SAME
 from proof.adversary_newest import written_pairs
+from proof.adversary_pairs import DIFFERENT, NEITHER, SAME
 from proof.adversary_written import PARTLY, add, alike, four
 
 __all__ = ["written_pairs"]
 
 # --- sums of masks, and bounds of types
 
-BOUNDS = "bounds of types"
+BOUNDS = "layers, bounds of types"
 MIN_J, MIN_T = "jnp.finfo(jnp.float32).min", "torch.finfo(torch.float32).min"
 C_J, C_T = "jnp.tril(jnp.ones((4, 4), bool))", "torch.tril(torch.ones(4, 4, dtype=torch.bool))"
 PAD_J, PAD_T = "(jnp.arange(4) < 3)", "(torch.arange(4) < 3)"
@@ -31,19 +31,55 @@ def masks(one: str, two: str, truth: str, **options: str) -> None:
     add(BOUNDS, truth, texts[0], texts[2], texts[1], texts[3], **options)
 
 
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v", SAME)
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", DIFFERENT)
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL | PAD, m, LOW), -1) @ v", DIFFERENT)
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(CAUSAL, 0.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", SAME)
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) / 2 + np.where(PAD, 0.0, LOW) / 2, -1) @ v", "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v", SAME)
-masks("SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) - np.where(PAD, 0.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v", DIFFERENT)
-masks("SOFTMAX(np.maximum(m + np.where(CAUSAL, 0.0, LOW), LOW + 0 * m), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", SAME)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v",
+    SAME,
+)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v",
+    DIFFERENT,
+)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(PAD, 0.0, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL | PAD, m, LOW), -1) @ v",
+    DIFFERENT,
+)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) + np.where(CAUSAL, 0.0, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v",
+    SAME,
+)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) / 2 + np.where(PAD, 0.0, LOW) / 2, -1) @ v",
+    "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v",
+    SAME,
+)
+masks(
+    "SOFTMAX(m + np.where(CAUSAL, 0.0, LOW) - np.where(PAD, 0.0, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL & PAD, m, LOW), -1) @ v",
+    DIFFERENT,
+)
+masks(
+    "SOFTMAX(np.maximum(m + np.where(CAUSAL, 0.0, LOW), LOW + 0 * m), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v",
+    SAME,
+)
 masks("SOFTMAX(m * np.where(CAUSAL, 1.0, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", DIFFERENT)
 masks("SOFTMAX(np.where(CAUSAL, m, -1e4), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", SAME)
 masks("SOFTMAX(np.where(CAUSAL, m, -1e2), -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", DIFFERENT)
 masks("SOFTMAX(np.where(CAUSAL, m, LOW) / 1e36, -1) @ v", "SOFTMAX(np.where(CAUSAL, m / 1e36, LOW), -1) @ v", DIFFERENT)
-masks("SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, -1e9), -1) @ v", NEITHER)
-masks("SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, LOW), -1) @ v", "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, -np.inf), -1) @ v", NEITHER)
+masks(
+    "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, -1e9), -1) @ v",
+    NEITHER,
+)
+masks(
+    "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, LOW), -1) @ v",
+    "SOFTMAX(np.where(CAUSAL & (np.arange(4) > 0)[:, None], m, -np.inf), -1) @ v",
+    NEITHER,
+)
 masks("SOFTMAX(np.where(CAUSAL, m, LOW) + 0 * v, -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", SAME)
 masks("SOFTMAX(np.where(CAUSAL, m, LOW) + v[:, None], -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", SAME)
 masks("SOFTMAX(np.where(CAUSAL, m, LOW) + v, -1) @ v", "SOFTMAX(np.where(CAUSAL, m, LOW), -1) @ v", DIFFERENT)
@@ -56,10 +92,26 @@ masks("np.where(np.where(CAUSAL, m, LOW) < -1e30, v, m) @ v", "m @ v", DIFFERENT
 for value, truth in (("finfo.max", DIFFERENT), ("finfo.tiny", DIFFERENT), ("finfo.eps", DIFFERENT)):
     low = value.replace("finfo", "np.finfo(np.float32)")
     add(BOUNDS, truth, *four(alike(f"w / (1 + v * v * {low})"), alike("w / (1 + v * v)")))
-add(BOUNDS, SAME, *four(alike("np.clip(w, -np.finfo(np.float32).max, np.finfo(np.float32).max) * v"), alike("w * v")), gradients=NEITHER)
+add(
+    BOUNDS,
+    SAME,
+    *four(alike("np.clip(w, -np.finfo(np.float32).max, np.finfo(np.float32).max) * v"), alike("w * v")),
+    gradients=NEITHER,
+)
 add(BOUNDS, DIFFERENT, *four(alike("np.clip(w, np.finfo(np.float32).min, 0.0) * v"), alike("w * v")))
-add(BOUNDS, DIFFERENT, *four(alike("np.clip(w, np.finfo(np.float32).tiny, np.finfo(np.float32).max) * v"), alike("w * v")))
-add(BOUNDS, DIFFERENT, "jnp.clip(w, -jnp.finfo(jnp.float16).max, jnp.finfo(jnp.float16).max) * v", "w * v", "torch.clamp(w, -torch.finfo(torch.float16).max, torch.finfo(torch.float16).max) * v", "w * v")
+add(
+    BOUNDS,
+    DIFFERENT,
+    *four(alike("np.clip(w, np.finfo(np.float32).tiny, np.finfo(np.float32).max) * v"), alike("w * v")),
+)
+add(
+    BOUNDS,
+    DIFFERENT,
+    "jnp.clip(w, -jnp.finfo(jnp.float16).max, jnp.finfo(jnp.float16).max) * v",
+    "w * v",
+    "torch.clamp(w, -torch.finfo(torch.float16).max, torch.finfo(torch.float16).max) * v",
+    "w * v",
+)
 add(BOUNDS, SAME, *four(alike("np.sqrt(w * w + np.finfo(np.float32).eps)"), alike("np.sqrt(w * w + 2.0 ** -23)")))
 add(BOUNDS, DIFFERENT, *four(alike("np.sqrt(w * w + np.finfo(np.float32).eps)"), alike("np.sqrt(w * w + 1.19e-7)")))
 add(BOUNDS, DIFFERENT, "jnp.sqrt(w * w + jnp.finfo(jnp.bfloat16).eps)", "jnp.sqrt(w * w + jnp.finfo(jnp.float16).eps)",
@@ -67,7 +119,7 @@ add(BOUNDS, DIFFERENT, "jnp.sqrt(w * w + jnp.finfo(jnp.bfloat16).eps)", "jnp.sqr
 
 # --- norms
 
-NORMS = "norms by statistics and groups"
+NORMS = "layers, norms by statistics and groups"
 BN = {"w": (4,), "v": (4,), "a": (4,), "b": (4,), "x": (2, 4, 3)}
 BATCH_T = "F.batch_norm(x, a, b, w, v, False, 0.1, 1e-5)"
 BATCH_J = "(x - a[:, None]) / jnp.sqrt(b[:, None] + 1e-5) * w[:, None] + v[:, None]"
@@ -80,11 +132,25 @@ for one, truth in (
     (BATCH_J.replace("a[:, None]", "b[:, None]"), DIFFERENT),
     ("x * (w / jnp.sqrt(b + 1e-5))[:, None] + (v - a * w / jnp.sqrt(b + 1e-5))[:, None]", SAME),
     ("x * (w / jnp.sqrt(b + 1e-5))[:, None] + (v + a * w / jnp.sqrt(b + 1e-5))[:, None]", DIFFERENT),
-    ("(x - x.mean((0, 2), keepdims=True)) / jnp.sqrt(x.var((0, 2), keepdims=True) + 1e-5) * w[:, None] + v[:, None] + 0 * a[:, None] * b[:, None]", DIFFERENT),
+    (
+        "(x - x.mean((0, 2), keepdims=True)) / jnp.sqrt(x.var((0, 2), keepdims=True) + 1e-5) * w[:, None] + v[:, None] + 0 * a[:, None] * b[:, None]",
+        DIFFERENT,
+    ),
 ):
-    add(NORMS, truth, one, None, None, BATCH_T, weights=BN, defined=PARTLY, gradients=NEITHER if truth == SAME else None)
+    add(
+        NORMS, truth, one, None, None, BATCH_T, weights=BN, defined=PARTLY, gradients=NEITHER if truth == SAME else None
+    )
 add(NORMS, DIFFERENT, None, None, "F.batch_norm(x, a, b, w, v, True, 0.1, 1e-5)", BATCH_T, weights=BN, defined=PARTLY)
-add(NORMS, DIFFERENT, None, None, "F.batch_norm(x, None, None, w, v, True, 0.1, 1e-5) + 0 * a[:, None] * b[:, None]", BATCH_T, weights=BN, defined=PARTLY)
+add(
+    NORMS,
+    DIFFERENT,
+    None,
+    None,
+    "F.batch_norm(x, None, None, w, v, True, 0.1, 1e-5) + 0 * a[:, None] * b[:, None]",
+    BATCH_T,
+    weights=BN,
+    defined=PARTLY,
+)
 add(NORMS, DIFFERENT, None, None, "F.batch_norm(x, a, b, w, v, False, 0.1, 1e-6)", BATCH_T, weights=BN, defined=PARTLY)
 add(NORMS, SAME, None, None, "F.batch_norm(x, a, b, w, v, False, 0.9, 1e-5)", BATCH_T, weights=BN, defined=PARTLY)
 GN = {"w": (4,), "v": (4,), "x": (2, 4, 6)}
@@ -98,18 +164,53 @@ for one, truth in (
     (GROUP_J.replace("2, 2, 2, 6", "2, 1, 4, 6"), DIFFERENT),
     (GROUP_J.replace("2, 2, 2, 6", "2, 4, 1, 6"), DIFFERENT),
     (GROUP_J.replace("g.var((2, 3), keepdims=True)", "g.var((2, 3), keepdims=True, ddof=1)"), DIFFERENT),
-    (GROUP_J.replace("jnp.sqrt(g.var((2, 3), keepdims=True) + 1e-5)", "jnp.sqrt((g * g).mean((2, 3), keepdims=True) - g.mean((2, 3), keepdims=True) ** 2 + 1e-5)"), SAME),
-    (GROUP_J.replace("x.reshape(2, 2, 2, 6)", "x.reshape(2, 2, 2, 6).swapaxes(1, 2)").replace("g.reshape(", "g.swapaxes(1, 2).reshape("), DIFFERENT),
+    (
+        GROUP_J.replace(
+            "jnp.sqrt(g.var((2, 3), keepdims=True) + 1e-5)",
+            "jnp.sqrt((g * g).mean((2, 3), keepdims=True) - g.mean((2, 3), keepdims=True) ** 2 + 1e-5)",
+        ),
+        SAME,
+    ),
+    (
+        GROUP_J.replace("x.reshape(2, 2, 2, 6)", "x.reshape(2, 2, 2, 6).swapaxes(1, 2)").replace(
+            "g.reshape(", "g.swapaxes(1, 2).reshape("
+        ),
+        DIFFERENT,
+    ),
     (GROUP_J.replace("* w[:, None]", "* w.mean()"), DIFFERENT),
 ):
     add(NORMS, truth, one, None, None, GROUP_T, weights=GN)
-add(NORMS, SAME, None, None, "F.group_norm(x, 4, w, v, 1e-5)", "F.instance_norm(x, None, None, w, v, True, 0.1, 1e-5)", weights=GN)
-add(NORMS, SAME, None, None, "F.group_norm(x, 1, None, None) * w[:, None] + v[:, None]", "F.layer_norm(x, (4, 6)) * w[:, None] + v[:, None]", weights=GN)
-add(NORMS, DIFFERENT, None, None, "F.group_norm(x, 1, None, None) * w[:, None] + v[:, None]", "F.layer_norm(x, (6,)) * w[:, None] + v[:, None]", weights=GN)
+add(
+    NORMS,
+    SAME,
+    None,
+    None,
+    "F.group_norm(x, 4, w, v, 1e-5)",
+    "F.instance_norm(x, None, None, w, v, True, 0.1, 1e-5)",
+    weights=GN,
+)
+add(
+    NORMS,
+    SAME,
+    None,
+    None,
+    "F.group_norm(x, 1, None, None) * w[:, None] + v[:, None]",
+    "F.layer_norm(x, (4, 6)) * w[:, None] + v[:, None]",
+    weights=GN,
+)
+add(
+    NORMS,
+    DIFFERENT,
+    None,
+    None,
+    "F.group_norm(x, 1, None, None) * w[:, None] + v[:, None]",
+    "F.layer_norm(x, (6,)) * w[:, None] + v[:, None]",
+    weights=GN,
+)
 
 # --- interpolation, tiles
 
-RESIZE = "interpolation"
+RESIZE = "layers, interpolation"
 IMAGE = {"x": (1, 2, 4, 4)}
 
 
@@ -120,13 +221,21 @@ def resized(method: str, shape: str, **options: object) -> str:
 
 for one, two, truth in (
     (resized("bilinear", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bilinear')", SAME),
-    (resized("bilinear", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bilinear', align_corners=True)", DIFFERENT),
+    (
+        resized("bilinear", "(1, 2, 8, 8)"),
+        "F.interpolate(x, size=(8, 8), mode='bilinear', align_corners=True)",
+        DIFFERENT,
+    ),
     (resized("bilinear", "(1, 2, 2, 2)", antialias=False), "F.interpolate(x, size=(2, 2), mode='bilinear')", SAME),
     (resized("bilinear", "(1, 2, 2, 2)"), "F.interpolate(x, size=(2, 2), mode='bilinear')", DIFFERENT),
     (resized("bilinear", "(1, 2, 3, 5)", antialias=False), "F.interpolate(x, size=(3, 5), mode='bilinear')", SAME),
     (resized("bilinear", "(1, 2, 8, 8)"), "F.interpolate(x, scale_factor=2, mode='bilinear')", SAME),
     (resized("bilinear", "(1, 2, 5, 5)"), "F.interpolate(x, scale_factor=1.3, mode='bilinear')", DIFFERENT),
-    (resized("bilinear", "(1, 2, 5, 5)"), "F.interpolate(x, scale_factor=1.3, mode='bilinear', recompute_scale_factor=True)", SAME),
+    (
+        resized("bilinear", "(1, 2, 5, 5)"),
+        "F.interpolate(x, scale_factor=1.3, mode='bilinear', recompute_scale_factor=True)",
+        SAME,
+    ),
     (resized("cubic", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bicubic')", DIFFERENT),
     (resized("bicubic", "(1, 2, 4, 4)"), "F.interpolate(x, size=(4, 4), mode='bicubic')", SAME),
     (resized("bilinear", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bicubic')", DIFFERENT),
@@ -142,7 +251,7 @@ for one, two, truth in (
     ("x.reshape(1, 2, 2, 2, 2, 2).max((3, 5))", "F.interpolate(x, size=(2, 2), mode='bilinear')", DIFFERENT),
 ):
     add(RESIZE, truth, one, None, None, two, weights=IMAGE)
-TILES = "tiles"
+TILES = "layers, tiles"
 for one, two, truth in (
     ("jnp.tile(w, 2) * jnp.repeat(v, 2)", "w.repeat(2) * v.repeat_interleave(2)", SAME),
     ("jnp.tile(w, 2) * jnp.repeat(v, 2)", "w.repeat_interleave(2) * v.repeat(2)", DIFFERENT),
@@ -159,19 +268,43 @@ for one, two, truth in (
 
 # --- tables, constants and casts
 
-TABLES = "tables that are rounded"
+TABLES = "layers, tables that are rounded"
 for one, two, truth in (
-    ("jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w", "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)) * w", SAME),
-    ("jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w", "torch.cos(torch.arange(4) / 10010 ** (torch.arange(4) / 4)) * w", DIFFERENT),
-    ("jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w", "torch.cos((torch.arange(4) + 1e-4) / 10000 ** (torch.arange(4) / 4)) * w", DIFFERENT),
-    ("jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w", "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)).half().float() * w", DIFFERENT),
-    ("jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)).astype(jnp.bfloat16) * w", "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)).bfloat16() * w", SAME),
+    (
+        "jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w",
+        "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)) * w",
+        SAME,
+    ),
+    (
+        "jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w",
+        "torch.cos(torch.arange(4) / 10010 ** (torch.arange(4) / 4)) * w",
+        DIFFERENT,
+    ),
+    (
+        "jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w",
+        "torch.cos((torch.arange(4) + 1e-4) / 10000 ** (torch.arange(4) / 4)) * w",
+        DIFFERENT,
+    ),
+    (
+        "jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)) * w",
+        "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)).half().float() * w",
+        DIFFERENT,
+    ),
+    (
+        "jnp.cos(jnp.arange(4) / 10000 ** (jnp.arange(4) / 4)).astype(jnp.bfloat16) * w",
+        "torch.cos(torch.arange(4) / 10000 ** (torch.arange(4) / 4)).bfloat16() * w",
+        SAME,
+    ),
     ("jnp.asarray(np.linspace(-1, 1, 4), jnp.float32) * w", "torch.linspace(-1, 1, 4) * w", SAME),
     ("jnp.asarray(np.linspace(-1, 1, 4), jnp.float32) * w", "torch.linspace(-1, 1.0001, 4) * w", DIFFERENT),
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.3, 0.4]) * w", SAME),
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.3, 0.400001]) * w", DIFFERENT),
     ("jnp.asarray([0.1, 0.2, 0.3, 0.4]) * w", "torch.tensor([0.1, 0.2, 0.4, 0.3]) * w", DIFFERENT),
-    ("jnp.asarray([1e-8, 1.0, -1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w", NEITHER),  # a remainder, by an axiom
+    (
+        "jnp.asarray([1e-8, 1.0, -1.0, 0.5]) * w",
+        "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w",
+        NEITHER,
+    ),  # a remainder, by an axiom
     ("jnp.asarray([1e-6, 1.0, -1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, -1.0, 0.5]) * w", DIFFERENT),
     ("jnp.asarray([1e-30, 1.0, 1.0, 0.5]) * w", "torch.tensor([0.0, 1.0, 1.0, 0.5]) * w", NEITHER),
     ("jnp.log(jnp.arange(1, 5)) * w", "torch.log(torch.arange(1, 5)) * w", SAME),
@@ -193,7 +326,7 @@ for one, two, truth in (
     ("jnp.floor(jnp.asarray([-1.5, -0.5, 0.5, 1.5])) * w", "torch.tensor([-1.5, -0.5, 0.5, 1.5]).int() * w", DIFFERENT),
 ):
     add(TABLES, truth, one, None, None, two)
-CASTS = "casts and promotion"
+CASTS = "layers, casts and promotion"
 for one, two, truth in (
     ("(w.astype(jnp.bfloat16) * 3).astype(jnp.float32)", "(w.bfloat16() * 3).float()", SAME),
     ("w + jnp.float16(0.1)", "w + torch.tensor(0.1, dtype=torch.float16)", NEITHER),

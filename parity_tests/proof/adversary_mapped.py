@@ -46,11 +46,14 @@ def mapped(
         else:
             sides.append(torch_program(text, shapes, list(inputs)))
     shown = " | ".join(text.strip().splitlines()[-1].strip()[:60] for text, _ in (candidate, reference))
-    ALL.append(Pair(area, f"{area} {len(ALL)}: {shown}", *sides, {"forward": truth}, inputs=inputs, names=names))
+    ALL.append(
+        Pair(area, f"own weights, {area} {len(ALL)}: {shown}", *sides, {"forward": truth}, inputs=inputs, names=names)
+    )
 
 
 def mapped_pairs() -> Iterator[Pair]:
     yield from ALL
+
 
 # --- ties: several weights of one side are one of the other
 
@@ -112,13 +115,33 @@ mapped(PARTS, DIFFERENT, ("u * e[ids + 1]", {"e": (12, 4)} | U), ("u * e[ids]", 
 mapped(PARTS, DIFFERENT, ("u * e[ids + 1]", EU), ("u * e[ids]", EU), IDS)
 mapped(PARTS, DIFFERENT, ("u * e[10 - ids]", EU), ("u * e[ids]", EU), IDS)
 mapped(PARTS, DIFFERENT, ("u * e[2 * ids]", EU), ("u * e[ids]", EU), IDS)
-mapped(PARTS, DIFFERENT, ("u * e[ids] + q[jnp.arange(4)]", EU | {"q": (9, 4)}), ("u * e[ids] + q[torch.arange(4) + 2]", EU | {"q": (9, 4)}), IDS)
-mapped(PARTS, SAME, ("u * e[ids] + q[jnp.arange(4)]", EU | {"q": (7, 4)}), ("u * e[ids] + q[torch.arange(4) + 2]", EU | {"q": (9, 4)}), IDS)
+mapped(
+    PARTS,
+    DIFFERENT,
+    ("u * e[ids] + q[jnp.arange(4)]", EU | {"q": (9, 4)}),
+    ("u * e[ids] + q[torch.arange(4) + 2]", EU | {"q": (9, 4)}),
+    IDS,
+)
+mapped(
+    PARTS,
+    SAME,
+    ("u * e[ids] + q[jnp.arange(4)]", EU | {"q": (7, 4)}),
+    ("u * e[ids] + q[torch.arange(4) + 2]", EU | {"q": (9, 4)}),
+    IDS,
+)
 mapped(PARTS, DIFFERENT, ("u * e[jnp.where(ids == 5, 3, ids)]", EU), ("u * e[ids]", EU), IDS)
 mapped(PARTS, DIFFERENT, ("u * e[ids]", EU), ("u * e[torch.where(ids == 5, 3, ids)]", EU), IDS)
-mapped(PARTS, DIFFERENT, ("u * e[ids]", EU), ("u * F.embedding(ids, e, padding_idx=3) * (ids != 3)[..., None]", EU), IDS)
+mapped(
+    PARTS, DIFFERENT, ("u * e[ids]", EU), ("u * F.embedding(ids, e, padding_idx=3) * (ids != 3)[..., None]", EU), IDS
+)
 mapped(PARTS, SAME, ("u * jnp.einsum('bsv,vd->bsd', jax.nn.one_hot(ids, 11), e)", EU), ("u * e[ids]", EU), IDS)
-mapped(PARTS, DIFFERENT, ("u * jnp.einsum('bsv,vd->bsd', jax.nn.one_hot(ids, 11, dtype=jnp.float32), e) * 2", EU), ("u * e[ids]", EU), IDS)
+mapped(
+    PARTS,
+    DIFFERENT,
+    ("u * jnp.einsum('bsv,vd->bsd', jax.nn.one_hot(ids, 11, dtype=jnp.float32), e) * 2", EU),
+    ("u * e[ids]", EU),
+    IDS,
+)
 
 # --- converters
 
@@ -149,12 +172,18 @@ for made, truth in (
 mapped(GIVEN, DIFFERENT, ("x * s", {"s": (1,)}), ("x * s", {"s": (1,)}), names="lambda t: {'s': t['s'] * 2}")
 mapped(GIVEN, DIFFERENT, ("x * s", {"s": (1,)}), ("x * s", {"s": (1,)}), names="lambda t: {'s': t['s'] ** 3}")
 mapped(GIVEN, DIFFERENT, ("x @ w", W44), ("x @ w", W44), names="lambda t: {'w': np.zeros((4, 4), np.float32)}")
-mapped(GIVEN, DIFFERENT, ("x * s + b", {"s": (4,), "b": (4,)}), ("x * s + b", {"s": (4,), "b": (4,)}), names="lambda t: {'s': t['b'], 'b': t['s']}")
+mapped(
+    GIVEN,
+    DIFFERENT,
+    ("x * s + b", {"s": (4,), "b": (4,)}),
+    ("x * s + b", {"s": (4,), "b": (4,)}),
+    names="lambda t: {'s': t['b'], 'b': t['s']}",
+)
 
 # --- several ways to match
 
 WAYS = "ambiguous maps"
-BRANCHES = {name: (4, 4) for name in "abcdef"}
+BRANCHES = dict.fromkeys("abcdef", (4, 4))
 mapped(WAYS, SAME,
     ("return jnp.concatenate([jnp.tanh(x @ k) for k in (d, f, a, c, b, e)], -1) @ jnp.asarray(np.arange(48.).reshape(24, 2) % 7, jnp.float32)", BRANCHES),
     ("return torch.cat([torch.tanh(x @ k) for k in (a, b, c, d, e, f)], -1) @ (torch.arange(48.).reshape(24, 2) % 7)", BRANCHES))  # fmt: skip
@@ -164,9 +193,24 @@ mapped(WAYS, DIFFERENT,
 mapped(WAYS, SAME,
     ("return sum(c * jnp.tanh(x @ k) for c, k in zip((1., 2., 3., 4.), (d, c_, a, b)))", {"a": (4, 4), "b": (4, 4), "c_": (4, 4), "d": (4, 4)}),
     ("return sum(c * torch.tanh(x @ k) for c, k in zip((4., 3., 2., 1.), (a, b, c_, d)))", {"a": (4, 4), "b": (4, 4), "c_": (4, 4), "d": (4, 4)}))  # fmt: skip
-mapped(WAYS, NEITHER, ("jnp.tanh(x @ w) @ jnp.asarray([4., 3., 2., 1.])", W44), ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44))
-mapped(WAYS, NEITHER, ("jnp.tanh(x @ w) @ jnp.asarray([3., 1., 4., 2.])", W44), ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44))
-mapped(WAYS, DIFFERENT, ("jnp.tanh(x @ w) @ jnp.asarray([4., 3., 2., 2.])", W44), ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44))
+mapped(
+    WAYS,
+    NEITHER,
+    ("jnp.tanh(x @ w) @ jnp.asarray([4., 3., 2., 1.])", W44),
+    ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44),
+)
+mapped(
+    WAYS,
+    NEITHER,
+    ("jnp.tanh(x @ w) @ jnp.asarray([3., 1., 4., 2.])", W44),
+    ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44),
+)
+mapped(
+    WAYS,
+    DIFFERENT,
+    ("jnp.tanh(x @ w) @ jnp.asarray([4., 3., 2., 2.])", W44),
+    ("torch.tanh(x @ w) @ torch.tensor([1., 2., 3., 4.])", W44),
+)
 mapped(WAYS, NEITHER,
     ("return (jnp.tanh(x @ w) * jnp.asarray([3., 1., 4., 2.])) @ u", {"w": (4, 4), "u": (4, 3)}),
     ("return (torch.tanh(x @ w) * torch.tensor([1., 2., 3., 4.])) @ u", {"w": (4, 4), "u": (4, 3)}))  # fmt: skip
@@ -212,7 +256,7 @@ for one, truth in (
 ):
     mapped(MODULES, truth, (one, {}), (NORMED_T, {}), B)
 STATISTICS = "(x{}) / jnp.sqrt({} + 1e-5) * w[:, None] + v[:, None]"
-FOUR = {name: (4,) for name in "wvab"}
+FOUR = dict.fromkeys("wvab", (4,))
 for one, truth in (
     (STATISTICS.format(" - a[:, None]", "b[:, None]"), SAME),
     (STATISTICS.format("", "b[:, None]"), DIFFERENT),
@@ -224,9 +268,24 @@ for one, truth in (
     shapes = {name: shape for name, shape in FOUR.items() if name + "[" in one}
     mapped(MODULES, truth, (one, shapes), (NORMED_T, {}), B)
 for init, body, one, truth in (
-    ("self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))", "x * self.s @ self.w", "x * jnp.asarray([1., 2., 3., 4.]) @ w", SAME),
-    ("self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))", "x * self.s @ self.w", "x * jnp.asarray([1., 2., 3., 5.]) @ w", DIFFERENT),
-    ("self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))", "x * self.s @ self.w", "(x * jnp.asarray([4., 3., 2., 1.])) @ w", DIFFERENT),
+    (
+        "self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))",
+        "x * self.s @ self.w",
+        "x * jnp.asarray([1., 2., 3., 4.]) @ w",
+        SAME,
+    ),
+    (
+        "self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))",
+        "x * self.s @ self.w",
+        "x * jnp.asarray([1., 2., 3., 5.]) @ w",
+        DIFFERENT,
+    ),
+    (
+        "self.register_buffer('s', torch.tensor([1., 2., 3., 4.]))",
+        "x * self.s @ self.w",
+        "(x * jnp.asarray([4., 3., 2., 1.])) @ w",
+        DIFFERENT,
+    ),
     ("self.register_buffer('s', torch.zeros(4))", "x @ self.w + self.s", "x @ w", DIFFERENT),
     ("self.s = nn.Parameter(torch.ones(4), requires_grad=False)", "x @ self.w * self.s", "x @ w", DIFFERENT),
     ("self.s = nn.Parameter(torch.zeros(4))", "x @ self.w + self.s", "x @ w", DIFFERENT),
@@ -268,23 +327,51 @@ mapped(GUESSED, DIFFERENT, ("jnp.where(x > 0, x * s, x * u)", SU), ("torch.where
 mapped(GUESSED, SAME, ("x @ a @ b", AB), ("x @ (b @ a)", AB))
 mapped(GUESSED, SAME, ("x @ a + x @ b", AB), ("x @ (b + a)", AB))
 mapped(GUESSED, SAME, ("x @ (a + b)", AB), ("x @ a + x @ b", AB))
-mapped(GUESSED, SAME, ("jnp.tanh(x @ a + 1) * jnp.tanh(x @ b - 1)", AB), ("torch.tanh(1 + x @ b) * -torch.tanh(1 - x @ a)", AB))
+mapped(
+    GUESSED,
+    SAME,
+    ("jnp.tanh(x @ a + 1) * jnp.tanh(x @ b - 1)", AB),
+    ("torch.tanh(1 + x @ b) * -torch.tanh(1 - x @ a)", AB),
+)
 mapped(GUESSED, SAME, ("jnp.sin(x @ a) + jnp.cos(x @ b)", AB), ("torch.cos(x @ a) + torch.sin(x @ b)", AB))
 mapped(GUESSED, SAME, ("2 * jnp.sin(x @ a) * jnp.cos(x @ a)", A), ("torch.sin(2 * (x @ a))", A))
 mapped(GUESSED, DIFFERENT, ("2 * jnp.sin(x @ a) * jnp.cos(x @ b)", AB), ("torch.sin(2 * (x @ a)) + 0 * x @ b", AB))
 mapped(GUESSED, SAME, ("2 * jnp.where(x > 0, x * s, x * u)", SU), ("2 * torch.where(x <= 0, x * s, x * u)", SU))
 mapped(GUESSED, SAME, ("jnp.where(x > 0, 2 * x * s, 3 * x * u)", SU), ("torch.where(x <= 0, 3 * x * s, 2 * x * u)", SU))
-mapped(GUESSED, SAME, ("jnp.where(x > 0, jnp.tanh(x @ a), jnp.sin(x @ b))", AB), ("torch.where(x <= 0, torch.sin(x @ a), torch.tanh(x @ b))", AB))
+mapped(
+    GUESSED,
+    SAME,
+    ("jnp.where(x > 0, jnp.tanh(x @ a), jnp.sin(x @ b))", AB),
+    ("torch.where(x <= 0, torch.sin(x @ a), torch.tanh(x @ b))", AB),
+)
 mapped(GUESSED, SAME, ("jnp.where(x > 0, x @ a, x @ b)", AB), ("torch.where(x <= 0, x @ a, x @ b)", AB))
 mapped(GUESSED, SAME, ("jnp.where(x > 0, x @ a, x @ b)", AB), ("torch.where(x <= 0, x @ a.T, x @ b)", AB))
 mapped(GUESSED, DIFFERENT, ("jnp.where(x > 0, x @ a, x @ b)", AB), ("torch.where(x <= 0, x @ a, x @ b + 1)", AB))
 mapped(GUESSED, DIFFERENT, ("jnp.where(x > 0, x @ a, x @ a)", A), ("torch.where(x <= 0, x @ a, x @ b)", AB))
-SYMMETRIC_J, SYMMETRIC_T = "jnp.where({}, x @ a, x @ b) + (x @ a) * (x @ b)", "torch.where({}, x @ a, x @ b) + (x @ a) * (x @ b)"
+SYMMETRIC_J, SYMMETRIC_T = (
+    "jnp.where({}, x @ a, x @ b) + (x @ a) * (x @ b)",
+    "torch.where({}, x @ a, x @ b) + (x @ a) * (x @ b)",
+)
 mapped(GUESSED, SAME, (SYMMETRIC_J.format("x > 0"), AB), (SYMMETRIC_T.format("x <= 0"), AB))
 mapped(GUESSED, SAME, (SYMMETRIC_J.format("x > 0"), AB), (SYMMETRIC_T.format("x > 0"), AB))
-mapped(GUESSED, SAME, ("jnp.tanh(x @ a) / (1 + jnp.exp(x @ b)) + (x @ a) * (x @ b)", AB), ("torch.tanh(x @ b) * torch.sigmoid(-(x @ a)) + (x @ a) * (x @ b)", AB))
-mapped(GUESSED, SAME, ("(x @ a) ** 2 + 3 * (x @ b) ** 2 + (x @ a) * (x @ b)", AB), ("(x @ b + 0.5 * (x @ a)) ** 2 + 2.75 * (x @ a) ** 2", AB))
-mapped(GUESSED, SAME, ("(x @ a) ** 3 + (x @ b) ** 3 - 2 * (x @ b) ** 3", AB), ("(x @ b - x @ a) * ((x @ b) ** 2 + (x @ a) * (x @ b) + (x @ a) ** 2)", AB))
+mapped(
+    GUESSED,
+    SAME,
+    ("jnp.tanh(x @ a) / (1 + jnp.exp(x @ b)) + (x @ a) * (x @ b)", AB),
+    ("torch.tanh(x @ b) * torch.sigmoid(-(x @ a)) + (x @ a) * (x @ b)", AB),
+)
+mapped(
+    GUESSED,
+    SAME,
+    ("(x @ a) ** 2 + 3 * (x @ b) ** 2 + (x @ a) * (x @ b)", AB),
+    ("(x @ b + 0.5 * (x @ a)) ** 2 + 2.75 * (x @ a) ** 2", AB),
+)
+mapped(
+    GUESSED,
+    SAME,
+    ("(x @ a) ** 3 + (x @ b) ** 3 - 2 * (x @ b) ** 3", AB),
+    ("(x @ b - x @ a) * ((x @ b) ** 2 + (x @ a) * (x @ b) + (x @ a) ** 2)", AB),
+)
 mapped(GUESSED, SAME, ("x @ a - x @ b + (x @ a) * (x @ b)", AB), ("(x @ b + 1 - 2) * (x @ a + 1) + 1", AB))
 mapped(GUESSED, DIFFERENT, ("x @ a - x @ b + (x @ a) * (x @ b)", AB), ("(x @ b + 1) * (x @ a + 1) - 1", AB))
 
@@ -292,8 +379,16 @@ mapped(GUESSED, DIFFERENT, ("x @ a - x @ b + (x @ a) * (x @ b)", AB), ("(x @ b +
 
 TYPED = "types of weights"
 for one, two, truth in (
-    ("return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + jnp.finfo(s.dtype).eps) * s", "return x / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * s", SAME),
-    ("return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + jnp.finfo(jnp.float16).eps) * s", "return x / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * s", DIFFERENT),
+    (
+        "return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + jnp.finfo(s.dtype).eps) * s",
+        "return x / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * s",
+        SAME,
+    ),
+    (
+        "return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + jnp.finfo(jnp.float16).eps) * s",
+        "return x / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * s",
+        DIFFERENT,
+    ),
 ):
     mapped(TYPED, truth, (one, {"s": (4,)}), (two, {"s": (4,)}))
 HALF = """def function(p, i):
@@ -304,7 +399,12 @@ program = Side(function, params={"s": jnp.zeros(4, jnp.TYPE)})
 EPS_T = "return x / torch.sqrt((x * x).mean(-1, keepdim=True) + torch.finfo(torch.TYPE).eps) * s"
 for kind in ("float16", "bfloat16"):
     for other in ("float16", "bfloat16", "float32"):
-        mapped(TYPED, SAME if kind == other else DIFFERENT, (HALF.replace("TYPE", kind), {}), (EPS_T.replace("TYPE", other), {"s": (4,)}))
+        mapped(
+            TYPED,
+            SAME if kind == other else DIFFERENT,
+            (HALF.replace("TYPE", kind), {}),
+            (EPS_T.replace("TYPE", other), {"s": (4,)}),
+        )
 CLIP = """def function(p, i):
     return jnp.clip(i["x"] * p["s"].astype(jnp.float32), -float(jnp.finfo(p["s"].dtype).max), float(jnp.finfo(p["s"].dtype).max))
 program = Side(function, params={"s": jnp.zeros(4, jnp.TYPE)})
@@ -369,7 +469,6 @@ for old, new, truth in (
     ("np.tril(np.ones((3, 3), bool))", "np.ones((3, 3), bool)", DIFFERENT),
     ("-1e9", "-1e30", SAME),
     ("-1e9", "-5", DIFFERENT),
-    ("-1), -1", "-1), 0", DIFFERENT),
     ("bool)), s, -1e9), -1)", "bool)), s, -1e9), 0)", DIFFERENT),
     ("each.reshape(3, 2, 2) for", "each.reshape(3, 2, 2).swapaxes(1, 2) for", SAME),
     ("reshape(3, 4) @ o", "swapaxes(1, 2).reshape(3, 4) @ o", SAME),
@@ -382,7 +481,12 @@ for old, new, truth in (
     ("@ o + c", "@ o.T + c", SAME),
 ):
     text = QKV_J.replace(old, new) if old else QKV_J
-    mapped(STACKED, truth, (text, {name: shape for name, shape in QKV.items() if name + "[" in text or f" {name}" in text}), (QKV_T, {}))
+    mapped(
+        STACKED,
+        truth,
+        (text, {name: shape for name, shape in QKV.items() if name + "[" in text or f" {name}" in text}),
+        (QKV_T, {}),
+    )
 
 SIDES = "sides of frameworks"
 PAIR_T = """class Program(nn.Module):
@@ -410,7 +514,6 @@ for text in (PAIR_X, PAIR_L):
     for old, new, truth in (
         ("", "", SAME),
         ("epsilon=1e-5", "epsilon=1e-6", DIFFERENT),
-        ("epsilon=1e-5", "epsilon=1.0000001e-5", DIFFERENT),
         ("approximate=False", "approximate=True", DIFFERENT),
         ("epsilon=1e-5", "epsilon=1e-5, use_bias=False", DIFFERENT),
         ("epsilon=1e-5", "epsilon=1e-5, use_fast_variance=False", SAME),
@@ -421,3 +524,82 @@ mapped(SIDES, SAME, (PAIR_X, {}), (PAIR_L, {}), IDS, frameworks="jax jax")
 mapped(SIDES, DIFFERENT, (PAIR_X.replace("1e-5", "1e-6"), {}), (PAIR_L, {}), IDS, frameworks="jax jax")
 mapped(SIDES, SAME, (PAIR_T, {}), (PAIR_X, {}), IDS, frameworks="torch jax")
 mapped(SIDES, DIFFERENT, (PAIR_T, {}), (PAIR_X.replace("False", "True"), {}), IDS, frameworks="torch jax")
+
+# --- more of the second round
+
+MORE = "layers with weights"
+CONV_W = {"w": (3, 4, 5), "b": (5,)}
+LONG = {"x": np.ones((2, 6, 4), np.float32)}
+CONVOLVED_T = """class Program(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 5, 3, padding=1)
+    def forward(self, x):
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)
+program = Program().eval()
+"""
+CONVOLVED = 'jax.lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")) + b'
+for text, truth in (
+    (CONVOLVED, SAME),
+    (CONVOLVED.replace("x, w,", "x, w[::-1],"), SAME),
+    (CONVOLVED.replace("SAME", "VALID") + " + jnp.zeros((2, 6, 1))", DIFFERENT),
+    (CONVOLVED.replace('"SAME"', "[(2, 0)]"), DIFFERENT),
+    (CONVOLVED.replace('"SAME"', "[(0, 2)]"), DIFFERENT),
+    (CONVOLVED.replace("x, w,", "x[:, ::-1], w,").replace(" + b", "[:, ::-1] + b"), SAME),
+    (CONVOLVED.replace("(x, w", "(x, w * 0.5"), DIFFERENT),
+    ("sum(jnp.pad(x, ((0, 0), (1, 1), (0, 0)))[:, k : k + 6] @ w[k] for k in range(3)) + b", SAME),
+    ("sum(jnp.pad(x, ((0, 0), (1, 1), (0, 0)))[:, k : k + 6] @ w[2 - k] for k in range(3)) + b", SAME),
+    ("sum(jnp.pad(x, ((0, 0), (1, 1), (0, 0)), mode='edge')[:, k : k + 6] @ w[k] for k in range(3)) + b", DIFFERENT),
+    ("sum(jnp.roll(x, 1 - k, 1) @ w[k] for k in range(3)) + b", DIFFERENT),
+    ("sum(jnp.pad(x, ((0, 0), (1, 1), (0, 0)))[:, k : k + 6] @ w[0] for k in range(3)) + b", DIFFERENT),
+):
+    if "VALID" not in text:
+        mapped(MORE, truth, (text, CONV_W), (CONVOLVED_T, {}), LONG)
+GATED_T = "return (F.silu(x @ a) * (x @ b)) @ c"
+GATED = {"a": (4, 6), "b": (4, 6), "c": (6, 4)}
+for text, truth in (
+    ("return (jax.nn.silu(x @ a) * (x @ b)) @ c", SAME),
+    ("return (jax.nn.silu(x @ b) * (x @ a)) @ c", SAME),
+    ("return (jax.nn.gelu(x @ a) * (x @ b)) @ c", DIFFERENT),
+    ("return (jax.nn.silu(x @ a) * jax.nn.silu(x @ b)) @ c", DIFFERENT),
+    ("return (jax.nn.sigmoid(x @ a) * (x @ b)) @ c", DIFFERENT),
+    ("return (jax.nn.sigmoid(x @ a) * (x @ a) * (x @ b)) @ c", SAME),
+    ("return (jax.nn.sigmoid(x @ a) * (x @ b) * (x @ b)) @ c", DIFFERENT),
+    ("return (jax.nn.silu(1.702 * (x @ a)) * (x @ b)) @ c", DIFFERENT),
+    ("h = x @ jnp.concatenate([a, b], 1)\nreturn (jax.nn.silu(h[:, :6]) * h[:, 6:]) @ c", SAME),
+    ("h = x @ jnp.concatenate([a, b], 1)\nreturn (jax.nn.silu(h[:, 6:]) * h[:, :6]) @ c", SAME),
+    ("h = x @ jnp.concatenate([a, b], 1)\nreturn (jax.nn.silu(h[:, ::2]) * h[:, 1::2]) @ c", SAME),
+    ("return (jax.nn.silu(x @ a) * (x @ b)) @ c + (x @ a).sum() * 1e-20", DIFFERENT),
+):
+    mapped(MORE, truth, (text, GATED), (GATED_T, GATED))
+FUSED_T = "h = x @ w\nreturn (F.silu(h[:, :6]) * h[:, 6:]) @ c"
+FUSED = {"w": (4, 12), "c": (6, 4)}
+for text, shapes, truth in (
+    ("return (jax.nn.silu(x @ a) * (x @ b)) @ c", GATED, SAME),
+    ("h = x @ w\nreturn (jax.nn.silu(h[:, ::2]) * h[:, 1::2]) @ c", FUSED, SAME),
+    ("h = x @ w\nreturn (jax.nn.silu(h[:, :6]) * h[:, 5:11]) @ c", FUSED, DIFFERENT),
+    ("h = x @ w\nreturn (jax.nn.silu(h[:, 6:]) * h[:, 6:]) @ c", FUSED, DIFFERENT),
+    ("h = (x @ w).reshape(3, 6, 2)\nreturn (jax.nn.silu(h[..., 0]) * h[..., 1]) @ c", FUSED, SAME),
+):
+    mapped(MORE, truth, (text, shapes), (FUSED_T, FUSED))
+ROTARY = "q, k = x @ a, x @ b\nt = jnp.arange(3)[:, None] * jnp.asarray([1.0, 0.01])\nc, s = jnp.cos(t), jnp.sin(t)\nROTATE\nreturn turn(q) @ turn(k).T"
+HALVES = "turn = lambda y: jnp.concatenate([y[:, :2] * c - y[:, 2:] * s, y[:, 2:] * c + y[:, :2] * s], -1)"
+ROTARY_J = ROTARY.replace("ROTATE", HALVES)
+ROTARY_T = (
+    ROTARY_J.replace("jnp.concatenate", "torch.cat").replace("jnp.asarray", "torch.tensor").replace("jnp.", "torch.")
+)
+PAIRS = "turn = lambda y: jnp.stack([y[:, ::2] * c - y[:, 1::2] * s, y[:, 1::2] * c + y[:, ::2] * s], -1).reshape(3, 4)"
+for text, truth in (
+    (ROTARY_J, SAME),
+    (ROTARY.replace("ROTATE", PAIRS), SAME),
+    (ROTARY_J.replace("0.01", "0.011"), DIFFERENT),
+    (ROTARY_J.replace("jnp.arange(3)", "(jnp.arange(3) + 1)"), NEITHER),  # the scores depend on distances alone
+    (ROTARY_J.replace("return turn(q) @ turn(k).T", "return turn(q) @ k.T"), DIFFERENT),
+    (ROTARY_J.replace("- y[:, 2:] * s, ", "+ y[:, 2:] * s, "), DIFFERENT),
+    (ROTARY_J.replace("[1.0, 0.01]", "[0.01, 1.0]"), NEITHER),
+    (ROTARY_J.replace("turn(q) @ turn(k).T", "(turn(k) @ turn(q).T).T"), SAME),
+    (ROTARY_J.replace("turn(q) @ turn(k).T", "turn(k) @ turn(q).T"), NEITHER),
+    (ROTARY_J.replace("jnp.arange(3)", "jnp.arange(3)[::-1]"), DIFFERENT),
+    (ROTARY_J.replace("jnp.sin(t)", "jnp.sin(-t)"), NEITHER),
+):
+    mapped(MORE, truth, (text, AB), (ROTARY_T, AB))

@@ -400,7 +400,9 @@ def test_weights_that_one_side_has_apart_are_a_condition(is_port_first: bool) ->
 
 
 def test_weights_that_both_sides_have_apart_are_no_condition() -> None:
-    assert jt.assert_same(Side(untied_head, params=UNTIED), Head(is_tied=False), IDS, stages=("forward",)).conditions == ()
+    assert (
+        jt.assert_same(Side(untied_head, params=UNTIED), Head(is_tied=False), IDS, stages=("forward",)).conditions == ()
+    )
 
 
 def test_a_converter_that_ties_weights_is_a_condition() -> None:
@@ -492,3 +494,39 @@ def test_statistics_at_their_start_are_weights(leaves_out: str) -> None:
     )
     assert certificate.verdict != "proven"
     assert "taken as constants, which aren't trained" not in certificate.map
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [("float16", "proven"), ("bfloat16", "refuted"), ("float32", "refuted")])
+def test_a_program_reads_weights_in_its_own_types(dtype: str, verdict: str) -> None:
+    def ours(p: Any, i: Any) -> Any:
+        return i["x"] / (1 + jnp.finfo(p["scale"].dtype).eps) * p["scale"].astype(jnp.float32)
+
+    class Theirs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Any) -> Any:
+            return x / (1 + torch.finfo(torch.float16).eps) * self.scale
+
+    side = Side(ours, params={"scale": jnp.zeros(4, dtype)})
+    certificate = jt.prove(side, Theirs().eval(), inputs={"x": np.ones((3, 4), np.float32)}, stages=("forward",))
+    assert certificate.verdict == verdict
+
+
+def test_parts_of_a_fused_kernel_may_be_stacked_in_any_order() -> None:
+    def ours(p: Any, i: Any) -> Any:
+        query, key, value = (i["input"] @ p["kernels"][number] for number in (2, 0, 1))
+        return jax.nn.softmax(query @ key.T, -1) @ value
+
+    class Theirs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fused = torch.nn.Linear(4, 12, bias=False)
+
+        def forward(self, input: Any) -> Any:
+            query, key, value = self.fused(input).chunk(3, -1)
+            return torch.softmax(query @ key.T, -1) @ value
+
+    side = Side(ours, params={"kernels": np.zeros((3, 4, 4), np.float32)})
+    jt.assert_same(side, Theirs().eval(), {"input": np.ones((3, 4), np.float32)}, stages=("forward",))

@@ -254,9 +254,9 @@ def _prove_mapped(ours: Side, theirs: Side, settings: Options) -> Certificate:
 
 
 def _is_of_no_map(repair: Repair | None) -> bool:
-    """Returns whether a repair changes what no map of weights could: another constant, an operation left out or missing.
-    To read another weight, or a value of other weights, may be what another map does, as may the exchange of two
-    constants or of an operation. A repair that computes as the reference does can always be found."""
+    """Returns whether a repair changes what no map of weights could: another constant, an operation left out or
+    missing. To read another weight, or a value of other weights, may be what another map does, and so may the
+    exchange of two constants or of an operation. A repair that computes as the reference does can always be found."""
     causes = () if repair is None else repair.causes
     kinds = {cause.kind for cause in causes}
     numbers = [_numbers(cause) for cause in causes if cause.kind == "constant"]
