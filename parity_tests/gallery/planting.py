@@ -88,7 +88,7 @@ def _expression(text: str, at: ast.expr, **parts: ast.expr) -> ast.expr:
 
     made = Filled().visit(ast.parse(text, mode="eval").body)
     for node in ast.walk(made):
-        if hasattr(node, "lineno") or isinstance(node, ast.expr):
+        if isinstance(node, ast.expr):
             node.lineno = node.end_lineno = at.lineno
             node.col_offset = node.end_col_offset = at.col_offset
     found: ast.expr = made
@@ -375,7 +375,7 @@ def plant(module: Any, number: int | None) -> None:
             return [*(ast.copy_location(each, node) for each in calls), found] if calls else found
 
     Planted().visit(tree)
-    module.PLANT = PLANT  # type: ignore[attr-defined]
+    module.PLANT = PLANT
     exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), module.__dict__)
     for name in [name for name in vars(transformers) if name.startswith("Flax")]:
         delattr(transformers, name)  # classes of the module as it was before
