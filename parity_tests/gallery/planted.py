@@ -71,7 +71,8 @@ def prepare(model: str, folder: Path) -> dict[str, Any]:
     planting.plant(module, None)
     side, original = sides(pair)
     found = MappedPair(side, as_side(original), dict(pair.inputs), 0).found
-    np.savez(folder / f"{model}.npz", **{name.replace("/", "|"): array for name, array in found.partners.items()})
+    arrays: dict[str, Any] = {name.replace("/", "|"): array for name, array in found.partners.items()}
+    np.savez(folder / f"{model}.npz", **arrays)
     names = _converter(folder / f"{model}.npz", [*found.tensors])
     certificate = prove(side, original, inputs=pair.inputs, stages=("forward",), names=names)
     places = planting.ran(module)
