@@ -50,11 +50,15 @@ MOST_NARROWED = 800
 """Maximum number of operands to try in place of those that an edit's value is computed from."""
 MOST_WIDE = 4
 """Edits that are narrowed."""
+MOST_AXES, MOST_ORDERS = 5, 2
+"""Axes of values whose axes may be permuted, and such orders that are tried for two shapes."""
+MOST_BEHIND = 2
+"""Operations behind a value that the reference has, of which the operands are tried."""
 MOST_WEIGHTS = 3
 """Weights that are wrong together, such as the kernel and the bias of a layer."""
 MOST_TABLES, MOST_ASSIGNMENTS = 3, 60
 """Maximum number of tables to replace together, and of assignments to try."""
-MOST_LINES = 6
+MOST_LINES = 10
 """Lines that make a table, and that a cause lists."""
 MOST_NAMES = 6
 """Names of operations that a cause lists."""
@@ -351,6 +355,7 @@ class _Bench:
         self.wanted = self._aligned(self.reference.outputs)
         self.probes = 0
         """Edits that were tried."""
+        self._axes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[np.ndarray]] = {}
         self.edit([])
 
     def edit(self, edits: Sequence[Edit]) -> None:
@@ -363,7 +368,7 @@ class _Bench:
         self.named = [name for name in self.task.candidate.outputs if name in outputs and name in self.wanted]
         self.different = [name for name in self.named if not self._is_right(self.candidate, name)]
         self._learn_orders()
-        for name in ("lost", "_lost_prints", "_sources"):
+        for name in ("lost", "_lost_prints", "_sources", "_readers_of_weights"):
             self.__dict__.pop(name, None)
 
     def _edited(self, edits: Sequence[Edit]) -> _Side:
@@ -727,8 +732,20 @@ class _Bench:
         found: list[np.ndarray | None] = [None] if own.shape == shape else []
         found += self.reference.index.orders(shape, own.shape)
         if own.shape != shape and own.size == math.prod(shape):
-            found.append(np.arange(own.size).reshape(shape))
+            more = [np.arange(own.size).reshape(shape), *self._permuted(own.shape, shape)]
+            found += [each for each in more if not any(_same(each, other) for other in found)]
         return found
+
+    def _permuted(self, own: tuple[int, ...], shape: tuple[int, ...]) -> list[np.ndarray]:
+        """Returns the orders of elements in which axes are permuted: none can be learned from values whose elements
+        aren't distinct, such as those of repeated tokens."""
+        if (own, shape) not in self._axes:
+            places = np.arange(math.prod(own)).reshape(own)
+            is_long = len(own) > MOST_AXES or sorted(own) != sorted(shape)
+            permutations = [] if is_long else itertools.permutations(range(len(own)))
+            orders = (places.transpose(each) for each in permutations if tuple(own[axis] for axis in each) == shape)
+            self._axes[own, shape] = [*itertools.islice(orders, MOST_ORDERS)]
+        return self._axes[own, shape]
 
     def _value_at(self, place: Ref | Operand) -> Value:
         if isinstance(place, Operand):
@@ -798,19 +815,20 @@ class _Bench:
             return False
 
     def _computed_from(self, target: Ref) -> Iterator[Operand]:
-        """Yields the operands that a value is computed from, back to those that the reference has, and on to what these
-        are moved from."""
-        waiting, seen = [target], {target.entry}
+        """Yields the operands that a value is computed from, from the nearest on: back to values that the reference
+        has, and behind these a few operations more, which may be right for another reader."""
+        waiting, seen = [(target, MOST_BEHIND)], {target.entry}
         while waiting:
-            ref = waiting.pop(0)
+            ref, rest = waiting.pop(0)
             for number, operand in enumerate(self.candidate.entry(ref.entry).operands):
                 if self.candidate.replay.values[operand].kind != "float":
                     continue
                 yield Operand(ref.entry, number)
-                is_open = not self.candidate.is_maker(operand.entry) or not self.is_shared(self.candidate, operand)
-                if is_open and operand.entry not in seen:
+                is_maker = self.candidate.is_maker(operand.entry)
+                left = rest - (is_maker and self.is_shared(self.candidate, operand))
+                if left >= 0 and operand.entry not in seen:
                     seen.add(operand.entry)
-                    waiting.append(operand)
+                    waiting.append((operand, left))
 
     def _operands(self, place: Operand, read: Mapping[int | None, Site]) -> Iterator[Edit]:
         """Yields the reference's values that may be in place of an operand: those that it reads there, and of a value
@@ -835,11 +853,12 @@ class _Bench:
         ours = {place: name for place, name in ours.items() if name and self.candidate.is_maker(place.entry)}
         theirs = [source for group in self._sources.values() for source in group if self.reference.node(source) in read]
         named = {source: self._weight(self.reference, self.reference.replay.values[source]) for source in theirs}
-        wrong, right = ({*ours.values()} - {*named.values()}, {*named.values()} - {*ours.values(), ""})
+        right = {*named.values()} - {*ours.values(), ""}
+        wrong = [name for name in dict.fromkeys(ours.values()) if name not in named.values()][: len(right)]
         if not 1 < len(wrong) == len(right) <= MOST_WEIGHTS:
             return
         for names in itertools.permutations(sorted(right)):
-            chosen = dict(zip(sorted(wrong), names, strict=True))
+            chosen = dict(zip(wrong, names, strict=True))
             options = [
                 [
                     Edit((place,), source, order, self.cost(source), site=read[self.reference.node(source)])
@@ -997,22 +1016,24 @@ class _Bench:
         return Cause(kind, here, there, text, cure, tuple(dict.fromkeys(filter(None, sites))))
 
     def _site(self, edit: Edit, kind: Kind) -> Site:
-        """Returns the candidate's site of an edit; of an order, that of the last move before."""
+        """Returns the candidate's site of an edit; of an order, that of the last move before, unless all of a weight is
+        read."""
         place = edit.place
-        if kind == "order" and isinstance(place, Operand) and not self._weight(self.candidate, self._value_at(place)):
+        is_whole = bool(self._weight(self.candidate, self._value_at(place))) and self._has_same_elements(edit)
+        if kind == "order" and isinstance(place, Operand) and not is_whole:
             before = self.candidate.entry(place.entry).operands[place.number].entry
             if not self.candidate.is_maker(before) and self.candidate.entry(before).site.line:
                 return self.candidate.entry(before).site
         return self.candidate.entry(place.entry).site
 
     def at_callers(self, made: Sequence[tuple[Edit, Cause]]) -> list[Cause]:
-        """Returns causes. A caller decides which weight a line reads, if that line also reads right ones: then the cause
-        is at the innermost call that leads to no right one."""
+        """Returns causes. A caller decides which weight a line reads, if that line also reads right ones: then the
+        cause is at the innermost call that leads to no right one."""
         edited = {place.entry for edit, _ in made for place in edit.places}
         found = []
         for edit, cause in made:
             site = self.candidate.entry(edit.place.entry).site
-            sites = (self.candidate.entry(number).site for number in self.candidate.needed - edited)
+            sites = (self.candidate.entry(number).site for number in self._readers_of_weights - edited)
             alike = (each for each in sites if (each.line, each.operation) == (site.line, site.operation))
             right = {(frame.file, frame.line) for each in alike for frame in each.frames()}
             frames = [frame for frame in site.frames() if not is_of_framework(frame.file)]
@@ -1022,6 +1043,16 @@ class _Bench:
                 cause = replace(cause, candidate=line, text=cause.text.replace(cause.candidate, line, 1))
             found.append(cause)
         return found
+
+    @cached_property
+    def _readers_of_weights(self) -> set[int]:
+        """Returns the candidate's operations that read a weight."""
+        values, numbers = self.candidate.replay.values, filter(self.candidate.is_maker, self.candidate.needed)
+        return {
+            number
+            for number in numbers
+            if any(self._weight(self.candidate, values[operand]) for operand in self.candidate.entry(number).operands)
+        }
 
     def _made_in(self, value: Value, here: str) -> str:
         """Returns the lines that make a table, as text."""

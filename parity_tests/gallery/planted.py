@@ -4,7 +4,8 @@
 
 Six faults are planted in each of these Flax models of transformers 4 (`planting.py`), one at a time, in all layers. The
 map between the weights is found once, between the right program and its PyTorch original, and then given: a map that is
-found behind a fault might absorb it. Each fault is proven in a process of its own. Faults in the journal aren't run again.
+found behind a fault might absorb it. Each program has a process of its own, whose memory is measured. Faults of the
+journal aren't run again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def prepare(model: str, folder: Path) -> dict[str, Any]:
     planting.plant(module, None)
     side, original = sides(pair)
     found = MappedPair(side, as_side(original), dict(pair.inputs), 0).found
-    np.savez(folder / f"{model}.npz", **{name.replace("/", "|"): array for name, array in found.partners.items()})
+    arrays: dict[str, Any] = {name.replace("/", "|"): array for name, array in found.partners.items()}
+    np.savez(folder / f"{model}.npz", **arrays)
     names = _converter(folder / f"{model}.npz", [*found.tensors])
     certificate = prove(side, original, inputs=pair.inputs, stages=("forward",), names=names)
     places = planting.ran(module)
@@ -134,8 +136,7 @@ def measure(model: str, prepared: Mapping[str, Any], place: Mapping[str, Any], f
     torch.set_num_threads(1)
     pair, number = _pair(model), place["number"]
     module = planting.module_of(pair.config)
-    if number != TRANSPOSED:
-        planting.plant(module, number)
+    planting.plant(module, number)
     side, original = sides(pair)
     names = _converter(folder / f"{model}.npz", prepared["tensors"], place["right"] if number == TRANSPOSED else "")
     before = time.process_time()
@@ -207,35 +208,51 @@ def _short(text: str) -> str:
 # --- all programs
 
 
-def _child(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Returns the result of a function in a process of its own, in which all packages are imported."""
+def _rows_of(model: str, folder: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a program, from a process of its own, in which all packages are imported.
+
+    Args:
+      kinds: those to leave out.
+    """
     receiver, sender = FORK.Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            found = work(*arguments)
-        except Exception as error:  # which the row tells
-            found = {"verdict": "not run", "sentence": _short(f"{type(error).__name__}: {error}")[:300]}
-        sender.send(found)
-
-    process = FORK.Process(target=run)
+    process = FORK.Process(target=_worker, args=(model, folder, kinds, sender))
     process.start()
     sender.close()
-    try:
-        if not receiver.poll(SECONDS):
-            process.kill()
-            return {"verdict": "not done", "sentence": f"not done after {SECONDS} s"}
-        found: dict[str, Any] = receiver.recv()
-    except EOFError:
-        found = {"verdict": "not run", "sentence": "its process ended"}
+    while True:
+        try:
+            if not receiver.poll(SECONDS):
+                process.kill()
+                yield {"fault": "", "verdict": "not done", "sentence": f"not done after {SECONDS} s"}
+                break
+            row = receiver.recv()
+        except EOFError:
+            break
+        yield row
     process.join()
-    return found
+
+
+def _worker(model: str, folder: Path, kinds: Collection[str], sender: Any) -> None:
+    file = folder / f"{model}.json"
+    if not file.exists():
+        prepared = prepare(model, folder)
+        if prepared["verdict"] != "proven":
+            sender.send({"fault": "", "verdict": prepared["verdict"], "sentence": "the right program isn't proven"})
+            return
+        file.write_text(json.dumps(prepared))
+    prepared = json.loads(file.read_text())
+    for place in prepared["places"]:
+        if place["kind"] not in kinds:
+            try:
+                row = measure(model, prepared, place, folder)
+            except Exception as error:  # which the row tells
+                text = _short(f"{type(error).__name__}: {error}")[:300]
+                row = {"fault": place["kind"], "verdict": "not run", "sentence": text}
+            sender.send(row)
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="the PyTorch classes to measure; all if left out")
-    parser.add_argument("--kinds", nargs="*", help="the kinds of faults to plant; all if left out")
     parser.add_argument("--journal", type=Path, default=Path(tempfile.gettempdir()) / "planted" / "journal.jsonl")
     parser.add_argument("--write", type=Path, help="the page whose counts are replaced; its table is a CSV file")
     options = parser.parse_args(arguments)
@@ -253,24 +270,14 @@ def main(arguments: list[str]) -> int:
 
     rows = _rows(options.journal)
     for model in options.only or (*TUNED, *HELD_BACK):
-        file = folder / f"{model}.json"
-        if not file.exists():
-            found = _child(prepare, model, folder)
-            print(model, found["verdict"], found.get("sentence", ""), flush=True)
-            if found["verdict"] != "proven":
-                continue
-            file.write_text(json.dumps(found))
-        prepared = json.loads(file.read_text())
-        for place in prepared["places"]:
-            key = f"Flax{model}", place["kind"]
-            if key in rows or (options.kinds and place["kind"] not in options.kinds):
-                continue
-            row = _child(measure, model, prepared, place, folder)
-            row = {"program": key[0], "held back": "yes" if model in HELD_BACK else "no", "fault": key[1]} | row
-            rows[key] = row
+        done = [fault for program, fault in rows if program == f"Flax{model}"]
+        for row in _rows_of(model, folder, done) if len(done) < FAULTS_OF_EACH else ():
+            row = {"program": f"Flax{model}", "held back": "yes" if model in HELD_BACK else "no"} | row
             print(" | ".join(str(row.get(column, "")) for column in COLUMNS), flush=True)
-            with options.journal.open("a") as journal:
-                journal.write(json.dumps(row) + "\n")
+            if row["fault"]:
+                rows[row["program"], row["fault"]] = row
+                with options.journal.open("a") as journal:
+                    journal.write(json.dumps(row) + "\n")
     if options.write:
         write([*rows.values()], options.write)
     return 0

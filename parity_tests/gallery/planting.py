@@ -1,7 +1,7 @@
 """Plant faults in a Flax program of transformers, by rewriting the syntax tree of its installed module in memory.
 
-A fault is a rule for expressions: where it applies, the expression is replaced by a wrong one on the same line. Rules know
-names (`epsilon`, `make_causal_mask`), not lines, so no text of transformers is needed here.
+A fault is a rule for expressions: where it applies, the expression is replaced by a wrong one on the same line. Rules
+know names (`epsilon`, `make_causal_mask`), not lines, so no text of transformers is needed here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+DERIVED = {"modeling_flax_t5": ("transformers.models.mt5.modeling_flax_mt5",)}
+"""Modules whose programs are those of another one."""
 HITS: dict[int, set[str]] = {}
 """Places that ran → paths of the modules in which they did."""
 
@@ -86,7 +88,7 @@ def _expression(text: str, at: ast.expr, **parts: ast.expr) -> ast.expr:
 
     made = Filled().visit(ast.parse(text, mode="eval").body)
     for node in ast.walk(made):
-        if hasattr(node, "lineno") or isinstance(node, ast.expr):
+        if isinstance(node, ast.expr):
             node.lineno = node.end_lineno = at.lineno
             node.col_offset = node.end_col_offset = at.col_offset
     found: ast.expr = made
@@ -189,11 +191,11 @@ def _scale(node: ast.expr, scope: _Scope) -> ast.expr | None:
 
 
 def _double_scale(node: ast.expr, scope: _Scope) -> ast.expr | None:
-    """A scale is applied twice."""
+    """A scale is applied twice; one of 1 is 2."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for other, scale in ((node.left, node.right), (node.right, node.left)):
             if _of_self(scale) and "scal" in _name(scale):
-                return _expression("O * S * S", node, O=other, S=scale)
+                return _expression("O * S * (S if S != 1 else 2)", node, O=other, S=scale)
     return None
 
 
@@ -353,7 +355,10 @@ def _statements(tree: ast.AST, body: ast.ClassDef | None) -> Iterator[tuple[ast.
 
 
 def plant(module: Any, number: int | None) -> None:
-    """Runs a module again with a fault planted; None: with none. Either way, the places that run are noted."""
+    """Runs a module again with a fault planted; None, or a place that isn't there: with none. The places that run are
+    noted."""
+    import transformers
+
     tree = ast.parse(inspect.getsource(module))
     wrongs, notes = {}, dict[int, list[int]]()
     for place, statement, right, wrong in places(tree):
@@ -370,8 +375,13 @@ def plant(module: Any, number: int | None) -> None:
             return [*(ast.copy_location(each, node) for each in calls), found] if calls else found
 
     Planted().visit(tree)
-    module.PLANT = PLANT  # type: ignore[attr-defined]
+    module.PLANT = PLANT
     exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), module.__dict__)
+    for name in [name for name in vars(transformers) if name.startswith("Flax")]:
+        delattr(transformers, name)  # classes of the module as it was before
+    for name in DERIVED.get(module.__name__.rpartition(".")[2], ()):
+        other = importlib.import_module(name)
+        exec(compile(inspect.getsource(other), other.__file__, "exec"), other.__dict__)  # type: ignore[arg-type]
 
 
 def ran(module: Any) -> list[Place]:
