@@ -269,7 +269,7 @@ def write(rows: list[dict[str, Any]], page: Path) -> None:
     unaided = sum(str(row.get("lines")) == "0" for row in decided)
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}"
     text_of = (
-        f"Of {len(rows)} programs, the forward pass: {forward}. Gradients: {backward}. All maps were found; {unaided} "
+        f"Of {len(rows)} programs, the forward pass: {forward}. Gradients: {backward}. No map was written, and {unaided} "
         f"of {len(decided)} decided rows needed no line. {versions}."
     )
     text = page.read_text(encoding="utf-8")
