@@ -270,8 +270,8 @@ def write(rows: list[dict[str, Any]], page: Path) -> None:
     unaided = sum(str(row.get("lines")) == "0" for row in decided)
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}"
     text_of = (
-        f"Of {len(rows)} programs, the forward pass: {forward}. Gradients: {backward}. No map was written, and {unaided} of"
-        f" {len(decided)} decided rows needed no line. {versions}."
+        f"Of {len(rows)} programs, the forward pass: {forward}. Gradients: {backward}. "
+        f"No map was written, and {unaided} of {len(decided)} decided rows needed no line. {versions}."
     )
     text_of = textwrap.fill(text_of, 120)
     text = page.read_text(encoding="utf-8")
