@@ -313,7 +313,25 @@ class Algebra(Emitter):
             reads |= False if left is None else np.isnan(left).any(axis=2, keepdims=True)
             reads |= False if right is None else np.isnan(right).any(axis=1, keepdims=True)
             fills = np.where(reads, np.nan, 0.0)
+        elif (places := self._looked_up(x, y)) is not None:
+            return self.take(y, places)
+        elif y.known is not None and x.known is None:
+            turned = self.transpose(x, (0, 2, 1))
+            if (places := self._looked_up(self.transpose(y, (0, 2, 1)), turned)) is not None:
+                return self.transpose(self.take(turned, places), (0, 2, 1))
         return self._emit("matmul", [x, y], shape, known=shadow(np.matmul, x, y), fills=fills)
+
+    def _looked_up(self, x: Value, y: Value) -> np.ndarray | None:
+        """Returns the places of y [B, K, N] that x [B, M, K] · y looks up if each row of x is one-hot, or all zeros,
+        for which the place is −1."""
+        if x.known is None or y.known is not None or not x.size or x.shape[2] < 2:
+            return None
+        ones = x.known == 1
+        if not (ones | (x.known == 0)).all() or ones.sum(-1).max() > 1 or self.radius(x).any():
+            return None
+        batch, rows, columns = x.shape[0], y.shape[1], y.shape[2]
+        row = np.where(ones.any(-1), np.arange(batch)[:, None] * rows + ones.argmax(-1), -1)[..., None]
+        return np.where(row < 0, -1, row * columns + np.arange(columns))
 
     def cumulative_sum(self, x: Value, axis: int) -> Value:
         known = shadow(lambda array: np.cumsum(array, axis=axis), x)

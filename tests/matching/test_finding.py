@@ -225,3 +225,39 @@ def test_a_map_that_was_not_proven_says_so() -> None:
     assert found.verdict == "not proven"
     assert not found.is_right
     assert "not proven" in str(found)
+
+
+class Looked(nn.Module):
+    """Looks up a table of words and one of positions, and multiplies by a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(IDS.shape[1], WIDTH)
+        self.out = nn.Linear(WIDTH, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.out(torch.relu(self.words(ids) + self.places(torch.arange(ids.shape[1])))))
+
+
+def looked_up_by_products(params: Any, inputs: Mapping[str, Any], shift: int = 0, factor: float = 1.0) -> jax.Array:
+    words = factor * jax.nn.one_hot(inputs["ids"] + shift, WORDS) @ params["words"]
+    x = words + jnp.einsum("dp,pq->qd", params["places"], jnp.eye(IDS.shape[1]))
+    return jnp.tanh(jax.nn.relu(x) @ params["kernel"] + params["bias"])
+
+
+def found_of_products(**changes: Any) -> FoundMap:
+    params = {"words": zeros(WORDS, WIDTH), "places": zeros(WIDTH, IDS.shape[1]), "kernel": zeros(WIDTH, 3)}
+
+    def candidate(params: Any, inputs: Mapping[str, Any]) -> jax.Array:
+        return looked_up_by_products(params, inputs, **changes)
+
+    return find_map(candidate, Looked().eval(), {"ids": IDS}, candidate_params={**params, "bias": zeros(3)})
+
+
+def test_tables_that_are_read_by_products_with_one_hot_rows_are_found() -> None:
+    assert found_of_products().is_right
+
+
+@pytest.mark.parametrize("change", [{"factor": 1.0 + 2.0**-20}, {"factor": 2.0}])
+def test_scaled_one_hot_rows_are_no_look_up(change: Mapping[str, Any]) -> None:
+    assert found_of_products(**change).verdict != "proven"
