@@ -158,7 +158,9 @@ REFUSED = dict.fromkeys(OF_COMPARISONS, "a proof compares no floats")
 REFUSED |= dict.fromkeys(("decode", *SEARCH_FIELDS), "decoding isn't proven")
 """Options that say nothing to a proof → why."""
 OF_CERTIFICATE = dict.fromkeys(("stages", "seed", "allow"), "the certificate says that")
-OF_CERTIFICATE |= dict.fromkeys(("prove", "certificate", "witness", "json"), "it makes a certificate, and --verify checks one")
+OF_CERTIFICATE |= dict.fromkeys(
+    ("prove", "certificate", "witness", "json"), "it makes a certificate, and --verify checks one"
+)
 """Further options that --verify doesn't take → why."""
 
 

@@ -16,8 +16,8 @@ from jax_transformer.comparison.lowering import COTANGENT, GRADIENT, INPUT
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.torch_tensors import to_tensor
 from jax_transformer.frozen.comparing import Pair
-from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
 from jax_transformer.frozen.evaluated import EvaluatedRunner
+from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
 from jax_transformer.frozen.optimizers import OWN_OPTIMIZER
 from jax_transformer.frozen.places import Located, locate
 from jax_transformer.frozen.record import Frozen
@@ -38,8 +38,8 @@ from jax_transformer.runtime.environment import environment
 Given = NameMap | Converter | None
 IRREGULAR = "a layer is mapped unlike its siblings: {}"
 GUESSED = (
-    "some weights were matched by name alone, or have no partner, and with another map the two may agree: give the map, "
-    "names= or --map ({})"
+    "some weights were matched by name alone, or have no partner, and with another map the two may agree: give the "
+    "map, names= or --map ({})"
 )
 
 
@@ -250,9 +250,7 @@ def carried_pair(candidate: CarriedCandidate) -> Pair:
     )
 
 
-def _unified(
-    reference: Frozen, runner: EvaluatedRunner, constants: tuple[str, ...]
-) -> tuple[Frozen, frozenset[str]]:
+def _unified(reference: Frozen, runner: EvaluatedRunner, constants: tuple[str, ...]) -> tuple[Frozen, frozenset[str]]:
     """Evaluates a reference that computes in float32 inside, as its program is read, in float64: constants and tables
     that agree within their rounding are the same in both programs then. Returns the reference with these results, and
     which they are."""
@@ -275,9 +273,7 @@ def _unified(
             exact.add("float64")
         else:
             runner.gradient_program = both[0]
-            gradients = {
-                name.removeprefix(GRADIENT): one for name, one in found.items() if name.startswith(GRADIENT)
-            }
+            gradients = {name.removeprefix(GRADIENT): one for name, one in found.items() if name.startswith(GRADIENT)}
             reference = replace(reference, gradients={**reference.gradients, **gradients})
             exact.add("gradients")
     return reference, frozenset(exact)
@@ -319,8 +315,8 @@ def _loaded(subject: Subject, reference: Frozen, names: Mapping[str, str] | None
     if wrong or unused:
         name = wrong[0] if wrong else unused[0]
         raise ParityError(
-            f"{subject.name}: expected weights of the names and shapes of {reference.path or reference.name}; {name} has "
-            f"no partner ({len(wrong) + len(unused)} haven't): give names, a mapping from the reference's names"
+            f"{subject.name}: expected weights of the names and shapes of {reference.path or reference.name}; {name} "
+            f"has no partner ({len(wrong) + len(unused)} haven't): give names, a mapping from the reference's names"
         )
     with torch.no_grad():
         for name, own in mapped.items():

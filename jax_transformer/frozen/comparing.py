@@ -78,7 +78,7 @@ def compare_pair(
     order = Order(("weights", "forward", own, "loss", "gradients", "step 1", f"step {len(pair.reference.steps) or 3}"))
     requested = [*chosen, *(["step"] if "steps" in chosen else [])]
     works = _works(pair, chosen, results)
-    report = comparison.run(names, works, results, order, requested, inputs=lambda: {})
+    report = comparison.run(names, works, results, order, requested, inputs=dict)
     sha256 = {one.path: one.sha256 for one in (pair.candidate, pair.reference) if one.path is not None}
     return replace(_located(report, pair), sha256=sha256)
 
@@ -271,7 +271,9 @@ def _step(pair: Pair, step: int, left_out: set[str]) -> Stage:
     if ours.optimizer != theirs.optimizer:
         raise CannotRun(f"the steps are of other optimizers: {ours.optimizer} and {theirs.optimizer}")
     name = f"step {step}"
-    both = [{each: array for each, array in one.steps[step - 1].items() if each not in left_out} for one in (ours, theirs)]
+    both = [
+        {each: array for each, array in one.steps[step - 1].items() if each not in left_out} for one in (ours, theirs)
+    ]
     if not both[1]:
         raise CannotRun("the gradients differ, or are rounding")
     gate = tolerances.FLOAT64_RELATIVE_RMS if step == 1 else tolerances.TRAJECTORY_PARAMETERS_RELATIVE_RMS
@@ -293,7 +295,9 @@ def _remarks(pair: Pair) -> list[str]:
         for side, mine, rest in (("candidate", groups[0], groups[1]), ("reference", groups[1], groups[0])):
             for group in sorted(map(sorted, mine - rest)):
                 found.append(f"one tensor in the {side} alone: {' = '.join(group)}")
-        changed = [one["name"] for one in theirs.source if one["sha256"] not in {each["sha256"] for each in ours.source}]
+        changed = [
+            one["name"] for one in theirs.source if one["sha256"] not in {each["sha256"] for each in ours.source}
+        ]
         if changed and ours.source and ours.framework == theirs.framework:
             found.append(f"classes whose text differs: {_listed([name.rpartition('.')[2] for name in changed])}")
     differing = [
@@ -315,7 +319,9 @@ def _located(report: Report, pair: Pair) -> Report:
     try:
         found = pair.locate()
     except Exception as error:  # a search that adds to a verdict, and changes none
-        return replace(report, remarks=(*report.remarks, f"where they part wasn't found: {type(error).__name__}: {error}"))
+        return replace(
+            report, remarks=(*report.remarks, f"where they part wasn't found: {type(error).__name__}: {error}")
+        )
     text = [f"{len(found.computed)} of {len(pair.reference.float64)} activations are among the candidate's values"]
     if found.activation:
         after = f"; the last before it that it computes: {found.before}" if found.before else ""

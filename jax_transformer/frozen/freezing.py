@@ -13,9 +13,8 @@ from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.gates.compare import compare
-
 from jax_transformer.comparison.lowering import AnyProgram, Selection, weights_of
-from jax_transformer.comparison.sides import CannotRun, name_of
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.ties import Leaf
 from jax_transformer.frozen.evaluated import EvaluatedRunner
 from jax_transformer.frozen.optimizers import stated
@@ -81,9 +80,7 @@ def _freeze_torch(subject: Subject, inputs: Arrays, wanted: Wanted) -> Frozen:
     runner = TorchRunner(module, name, inputs, wanted.seed, subject.loss, subject.optimizer)
     own, notes = runner.run(OWN_TYPE), list[str]()
     _check_repeats(runner, own, name, wanted.seed)
-    draws = wanted.seed is not None and not _same(
-        TorchRunner(module, name, inputs, wanted.seed + 1).run(OWN_TYPE), own
-    )
+    draws = wanted.seed is not None and not _same(TorchRunner(module, name, inputs, wanted.seed + 1).run(OWN_TYPE), own)
     if draws:
         notes.append(f"it draws random numbers; seed {wanted.seed} was set before each run")
     if not np.array_equal(runner.plain_output(OWN_TYPE), own[OWN], equal_nan=True):
@@ -191,8 +188,8 @@ def _check_repeats(runner: Runner, first: Arrays, name: str, seed: int | None) -
     different = [each for each in first if not np.array_equal(first[each], again[each], equal_nan=True)]
     if different and seed is None:
         raise ParityError(
-            f"{name}: expected the same values in a second run; {different[0]} differs: it draws random numbers. Give a "
-            "seed (seed=0, --seed 0) to set before each run, or switch the draws off"
+            f"{name}: expected the same values in a second run; {different[0]} differs: it draws random numbers. Give "
+            "a seed (seed=0, --seed 0) to set before each run, or switch the draws off"
         )
     if different:
         raise ParityError(
@@ -235,9 +232,7 @@ def _programs_of_module(
     return _lowered(with_one_output(module, name), weights_of(module, None), name, inputs, variants)
 
 
-def _programs_of_function(
-    pure: PureProgram, name: str, inputs: Arrays
-) -> tuple[tuple[FrozenProgram, ...], str]:
+def _programs_of_function(pure: PureProgram, name: str, inputs: Arrays) -> tuple[tuple[FrozenProgram, ...], str]:
     leaves, rebuilt = flattened(pure.params)
     return _lowered(lambda given, arguments: pure.function(rebuilt(given), arguments), leaves, name, inputs, ((),))
 

@@ -69,9 +69,7 @@ class JaxRunner:
     def rounds(self) -> bool:
         with self._running("float64"), in_bits(64):
             leaves = self._leaves(self._moved("float64", None), "float64")
-            traced = jax.make_jaxpr(lambda leaves, inputs: self.called(leaves, inputs))(
-                leaves, self._inputs("float64")
-            )
+            traced = jax.make_jaxpr(lambda leaves, inputs: self.called(leaves, inputs))(leaves, self._inputs("float64"))
         return re.search(r"\b(f32|bf16|f16|f8\w*)\[", str(traced)) is not None
 
     def train(self, optimizer: Mapping[str, Any] | None, nudge: Nudge | None = None) -> Trained:

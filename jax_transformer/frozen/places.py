@@ -51,8 +51,7 @@ class _Values:
         size = float(np.sqrt(np.mean(mine**2)))
         most = self.within * size
         return any(
-            abs(other[0] - mine[0]) <= 100 * size
-            and float(np.sqrt(np.mean((other - mine) ** 2))) <= most
+            abs(other[0] - mine[0]) <= 100 * size and float(np.sqrt(np.mean((other - mine) ** 2))) <= most
             for other in self.by_size.get(array.size, ())
         )
 

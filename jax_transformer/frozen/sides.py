@@ -22,7 +22,7 @@ def check_same_inputs(inputs: Arrays, frozen: Frozen) -> None:
     )
     if not same:
         raise ParityError(
-            f"inputs: expected none, or those of {frozen.path or frozen.name}: its program is that of these ids and masks"
+            f"inputs: expected none, or those of {frozen.path or frozen.name}: its program is for these ids and masks"
         )
 
 
@@ -64,7 +64,9 @@ class FrozenSide(AnyProgram):
         stage = "forward" if wanted.gradients is None else "gradients"
         held = self.frozen.program(stage, self.constants)
         if held is None:
-            raise UnknownOperation("frozen", "", f"the reference has no program of its {stage}: {self.frozen.unlowered}")
+            raise UnknownOperation(
+                "frozen", "", f"the reference has no program of its {stage}: {self.frozen.unlowered}"
+            )
         program = held.program
         wrong = [name for name in program.inputs if name in self.weights and leaves[name].variable != name]
         if wrong:

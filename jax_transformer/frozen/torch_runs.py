@@ -68,9 +68,7 @@ class TorchRunner:
         """Returns the state_dict by all names; tied weights are one array."""
         made: dict[int, np.ndarray] = {}
         held = self.module.state_dict(keep_vars=True)
-        return {
-            name: made.setdefault(id(tensor), to_array(tensor).copy()) for name, tensor in held.items()
-        }
+        return {name: made.setdefault(id(tensor), to_array(tensor).copy()) for name, tensor in held.items()}
 
     def run(self, dtype: str, nudge: Nudge | None = None) -> dict[str, np.ndarray]:
         import torch
@@ -128,7 +126,9 @@ class TorchRunner:
                 module.zero_grad(set_to_none=True)
                 loss = self._loss(module)
                 if not loss.requires_grad:
-                    raise CannotRun(f"{self.name}: expected an output that depends on the parameters; it has no gradient")
+                    raise CannotRun(
+                        f"{self.name}: expected an output that depends on the parameters; it has no gradient"
+                    )
                 (factor * loss).backward()
                 losses.append(float(loss.detach()))
                 held = self._named(module)

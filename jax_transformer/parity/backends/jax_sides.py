@@ -49,6 +49,7 @@ from jax_transformer.training.optimizer_state import OptimizerStateError, contin
 from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import StepFunctions, make_train_step
 
+
 class JaxSide:
     """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout; a user's own
     loss and optimizer run where there are any."""

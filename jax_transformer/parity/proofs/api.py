@@ -172,9 +172,7 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
     return mapped
 
 
-def assert_same(
-    candidate: Any, reference: Any, inputs: Mapping[str, Any] | None = None, **changes: Any
-) -> Certificate:
+def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any] | None = None, **changes: Any) -> Certificate:
     """Raises AssertionError with the whole certificate unless two programs are proven to be one function.
 
     For tests: where they differ, the text says in which lines, and with which edit of one they are the same. A map of
@@ -183,8 +181,8 @@ def assert_same(
     Args:
       candidate, reference: as of `prove`: PyTorch, NNX and Equinox modules; `Side(module, params=variables)` of a Linen
         module, or of a function (params, inputs). The reference may be frozen (`freeze`), or its file.
-      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all. None: those of
-        a frozen reference.
+      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all. None: those
+        of a frozen reference.
       **changes: options of `prove`, such as stages=("forward",).
 
     Returns:
@@ -221,9 +219,7 @@ def _with_frozen(ours: Side, theirs: Side, told: Options) -> tuple[Side, Options
     inputs = frozen.inputs if told.inputs is None else told.inputs
     kept = [stage for stage in ANY_STAGES if any(one.stage == stage for one in frozen.programs)]
     stages = kept if told.stages is None and kept else told.stages
-    return replace(theirs, program=frozen, name=theirs.name or frozen.path), replace(
-        told, inputs=inputs, stages=stages
-    )
+    return replace(theirs, program=frozen, name=theirs.name or frozen.path), replace(told, inputs=inputs, stages=stages)
 
 
 def _prove_mapped(ours: Side, theirs: Side, told: Options) -> Certificate:
