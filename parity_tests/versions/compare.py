@@ -13,6 +13,7 @@ import io
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax_transformer as jt
@@ -24,6 +25,10 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("frozen_families.py")
 COLUMNS = ("checkpoint", "reference", "candidate", "verdict", "first difference", "stage", "relative RMS", "weights")
 COLUMNS = (*COLUMNS, "output float32", "remarks")
+
+
+MOST = 3
+"""Remarks of a row."""
 
 
 def run(python: str, *arguments: str) -> None:
@@ -52,8 +57,15 @@ def row(name: str, versions: tuple[str, str], folders: tuple[Path, Path]) -> dic
         "relative RMS": "" if size is None else f"{size:.1e}",
         "weights": stage_of(report, "weights"),
         "output float32": stage_of(report, "forward float32"),
-        "remarks": "; ".join(remark for remark in (*summary["unknown"], *report.remarks) if is_telling(remark)),
+        "remarks": shortened(remark for remark in (*summary["unknown"], *report.remarks) if is_telling(remark)),
     }
+
+
+def shortened(remarks: Iterable[str]) -> str:
+    """Returns the first remarks in one cell."""
+    several = [*remarks]
+    more = f" and {len(several) - MOST} more" if len(several) > MOST else ""
+    return "; ".join(several[:MOST]) + more
 
 
 def stage_of(report: Report, name: str) -> str:
@@ -65,7 +77,16 @@ def stage_of(report: Report, name: str) -> str:
 
 
 def is_telling(remark: str) -> bool:
-    return not remark.startswith(("numbers were", "versions that", "classes whose", "activations of the"))
+    return not remark.startswith(
+        (
+            "numbers were",
+            "versions that",
+            "the candidate: it computes in",
+            "the reference: it computes",
+            "classes whose",
+            "activations of the",
+        )
+    )
 
 
 def main() -> None:

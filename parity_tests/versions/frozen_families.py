@@ -7,6 +7,7 @@ python frozen_families.py freeze FOLDER OUT  # with any version
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +87,14 @@ def make(folder: Path) -> None:
             save_file(held, path, metadata={"format": "pt"})
 
 
-def freeze(folder: Path, out: Path) -> None:
-    """Loads each checkpoint as a user does, and freezes it."""
+def freeze(folder: Path, out: Path, families: Collection[str]) -> None:
+    """Loads checkpoints as a user does, and freezes them; all, if no families are named."""
     rng = np.random.default_rng(0)
     inputs = {"input_ids": rng.integers(3, 57, (2, 9)), "decoder_input_ids": rng.integers(3, 57, (2, 7))}
     inputs["attention_mask"] = np.array([[1] * 9, [1] * 6 + [0] * 3])
     out.mkdir(parents=True, exist_ok=True)
-    for family, (name, _) in CHECKPOINTS.items():
+    for family in families or CHECKPOINTS:
+        name = CHECKPOINTS[family][0]
         try:
             model = class_of(name).from_pretrained(folder / family).float().eval()
             jt.freeze(jt.parity.Side(model, name=f"{family} {transformers.__version__}"), inputs,
@@ -107,4 +109,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(Path(sys.argv[2]))
     else:
-        freeze(Path(sys.argv[2]), Path(sys.argv[3]))
+        freeze(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
