@@ -42,6 +42,11 @@ ALLOWED: dict[str, set[str]] = {
     "proof": {"programs", "runtime"},
     "comparison": {"mapping", "pages", "programs", "proof", "runtime", "storage.tensor_files", "storage.tensors"},
     "matching": {"comparison", "mapping", "proof", "runtime", "storage.tensors"},
+    "frozen": {
+        *("comparison", "mapping", "matching", "programs", "proof", "runtime"),
+        *("storage.safetensors_writer", "storage.tensor_files", "storage.tensors"),
+    },
+    "plugin": {"comparison.report", "parity", "proof", "runtime"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "comparison.gates": {"runtime"},
     "comparison.report": {"comparison.findings", "comparison.gates", "pages", "proof"},
@@ -55,8 +60,8 @@ ALLOWED: dict[str, set[str]] = {
         *("programs", "proof"),
     },
     "parity": {
-        *("comparison", "config", "data", "decoding", "exporting", "mapping", "matching", "model", "pages", "parallel"),
-        "porting",
+        *("comparison", "config", "data", "decoding", "exporting", "frozen", "mapping", "matching", "model", "pages"),
+        *("parallel", "porting"),
         *("programs", "proof", "runtime", "storage", "training"),
     },
     "discover": {
@@ -77,6 +82,8 @@ FOREIGN: dict[str, set[str]] = {
     "comparison": {"jax", "ml_dtypes", "numpy", "rich", "torch"},
     "mapping": {"numpy", "yaml"},
     "matching": {"flax", "jax", "numpy"},
+    "frozen": {"jax", "ml_dtypes", "numpy", "optax", "torch"},
+    "plugin": {"pytest"},
     "programs": {"numpy", "torch"},
     "pages": {"numpy"},
     "proof": {"jax", "ml_dtypes", "numpy", "scipy", "torch"},
@@ -182,7 +189,8 @@ def test_every_library_is_a_dependency_or_in_an_extra() -> None:
     known |= {package for package, bringer in COME_WITH.items() if bringer in known}
     for file in sorted(PACKAGE.rglob("*.py")):
         libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names
-        assert libraries <= known | {"jax_transformer", "torch_reference"}, file
+        runner = {"pytest"} if file.parent.name == "plugin" else set()  # which loads it
+        assert libraries <= known | runner | {"jax_transformer", "torch_reference"}, file
 
 
 def test_no_modules_import_each_other() -> None:
@@ -292,10 +300,12 @@ def test_importing_the_package_costs_little() -> None:
 
 
 def test_reading_and_comparing_programs_loads_no_transformer() -> None:
-    files = [file for room in ("mapping", "programs", "proof", "comparison", "matching") for file in files_of(room)]
+    files = [
+        file for room in ("mapping", "programs", "proof", "comparison", "matching", "frozen") for file in files_of(room)
+    ]
     loaded = modules_after("\n".join(f"import {module_name(file)}" for file in files))
     ours = {name.split(".")[1] for name in loaded if name.startswith("jax_transformer.")}
-    assert ours == {"mapping", "programs", "proof", "comparison", "matching", "runtime", "storage"}
+    assert ours == {"mapping", "programs", "proof", "comparison", "matching", "frozen", "runtime", "storage"}
     assert not {name for name in loaded if name.startswith("jax_transformer.storage.model")}
 
 

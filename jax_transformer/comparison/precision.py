@@ -12,7 +12,6 @@ import numpy as np
 
 from jax_transformer.comparison.sides import Dtype
 
-
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """On a CPU, for programs that run once: the same operations, compiled in a third of the time."""
 

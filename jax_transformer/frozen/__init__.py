@@ -1,1 +1,1 @@
-"""Freezes what a program computes in one file without code, so that others are compared with it, without the program."""
+"""Freezes what a program computes in one file without code, to compare others with it without the program."""

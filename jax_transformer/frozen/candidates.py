@@ -16,8 +16,8 @@ from jax_transformer.comparison.lowering import COTANGENT, GRADIENT, INPUT
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.torch_tensors import to_tensor
 from jax_transformer.frozen.comparing import Pair
-from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
 from jax_transformer.frozen.evaluated import EvaluatedRunner
+from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
 from jax_transformer.frozen.optimizers import OWN_OPTIMIZER
 from jax_transformer.frozen.places import Located, locate
 from jax_transformer.frozen.record import Frozen
@@ -38,8 +38,8 @@ from jax_transformer.runtime.environment import environment
 Given = NameMap | Converter | None
 IRREGULAR = "a layer is mapped unlike its siblings: {}"
 GUESSED = (
-    "some weights were matched by name alone, or have no partner, and with another map the two may agree: give the map, "
-    "names= or --map ({})"
+    "some weights were matched by name alone, or have no partner, and with another map the two may agree: give the "
+    "map, names= or --map ({})"
 )
 
 
@@ -315,8 +315,8 @@ def _loaded(subject: Subject, reference: Frozen, names: Mapping[str, str] | None
     if wrong or unused:
         name = wrong[0] if wrong else unused[0]
         raise ParityError(
-            f"{subject.name}: expected weights of the names and shapes of {reference.path or reference.name}; {name} has "
-            f"no partner ({len(wrong) + len(unused)} haven't): give names, a mapping from the reference's names"
+            f"{subject.name}: expected weights of the names and shapes of {reference.path or reference.name}; {name} "
+            f"has no partner ({len(wrong) + len(unused)} haven't): give names, a mapping from the reference's names"
         )
     with torch.no_grad():
         for name, own in mapped.items():

@@ -78,7 +78,7 @@ def compare_pair(
     order = Order(("weights", "forward", own, "loss", "gradients", "step 1", f"step {len(pair.reference.steps) or 3}"))
     requested = [*chosen, *(["step"] if "steps" in chosen else [])]
     works = _works(pair, chosen, results)
-    report = comparison.run(names, works, results, order, requested, inputs=lambda: {})
+    report = comparison.run(names, works, results, order, requested, inputs=dict)
     sha256 = {one.path: one.sha256 for one in (pair.candidate, pair.reference) if one.path is not None}
     return replace(_located(report, pair), sha256=sha256)
 
@@ -139,13 +139,14 @@ def _forward(pair: Pair, results: Results, dtype: str) -> Stage:
             results.remarks.append(f"activations of the reference alone, not compared: {_listed(alone)}")
         ours = {each: array for each, array in ours.items() if each in theirs}
         theirs = {each: array for each, array in theirs.items() if each in ours}
-        shaped = [each for each in theirs if each != OWN and ours[each].shape != theirs[each].shape]
-        if shaped and dtype == "float64":
-            results.remarks.append(f"activations of other shapes, not compared: {_listed(shaped)}")
-        ours, theirs = ({each: one[each] for each in theirs if each not in shaped} for one in (ours, theirs))
+        unlike = [each for each in theirs if each != OWN and _form(ours[each]) != _form(theirs[each])]
+        if unlike and dtype == "float64":
+            results.remarks.append(f"activations of other shapes or types, not compared: {_listed(unlike)}")
+        ours, theirs = ({each: one[each] for each in theirs if each not in unlike} for one in (ours, theirs))
     else:
         ours, theirs = {OWN: ours[OWN]}, {OWN: theirs[OWN]}
-    truth = pair.reference.float64 if dtype != "float64" else None
+    wide = {each: array for each, array in pair.reference.float64.items() if array.dtype == np.float64}
+    truth = wide if dtype != "float64" else None  # some compute parts in float32 even then
     where = {each: _read(ours[each], theirs[each]) for each in theirs if OF_LOGITS in each}
     dtypes = dict.fromkeys(theirs, dtype)
     stage = compare_stage(name, ours, theirs, truth=truth, where=where, dtypes=dtypes)
@@ -155,6 +156,10 @@ def _forward(pair: Pair, results: Results, dtype: str) -> Stage:
     if dtype != "float64" and not results.have_diverged:
         stage = excuse_rounding(stage, dtype, _moving(pair, "own"))
     return _without_unread(stage, results)
+
+
+def _form(array: np.ndarray) -> tuple[Any, ...]:
+    return array.shape, array.dtype
 
 
 def _why(one: Frozen) -> str:

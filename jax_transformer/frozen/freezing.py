@@ -13,9 +13,8 @@ from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates import tolerances
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.gates.compare import compare
-
 from jax_transformer.comparison.lowering import AnyProgram, Selection, weights_of
-from jax_transformer.comparison.sides import CannotRun, name_of
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.ties import Leaf
 from jax_transformer.frozen.evaluated import EvaluatedRunner
 from jax_transformer.frozen.optimizers import stated
@@ -189,8 +188,8 @@ def _check_repeats(runner: Runner, first: Arrays, name: str, seed: int | None) -
     different = [each for each in first if not np.array_equal(first[each], again[each], equal_nan=True)]
     if different and seed is None:
         raise ParityError(
-            f"{name}: expected the same values in a second run; {different[0]} differs: it draws random numbers. Give a "
-            "seed (seed=0, --seed 0) to set before each run, or switch the draws off"
+            f"{name}: expected the same values in a second run; {different[0]} differs: it draws random numbers. Give "
+            "a seed (seed=0, --seed 0) to set before each run, or switch the draws off"
         )
     if different:
         raise ParityError(

@@ -103,8 +103,8 @@ class Frozen:
     """The optimizer of the steps, by name, and its numbers. None: no steps were asked for."""
     moves: Mapping[str, Mapping[str, tuple[tuple[float, float], ...]]] = field(default_factory=dict)
     """How far rounding alone moves results: for "own", "float64" and "gradients", each array's distances from itself,
-    relative RMS and largest, when the weights change in their last bit, one for each draw. The bit is that of float32 in
-    a program that `rounds`."""
+    relative RMS and largest, when the weights change in their last bit, one for each draw. The bit is that of float32
+    in a program that `rounds`."""
     programs: tuple[FrozenProgram, ...] = ()
     unlowered: str = ""
     """Why there is no program."""
@@ -308,7 +308,7 @@ def _is_texts(value: Any) -> bool:
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **{name: ("a text", lambda value: isinstance(value, str)) for name in ("name", "framework", "dtype", "unlowered")},
-    **{name: ("a list of names", _is_names) for name in ("trained", "notes")},
+    **dict.fromkeys(("trained", "notes"), ("a list of names", _is_names)),
     "losses": ("a list of numbers", lambda value: all(isinstance(each, float | int) for each in value)),
     **dict.fromkeys(("has_loss", "rounds"), ("true or false", lambda value: isinstance(value, bool))),
     "optimizer": ("an optimizer", lambda value: value is None or isinstance(value, dict)),

@@ -22,7 +22,7 @@ def check_same_inputs(inputs: Arrays, frozen: Frozen) -> None:
     )
     if not same:
         raise ParityError(
-            f"inputs: expected none, or those of {frozen.path or frozen.name}: its program is that of these ids and masks"
+            f"inputs: expected none, or those of {frozen.path or frozen.name}: its program is for these ids and masks"
         )
 
 

@@ -35,6 +35,8 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     - `compare(program, program, inputs={...})`: programs with weights of their own, PyTorch, NNX, Equinox and Linen
       modules, or `Side(function, params=tree)`. Each runs in its own dtypes, and is judged in these and in float64,
       layer by layer.
+    - `compare(side, "reference.frozen")`: a JAX program with its weights, a PyTorch module, or another frozen one, and
+      what `freeze` kept of a program, on its weights and inputs.
     - `compare(arrays, arrays)`: two mappings of names to arrays, or two `.npz` files.
 
     For models of more than 20 million parameters the process is set to return freed memory to the system (glibc only).
@@ -46,7 +48,8 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       reference: a torch.nn.Module in evaluation mode, a `Model` or its path, a mapping of arrays or the path of an
         `.npz`, in execution order; or a `Side`. None: the program of the model's dialect.
       options: see `Options`. Its stages are a selection of weights, inputs, masks, forward, loss, gradients, step,
-        trajectory and decode; with `inputs`, of inputs, forward and gradients. None: all. If asked for, also resume:
+        trajectory and decode; with `inputs`, of inputs, forward and gradients; with
+        a frozen reference, of weights, forward, loss, gradients and steps. None: all. If asked for, also resume:
         each side continues the training that the other began, with its optimizer's state ported; ctranslate2, which
         scores the same sentences; and proof: both are proven to be one function for all weights, as by `prove`.
       **changes: options by name, such as seed=1, and hints: fields of the config that a checkpoint or module doesn't

@@ -34,8 +34,8 @@ def freeze(
     with which maps of weights are found and proofs made. It has no code, and nothing in it is ever run.
 
     Args:
-      side: a PyTorch module in evaluation mode; an NNX or Equinox module; or a `Side` of one of these, of a Linen module
-        or a function with its `params`, with a `loss` (output → one number) and an `optimizer` of yours.
+      side: a PyTorch module in evaluation mode; an NNX or Equinox module; or a `Side` of one of these, of a Linen
+        module or a function with its `params`, with a `loss` (output → one number) and an `optimizer` of yours.
       inputs: its arguments by name, arrays or an `.npz`.
       path: the file to write; None: none is.
       optimizer: sgd, adam or adamw, to keep three of its steps. None: no steps, unless the side has an optimizer.
@@ -114,8 +114,8 @@ def compare_frozen(ours: Side, theirs: Side, told: Options) -> Report:
         pair = module_pair(subject, reference, names)
     else:
         raise ParityError(
-            f"{name}: expected a torch.nn.Module, an NNX or Equinox module, Side(program, params=...) of a Linen module "
-            "or a function, or another frozen reference, to compare with a frozen one"
+            f"{name}: expected a torch.nn.Module, an NNX or Equinox module, Side(program, params=...) of a Linen "
+            "module or a function, or another frozen reference, to compare with a frozen one"
         )
     return compare_pair(pair, (name, theirs.name or reference.path or reference.name), told.stages, told.progress)
 

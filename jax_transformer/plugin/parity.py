@@ -1,4 +1,4 @@
-"""A pytest plugin: readable failures of `assert_same` and `assert_parity`, and one JSON file for each test that uses them.
+"""A pytest plugin: readable failures of comparisons and proofs, and one JSON file for each test that makes some.
 
 ```python
 def test_port(parity):

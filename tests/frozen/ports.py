@@ -1,4 +1,4 @@
-"""A small Llama in JAX, as its port is written: a function of its weights, with kernels [in, out] and stacked layers."""
+"""A small Llama in JAX, as ports are written: a function of its weights, with kernels [in, out] and stacked layers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ EPSILON = 1e-6
 def shapes() -> dict[str, Any]:
     width, hidden, layers, head = SIZES["width"], SIZES["hidden"], SIZES["layers"], SIZES["width"] // SIZES["heads"]
     of_layers = {
-        **{"first_norm": (width,), "second_norm": (width,), "query": (width, SIZES["heads"] * head)},
-        **{name: (width, SIZES["groups"] * head) for name in ("key", "value")},
-        **{"out": (SIZES["heads"] * head, width), "gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)},
+        "first_norm": (width,),
+        "second_norm": (width,),
+        "query": (width, SIZES["heads"] * head),
+        **dict.fromkeys(("key", "value"), (width, SIZES["groups"] * head)),
+        "out": (SIZES["heads"] * head, width),
+        "gate": (width, hidden),
+        "up": (width, hidden),
+        "down": (hidden, width),
     }
     return {
         "words": (SIZES["vocabulary"], width),
@@ -65,7 +70,9 @@ def llama(params: Any, inputs: Any, epsilon: float = EPSILON) -> Any:
 
 
 def zeros() -> Any:
-    return jax.tree.map(lambda shape: np.zeros(shape, np.float32), shapes(), is_leaf=lambda each: isinstance(each, tuple))
+    return jax.tree.map(
+        lambda shape: np.zeros(shape, np.float32), shapes(), is_leaf=lambda each: isinstance(each, tuple)
+    )
 
 
 def port() -> Side:

@@ -154,7 +154,10 @@ def test_a_fault_is_located_by_activation(file: str, names: Any) -> None:
 
 def test_a_port_is_proven_and_repaired_against_a_file(file: str) -> None:
     certificate = jt.assert_same(Ported(), file)
-    assert [(stage.name, stage.verdict) for stage in certificate.stages] == [("forward", "proven"), ("gradients", "proven")]
+    assert [(stage.name, stage.verdict) for stage in certificate.stages] == [
+        ("forward", "proven"),
+        ("gradients", "proven"),
+    ]
     with pytest.raises(AssertionError, match="with 1e-05, the two are proven the same"):
         jt.assert_same(Ported(1e-6), file, stages=("forward",))
 
@@ -185,9 +188,14 @@ def test_a_llama_is_compared_and_proven_without_pytorch(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=32,
-    )  # fmt: skip
+        vocab_size=101,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
     file = str(tmp_path / "llama.frozen")
     ids = {"input_ids": np.random.default_rng(0).integers(0, 101, (2, 8))}
     frozen = jt.freeze(transformers.LlamaForCausalLM(config).eval(), ids, file, optimizer="adamw")
@@ -273,7 +281,10 @@ class Narrow(Ported):
         (lambda file: jt.freeze(Original().train(), IDS), "in training mode: call .eval"),
         (lambda file: jt.freeze(Original(), {"ids": IDS["input_ids"]}), "can't be run on ids"),
         (lambda file: jt.freeze(Original(), {}), "expected arrays by the names of the program's arguments"),
-        (lambda file: jt.freeze(Original(), IDS, optimizer="lion"), "expected one of sgd, adam, adamw; received 'lion'"),
+        (
+            lambda file: jt.freeze(Original(), IDS, optimizer="lion"),
+            "expected one of sgd, adam, adamw; received 'lion'",
+        ),
         (lambda file: jt.freeze(Original(), IDS, learning_rate=0.1), "expected an optimizer with it"),
         (lambda file: jt.freeze(Original(), IDS, "nowhere/x.frozen"), "there is no directory nowhere"),
         (lambda file: jt.freeze(lambda p, i: p, IDS), r"Side\(program, params=...\)"),
@@ -297,7 +308,7 @@ class Narrow(Ported):
         (lambda file: jt.prove(Original(), file), "expected a JAX program with its weights as the candidate"),
         (lambda file: jt.prove(Ported(), file, inputs={"input_ids": IDS["input_ids"] + 1}), "expected none, or those"),
     ],
-)  # fmt: skip
+)
 def test_wrong_calls_are_refused_in_one_line(file: str, call: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         call(file)
@@ -328,13 +339,19 @@ def resigned(header: dict[str, Any], path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-5]), "damaged or of another kind"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(100)), "damaged or of another kind"),
         (lambda path: path.write_bytes(b""), "damaged or of another kind"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])), "its digest is another"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+            "its digest is another",
+        ),
         (lambda path: save_safetensors({"x": np.ones(2)}, path), "a safetensors file of another kind"),
-        (lambda path: changed_header(path, lambda header: header.update(schema=99)), "expected schema 1 .* received 99"),
+        (
+            lambda path: changed_header(path, lambda header: header.update(schema=99)),
+            "expected schema 1 .* received 99",
+        ),
         (lambda path: changed_header(path, lambda header: header["body"].update(name="else")), "its digest is another"),
         (lambda path: changed_header(path, lambda header: header.pop("body")), "damaged"),
     ],
-)  # fmt: skip
+)
 def test_damaged_and_foreign_files_are_refused(file: str, tmp_path: Path, damage: Any, said: str) -> None:
     path = tmp_path / "copy.frozen"
     path.write_bytes(Path(file).read_bytes())
@@ -352,7 +369,7 @@ def test_damaged_and_foreign_files_are_refused(file: str, tmp_path: Path, damage
         (lambda body: body["programs"][0][4].update(sha256="0"), "it is another one"),
         (lambda body: body["programs"][0][4]["entries"][0][5][0].__setitem__(0, [2**40]), "of more than"),
     ],
-)  # fmt: skip
+)
 def test_a_file_runs_nothing_but_the_calls_of_programs(file: str, tmp_path: Path, change: Any, said: str) -> None:
     """Even if its digest is right: it may be a stranger's."""
     path = tmp_path / "copy.frozen"

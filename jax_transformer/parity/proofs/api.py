@@ -39,6 +39,7 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
     - `prove(module, module, inputs={...})`: an NNX or Equinox module, or `Side(program, params=...)` of a Linen module
       or a function with its weights, and a PyTorch module or another of these. The map between their weights is found
       (`jax_transformer.matching.find_map`), and the certificate says what is known of it.
+    - `prove(program, "reference.frozen")`: one of these JAX programs, and the program that `freeze` kept as data.
     - `prove(program, program, inputs={...})`: any two PyTorch modules, JAX functions, or one of each, with the same
       weights. A function is (params, inputs) → an array, or (array, trace) with a trace of named arrays; a module is
       called with the inputs by name. Their outputs are compared, and all activations that both name.
@@ -182,8 +183,8 @@ def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any] | None
     Args:
       candidate, reference: as of `prove`: PyTorch, NNX and Equinox modules; `Side(module, params=variables)` of a Linen
         module, or of a function (params, inputs). The reference may be frozen (`freeze`), or its file.
-      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all. None: those of
-        a frozen reference.
+      inputs: their arguments by name; arrays. Integers and masks are what they are; floats stand for all. None: those
+        of a frozen reference.
       **changes: options of `prove`, such as stages=("forward",).
 
     Returns:
