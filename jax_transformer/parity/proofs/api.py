@@ -91,6 +91,8 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
             )
         shown = (ours.name, theirs.name)
         inputs = dict(named_arrays(told.inputs, "inputs").arrays)
+        if isinstance(told.weights, str):
+            raise ParityError(f"weights: expected arrays by name, or none; received {told.weights!r}")
         two = _two(ours.program, theirs.program, inputs, told.weights, names, shown)
         return _prove_any(two, selected(told.stages, ANY_STAGES, "stages"), told.seed, told.progress)
     if "arrays" in kinds:
