@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import equinox
@@ -15,7 +17,7 @@ from flax import linen, nnx
 
 import jax_transformer as jt
 from jax_transformer.comparison.report.report import Report
-from jax_transformer.parity import Side
+from jax_transformer.parity import ParityError, Side
 
 IDS = {"input_ids": np.array([[1, 5, 3, 2, 9]])}
 LAYERS = 3
@@ -215,3 +217,219 @@ def test_an_epsilon_is_found_in_its_layer_alone_though_both_sides_pin_low_precis
     assert report.verdict == "diverged"
     assert [name for name, row in rows(report, "layers").items() if row.verdict == "diverged"] == ["layers.1"]
     assert report.faults[0].finding.node == "layers.1"
+
+
+def test_another_epsilon_in_all_layers_passes_in_bfloat16_and_says_so_and_diverges_in_float32() -> None:
+    module = TorchModel().to(torch.bfloat16)
+    report = jt.compare(nnx_model(module, (1e-6,) * LAYERS), module, inputs=IDS, weights="own")
+    assert report.verdict == "passed"
+    assert any("a comparison in float32 tells" in remark for remark in report.remarks)
+    wide = TorchModel()
+    report = jt.compare(nnx_model(wide, (1e-6,) * LAYERS), wide, inputs=IDS, weights="own")
+    assert report.verdict == "diverged"
+
+
+def test_weights_are_carried_over_by_the_map_that_is_found() -> None:
+    report = jt.compare(Side(function, params=tree(TorchModel())), TorchModel(), inputs=IDS)
+    assert report.verdict == "passed", str(report)
+    assert report.remarks[0] == "weights: those of TorchModel, carried over by the map that was found"
+    other = jax.tree.map(jnp.ones_like, tree(TorchModel()))
+    assert jt.compare(Side(function, params=other), TorchModel(), inputs=IDS).verdict == "passed"
+    assert jt.compare(Side(function, params=other), TorchModel(), inputs=IDS, weights="own").verdict == "diverged"
+
+
+def test_two_modules_and_two_functions_are_compared() -> None:
+    assert jt.compare(TorchModel(), TorchModel(), inputs=IDS).verdict == "passed"
+    wrong = jt.compare(TorchModel((1e-5, 1e-5, 1e-6)), TorchModel(), inputs=IDS)
+    assert (wrong.verdict, wrong.faults[0].finding.node) == ("diverged", "layers.2")
+    side = Side(function, params=tree(TorchModel()))
+    assert jt.compare(side, side, inputs=IDS, weights="own").verdict == "passed"
+
+
+def abstract(dtype: Any) -> NnxModel:
+    return nnx.eval_shape(lambda: NnxModel(dtype=dtype))  # type: ignore[no-any-return]
+
+
+def bare() -> TorchModel:
+    with torch.device("meta"):
+        return TorchModel()
+
+
+def read_from(path: Path) -> Any:
+    from jax_transformer.storage.tensor_files import read_tensors
+
+    tensors = read_tensors(path)
+    own = {ours: theirs for theirs, ours in OF_TENSOR.items()}
+
+    def read(leaf: str) -> np.ndarray:
+        if leaf == "words":
+            return np.asarray(tensors["words.weight"])
+        _, number, _, name = leaf.split("/")
+        array = tensors[f"layers.{number}.{own[name]}"]
+        return np.asarray(array.T)
+
+    return read
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_stay_on_the_disk(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "model.safetensors"
+    module = TorchModel().to(getattr(torch, dtype))
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, path)
+    reference = bare().to(getattr(torch, dtype))
+    report = jt.compare(
+        Side(abstract(getattr(jnp, dtype)), checkpoint=read_from(path)),
+        Side(reference, checkpoint=tmp_path),
+        inputs=IDS,
+        kl=1e-3,
+        top_k="3:0.9",
+    )
+    assert report.verdict == "passed", str(report)
+    assert all(parameter.is_meta for parameter in reference.parameters())
+    assert "own" in report.remarks[0]
+
+
+def test_gates_are_judged_and_print_what_was_measured() -> None:
+    module = TorchModel()
+    port = nnx_model(module)
+    port.words[...] = port.words[...] * 1.05
+    report = jt.compare(port, module, inputs=IDS, weights="own", kl=1e-9, top_k="2:0.5")
+    found = rows(report, "gates")
+    assert (found["KL divergence"].verdict, found["top-2 agreement"].verdict) == ("diverged", "passed")
+    assert "nats on average" in str(report)
+    assert "(gate ≥ 0.5)" in str(report)
+
+
+def test_each_side_has_a_device() -> None:
+    module = TorchModel()
+    devices = jax.devices("cpu")
+    report = jt.compare(
+        Side(nnx_model(module), device=f"cpu:{len(devices) - 1}"), Side(module, device="cpu"), inputs=IDS, weights="own"
+    )
+    assert report.verdict == "passed", str(report)
+
+
+class Printing(TorchModel):
+    def forward(self, input_ids: Any) -> dict[str, Any]:
+        print("hello")
+        return super().forward(input_ids)
+
+
+class Drawing(TorchModel):
+    def forward(self, input_ids: Any) -> dict[str, Any]:
+        return {"logits": super().forward(input_ids)["logits"] + torch.rand(1)}
+
+
+class Counting(TorchModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input_ids: Any) -> dict[str, Any]:
+        self.calls += 1
+        return {"logits": super().forward(input_ids)["logits"] + self.calls}
+
+
+class Needy(TorchModel):
+    def forward(self, input_ids: Any, mask: Any) -> dict[str, Any]:  # type: ignore[override]
+        return super().forward(input_ids)
+
+
+def test_a_module_that_prints_is_compared_and_prints_nothing_into_the_report(capsys: Any) -> None:
+    module = Printing()
+    assert jt.compare(nnx_model(module), module, inputs=IDS, weights="own").verdict == "passed"
+    assert "hello" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [Drawing, Counting])
+def test_a_module_that_draws_or_changes_itself_is_inconclusive(kind: type[TorchModel]) -> None:
+    module = kind()
+    report = jt.compare(nnx_model(module), module, inputs=IDS, weights="own")
+    assert report.verdict == "inconclusive"
+    assert "the reference differs from itself when it is run again" in report.doubts[0]
+
+
+class Quantised(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.int8), requires_grad=False)
+        self.eval()
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.weight.float()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: jt.compare(Quantised(), Quantised(), inputs={"x": np.ones((1, 8), np.float32)}),
+            "Quantised: weight is int8: quantised weights aren't supported",
+        ),
+        (
+            lambda: jt.compare(
+                Side(lambda p, i: i["x"] @ p["w"], params={"w": jnp.ones((8, 8), jnp.int8)}, name="ours"),
+                torch.nn.Linear(8, 8).eval(),
+                inputs={"x": np.ones((1, 8), np.float32)},
+                weights="own",
+            ),
+            "ours: w is int8: quantised weights aren't supported",
+        ),
+        (lambda: jt.compare(NnxModel(), Needy(), inputs=IDS, weights="own"), "missing 1 required positional argument"),
+        (lambda: jt.compare(NnxModel(), bare(), inputs=IDS, weights="own"), "words.weight has no numbers"),
+        (
+            lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS, weights="own", memory_limit=1e-9),
+            "would take about .* more than .* memory_limit",
+        ),
+        (
+            lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS, weights="own", time_limit=0),
+            r"more than 0 s \(time_limit\)",
+        ),
+        (
+            lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS, weights="own", layers={"blocks.{}": "layers.{}"}),
+            "layers: TorchModel has no layer blocks",
+        ),
+        (lambda: jt.compare(NnxModel(), TorchModel(), inputs=IDS, weights="own", top_k="5"), "top_k: expected k"),
+        (
+            lambda: jt.compare(Side(NnxModel(), device="moon:3"), TorchModel(), inputs=IDS, weights="own"),
+            "device: expected one of cpu:0",
+        ),
+        (
+            lambda: jt.prove(Side(NnxModel(), device="cpu"), TorchModel(), inputs=IDS),
+            "device doesn't apply to two programs on inputs",
+        ),
+    ],
+)
+def test_mistakes_end_in_one_line(call: Any, said: str) -> None:
+    with pytest.raises(ParityError, match=said) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_sharded_weights_are_gathered() -> None:
+    devices = np.array(jax.devices("cpu"))
+    mesh = jax.sharding.Mesh(devices, ("all",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None))
+    module = TorchModel()
+    params = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), tree(module))
+    assert jt.compare(Side(function, params=params), module, inputs=IDS, weights="own").verdict == "passed"
+
+
+def factory() -> Side:
+    return Side(nnx_model(TorchModel()))
+
+
+def test_the_command_compares_two_programs(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    from jax_transformer.cli import main
+
+    monkeypatch.setitem(sys.modules, "my_port", sys.modules[__name__])
+    np.savez(tmp_path / "inputs.npz", **IDS)
+    words = ["parity", "--candidate", "my_port:factory", "--reference", "my_port:TorchModel", "--own-weights"]
+    words += ["--inputs", str(tmp_path / "inputs.npz"), "--kl", "1e-3", "--top-k", "5:0.999"]
+    assert main([*words, "--layers", "layers.{}=layers.{}", "--reference-device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "KL divergence" in out
+    assert main([*words, "--layers", "layers.{}"]) == 2
+    assert main([*words, "--prove"]) == 2

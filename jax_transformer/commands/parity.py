@@ -187,8 +187,10 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
 
     if options.diff is not None:
         return compare(*options.diff, truth=options.truth, tolerance=options.tolerance)
+    candidate, reference = _sides(options)
     return compare(
-        *_sides(options),
+        candidate,
+        reference,
         stages=_stages(options, proves=proves),
         dtypes=None if options.dtypes is None else _split(options.dtypes),
         node=options.node,
@@ -196,6 +198,7 @@ def _compare(options: ParityOptions, *, proves: bool) -> Report:
         tolerance=options.tolerance,
         mesh=_mesh(options.parallel),
         decoding=options.programs.decoding(),
+        **options.numbers.changes(),
         **_shared_options(options),
     )
 
@@ -241,6 +244,8 @@ def _sides(options: ParityOptions) -> tuple[Side, Side]:
     if function is not None:
         candidate, reference = function, module
     ours, theirs = options.programs.by_side()
+    for programs, device in ((ours, options.numbers.candidate_device), (theirs, options.numbers.reference_device)):
+        programs |= {} if device is None else {"device": device}
     return _side(candidate, options.candidate, **ours), _side(reference, options.reference, **theirs)
 
 
@@ -312,7 +317,7 @@ def _module(name: str) -> Any:
     from jax_transformer.comparison.capture import check_module
     from jax_transformer.parity.sides.options import as_side, has_own_weights, is_frozen
 
-    module = _loaded(name, "--reference")
+    module = load_factory(name, "--reference")
     if not (has_own_weights(as_side(module)) or is_frozen(module)):
-        check_module(module, name)
+        check_module(as_side(module).program, name)
     return module

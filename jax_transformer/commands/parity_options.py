@@ -71,6 +71,46 @@ class ProgramOptions:
 
 
 @dataclass(frozen=True)
+class NumberOptions:
+    """Says how --candidate and --reference, two programs with weights of their own, are compared on --inputs."""
+
+    own_weights: bool = False
+    """Each program has its own weights, loaded from one checkpoint. Default: one's are carried over to the other by the
+    map that is found."""
+    layers: str | None = None
+    """Comma-separated pairs of layers, the reference's=the candidate's, such as 'model.layers.{}=layers.{}'. Default:
+    lists of layers are paired in order."""
+    kl: float | None = None
+    """A gate: the largest mean KL divergence of the candidate's outputs from the reference's, in nats."""
+    top_k: str | None = None
+    """A gate, such as 5:0.999: the least share of the reference's largest 5 outputs that are among the candidate's."""
+    candidate_device: str | None = None
+    """Where the candidate runs: gpu or cpu:1 of JAX, cuda:1 of PyTorch."""
+    reference_device: str | None = None
+    """Where the reference runs."""
+    memory_limit: float | None = None
+    """The most GiB that the comparison may take, estimated before it. Default: the machine's memory."""
+    time_limit: float | None = None
+    """The most seconds that the comparison may take, estimated before it."""
+
+    def changes(self) -> dict[str, Any]:
+        """Returns the options of `compare`. Raises ValueError for layers in another form."""
+        changes: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("kl", "top_k", "memory_limit", "time_limit")
+            if getattr(self, name) is not None
+        }
+        if self.own_weights:
+            changes["weights"] = "own"
+        if self.layers is not None:
+            pairs = [pair.partition("=") for pair in self.layers.split(",")]
+            if not all(theirs.strip() and ours.strip() for theirs, _, ours in pairs):
+                raise ValueError(f"--layers: expected 'reference=candidate,…'; received {self.layers!r}")
+            changes["layers"] = {theirs.strip(): ours.strip() for theirs, _, ours in pairs}
+        return changes
+
+
+@dataclass(frozen=True)
 class ParityOptions:
     """Compare a model with one in PyTorch on the same weights and inputs, and name where and why they differ.
 
@@ -96,8 +136,9 @@ class ParityOptions:
     returns (params, inputs) → (logits, trace). It receives the model's parameters and a dict of source_ids and
     decoder_input_ids."""
     inputs: Annotated[str | None, FILE] = None
-    """With --candidate and --reference and no model: an .npz with the arguments of the module's forward, by name. The
-    function receives them too, and the module's state_dict as its parameters."""
+    """With --candidate and --reference and no model: an .npz with the arguments of the module's forward, by name. A
+    function receives them too, and the module's state_dict as its parameters. Factories may also return programs with
+    weights of their own (see --own-weights)."""
     map: Annotated[str | None, FILE] = None
     """A YAML file that maps the reference's names to the model's, for names of no dialect."""
     draft_map: Annotated[str | None, FILE] = None
@@ -149,6 +190,7 @@ class ParityOptions:
     """With --diff: the largest relative RMS of the difference that passes. Default: the dtype's gate, 1e-12 in
     float64."""
     programs: tyro.conf.OmitArgPrefixes[ProgramOptions] = field(default_factory=ProgramOptions)
+    numbers: tyro.conf.OmitArgPrefixes[NumberOptions] = field(default_factory=NumberOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
     parallel: MeshConfig = field(default=MeshConfig(data=1))
 
@@ -166,6 +208,11 @@ OF_CERTIFICATE |= dict.fromkeys(
 
 def check_proof(options: ParityOptions) -> None:
     """Raises ValueError for options that say nothing to a proof."""
+    if options.numbers != NumberOptions():
+        given = next(
+            one for one in vars(options.numbers) if getattr(options.numbers, one) != getattr(NumberOptions(), one)
+        )
+        raise ValueError(f"--prove: expected no --{given.replace('_', '-')} with it: a proof compares no floats")
     _refuse(options, "--prove", REFUSED)
 
 

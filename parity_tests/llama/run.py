@@ -112,8 +112,8 @@ def compare(path: Path, sizes: Sizes, length: int, **options: Any) -> Report:
     )
 
 
-def measured(dtype: str, folder: Path, is_small: bool, length: int) -> dict[str, Any]:
-    sizes = Sizes(**(SMALL if is_small else {}), dtype=DTYPES[dtype])
+def measured(dtype: str, folder: Path, is_small: bool, length: int, blocks: int) -> dict[str, Any]:
+    sizes = Sizes(**(SMALL if is_small else {"num_hidden_layers": blocks}), dtype=DTYPES[dtype])
     path = folder / f"{dtype}.safetensors"
     write_weights(path, sizes)
     start = time.perf_counter()
@@ -129,6 +129,7 @@ def measured(dtype: str, folder: Path, is_small: bool, length: int) -> dict[str,
     figures = {row.name: row.reason for stage in report.stages if stage.name == "gates" for row in stage.rows}
     return {
         "dtype": dtype,
+        "layers": sizes.num_hidden_layers,
         "verdict": report.verdict,
         "seconds": round(seconds, 1),
         "peak_gib": round(peak, 2),
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--small", action="store_true", help="3 layers of width 32")
     parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--blocks", type=int, default=16, help="layers of the full width")
     parser.add_argument("--dtype", choices=sorted(DTYPES), help="this one alone, in this process")
     options = parser.parse_args()
     torch.set_num_threads(2)
@@ -151,12 +153,18 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if options.dtype:
-            print(json.dumps(measured(options.dtype, folder, options.small, options.length)))
+            print(json.dumps(measured(options.dtype, folder, options.small, options.length, options.blocks)))
             return
         results = []
         for dtype in ("bfloat16", "float32"):
             words = [sys.executable, __file__, "--folder", str(folder), "--dtype", dtype]
-            words += ["--length", str(options.length), *(["--small"] if options.small else [])]
+            words += [
+                "--length",
+                str(options.length),
+                "--blocks",
+                str(options.blocks),
+                *(["--small"] if options.small else []),
+            ]
             done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
             *report, last = done.stdout.splitlines()
             print("\n".join(report))

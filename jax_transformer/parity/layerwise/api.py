@@ -42,7 +42,7 @@ def compare_programs(candidate: Side, reference: Side, told: Options) -> Report:
     names = [one.name or name_of(one.program) for one in sides]
     inputs = dict(named_arrays(told.inputs or {}, "inputs").arrays)
     pure = [_pure(one, name) for one, name in zip(sides, names, strict=True)]
-    remark, guesses = "weights: each side's own", ()
+    remark, guesses = "weights: each side's own", tuple[str, ...]()
     if told.weights is not None and told.weights != OWN_WEIGHTS:
         raise ParityError(f'weights: expected "{OWN_WEIGHTS}", or none: those of the reference are carried over')
     is_own = told.weights == OWN_WEIGHTS or any(one.checkpoint is not None for one in sides) or not any(pure)

@@ -245,7 +245,7 @@ class _Pair:
             return stage
 
         def from_itself(side: str, own: Arrays, draw: int) -> Stage:
-            moved = _comparable(self._shaped(self._moved(side, Nudge(draw))[kind == FORWARD], theirs))
+            moved = _comparable(self._shaped(self._moved(side, Nudge(draw), kind), theirs))
             return compare_stage(name, moved, own, tolerance=tolerances.MOST_FOR_ROUNDING)
 
         sides = {"candidate": partial(from_itself, "candidate", ours)}
@@ -260,26 +260,27 @@ class _Pair:
         """Says how far each side moves when it rounds otherwise."""
         far = []
         for name, seen in (("candidate", self.ours), ("reference", self.theirs)):
-            moved = self._moved(name, Nudge(0))[1].get(OWN)
+            moved = self._moved(name, Nudge(0)).get(OWN)
             if moved is not None and seen.output is not None:
                 far.append(f"the {name}'s by {relative_rms(as_float32(moved), as_float32(seen.output)):.1e}")
         return f"weights moved in their last bit move the output: {' and '.join(far)} (relative RMS)"
 
     @cache  # noqa: B019
-    def _moved(self, side: str, nudge: Nudge) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns a side's layers alone, and the whole, with weights moved in their last bit."""
-        local, own = dict[str, np.ndarray](), dict[str, np.ndarray]()
+    def _moved(self, side: str, nudge: Nudge, kind: str = FORWARD) -> dict[str, np.ndarray]:
+        """Returns what a side computes with weights moved in their last bit: as a whole, or layer by layer."""
+        found = dict[str, np.ndarray]()
 
         def at(call: LayerCall) -> None:
             path = self._to_theirs[call.path] if side == "candidate" else call.path
-            if path not in own:
-                own[path] = call.computed.own
-                local[path] = call.again(self._again_given(side, path, call), nudge, False).own
+            if path not in found and kind == FORWARD:
+                found[path] = call.computed.own
+            elif path not in found:
+                found[path] = call.again(self._again_given(side, path, call), nudge, False).own
 
         runner = self.task.candidate if side == "candidate" else self.task.reference
         paths = self.task.pairs.paths
-        own[OWN] = runner.run(at, [*(paths.values() if side == "candidate" else paths)], nudge=nudge).own
-        return local, own
+        own = runner.run(at, [*(paths.values() if side == "candidate" else paths)], nudge=nudge).own
+        return {**found, OWN: own} if kind == FORWARD else found
 
     def _again_given(self, side: str, path: str, call: LayerCall) -> np.ndarray | None:
         given = self.theirs.given.get(path)

@@ -251,19 +251,19 @@ def _nnx_variables_are_read() -> Iterator[None]:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    return lambda self, *others: getattr(self.__jax_array__(), name)(*others)
+    return lambda weight, *others: getattr(weight.__jax_array__(), name)(*others)
 
 
 for _each in ("add", "sub", "mul", "truediv", "matmul", "pow"):
     for _name in (f"__{_each}__", f"__r{_each}__"):
         setattr(ReadLater, _name, _operator(_name))
-ReadLater.__neg__ = _operator("__neg__")  # type: ignore[attr-defined]
+setattr(ReadLater, "__neg__", _operator("__neg__"))  # noqa: B010
 
 
 def _names(params: Any) -> list[str]:
     """Returns the paths of the leaves of a tree of weights."""
     structure = jax.tree_util.tree_structure(params)
-    numbered = jax.tree_util.tree_unflatten(structure, list(range(structure.num_leaves)))
+    numbered = jax.tree_util.tree_unflatten(structure, list(range(len(jax.tree_util.tree_leaves(params)))))
     return list(flattened(numbered)[0])
 
 

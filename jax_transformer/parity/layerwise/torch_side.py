@@ -186,7 +186,7 @@ class TorchSide:
         if not wide:
             return None
         reading.replays.append(Replay(partial(self._wide_weight, reading)))
-        return reading.replays[-1]  # type: ignore[no-any-return]
+        return reading.replays[-1]
 
     @contextlib.contextmanager
     def _repeating(self) -> Iterator[None]:

@@ -45,7 +45,8 @@ def wide_array(array: Any) -> Any:
     if isinstance(array, np.ndarray | np.generic | float | int | bool):
         array = np.asarray(array)
     dtype = _wide_dtype(array.dtype)
-    return jnp.asarray(np.asarray(array, dtype) if dtype != array.dtype else array)
+    on_device = jnp.asarray(array)
+    return on_device.astype(dtype) if dtype != array.dtype else on_device  # NumPy would hold a second wide copy
 
 
 def _wide_dtype(dtype: Any) -> Any:

@@ -33,7 +33,7 @@ class Replay:
     def wide_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the number that a tensor would be, in float64. Integers are what they are."""
         if tensor in self._wide:
-            return self._wide[tensor]  # type: ignore[no-any-return]
+            return self._wide[tensor]
         weight = self._widen(tensor)  # not kept: all weights together would be a whole copy
         if weight is not None:
             return weight

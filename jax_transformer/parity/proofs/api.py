@@ -94,6 +94,8 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
             )
         shown = (ours.name, theirs.name)
         inputs = dict(named_arrays(settings.inputs, "inputs").arrays)
+        if isinstance(settings.weights, str):
+            raise ParityError(f"weights: expected arrays by name, or none; received {settings.weights!r}")
         two = _two(ours.program, theirs.program, inputs, settings.weights, names, shown)
         return _prove_any(two, selected(settings.stages, ANY_STAGES, "stages"), settings.seed, settings.progress)
     if "arrays" in kinds:
