@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from jax_transformer.comparison.capture import check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
