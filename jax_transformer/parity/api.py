@@ -8,7 +8,7 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import DTYPES, name_of, selected
-from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, kind_of, map_of, rule_of
+from jax_transformer.parity.sides.options import Options, as_side, has_own_weights, kind_of, read_names
 
 
 def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
@@ -64,11 +64,11 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       ('diverged', 'output')
     """
     ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     for one in (ours, theirs):
         if has_own_weights(one):
             name = one.name or name_of(one.program)
             raise ParityError(f"{name} holds its weights: compare reads none; prove, or assert_same, finds their map")
-    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if "arrays" in kinds:
         told.check("named arrays", ours, theirs)
         return compare_arrays(ours.program, theirs.program, told.truth, told.tolerance, ours.name, theirs.name)
@@ -82,7 +82,7 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
             ours.program,
             theirs.program,
             told.inputs,
-            map_of(told.names),
+            read_names(told.names),
             told.stages,
             told.dtypes,
             ours.name,
@@ -92,14 +92,11 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     if told.model is not None and kind_of(told.model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(told.model).__name__}")
     from jax_transformer.parity.problems import ALLOWANCES
-    from jax_transformer.parity.rules import make_rules
     from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
-    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
-    rules = make_rules(followed, ours.programs, theirs.programs, told.decoding)
     return compare_models(
-        Sides(ours, theirs, kinds, told, rules),
+        Sides.of(ours, theirs, kinds, told),
         stages=selected(told.stages, STAGES, "stages", OPTIONAL),
         dtypes=selected(told.dtypes, DTYPES, "dtypes"),
         allow=() if told.allow is None else selected(told.allow, ALLOWANCES, "allow"),

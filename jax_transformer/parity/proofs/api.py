@@ -17,8 +17,7 @@ from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
-from jax_transformer.parity.rules import make_rules
-from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, kind_of, rule_of
+from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, kind_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate, UnknownOperation
@@ -96,11 +95,10 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
     told.check("a proof of models", ours, theirs)
-    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
-    rules = make_rules(followed, ours.programs, theirs.programs, None)
+    sides = Sides.of(ours, theirs, kinds, told)
     chosen = selected(told.stages, STAGES, "stages")
     allowed = () if told.allow is None else selected(told.allow, ALLOWANCES, "allow")
-    pair, _ = pair_models(Sides(ours, theirs, kinds, told, rules))
+    pair, _ = pair_models(sides)
     pair = replace(pair, allow=frozenset(allowed))
     return prove_pair(pair, stages=chosen, seed=told.seed, progress=told.progress)
 
