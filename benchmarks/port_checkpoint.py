@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.hugging_face import family_file
-from jax_transformer.porting.state_dicts import param_shapes
+from jax_transformer.storage.model_files import param_shapes
 
 RESULTS = Path(__file__).parent / "results" / "port_checkpoint.json"
 

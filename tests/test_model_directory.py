@@ -20,8 +20,8 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
 from jax_transformer.storage.adapters import Adapters
-from jax_transformer.storage.model_directory import Model, is_model_directory, load_model, save_model
-from jax_transformer.storage.model_files import ModelError
+from jax_transformer.storage.model_directory import Model, load_model, save_model
+from jax_transformer.storage.model_files import ModelError, is_model_directory
 from jax_transformer.storage.tensor_files import write_tensors
 from jax_transformer.storage.training_state import TrainingState
 

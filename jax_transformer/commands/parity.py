@@ -108,7 +108,8 @@ def _verify(options: ParityOptions) -> int:
     """Proves the claims of a certificate again for the programs of the command, and compares; returns the exit
     code. The file may be a stranger's: nothing that it names is imported or run."""
     from jax_transformer.proof.certificate import NOT_COMPARED, UNLOCATED, Certificate
-    from jax_transformer.runtime.limits import CERTIFICATE_BYTES, read_text
+    from jax_transformer.runtime.files import read_text
+    from jax_transformer.runtime.limits import CERTIFICATE_BYTES
 
     assert options.verify is not None
     path = options.verify

@@ -207,7 +207,8 @@ def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
     if name in PRESETS:
         return get_preset(name).model, None
     directory = _directory(name)
-    from jax_transformer.storage.model_directory import is_model_directory, load_model
+    from jax_transformer.storage.model_directory import load_model
+    from jax_transformer.storage.model_files import is_model_directory
 
     if (directory / "config.yaml").is_file() and not is_model_directory(directory / "model"):
         return _run(name).model, None  # a run that has saved no model yet

@@ -19,7 +19,8 @@ from jax_transformer.commands.port_training import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.hub import hub_name, is_model_on_hub
-from jax_transformer.storage.model_directory import check_replaceable, is_model_directory, load_model
+from jax_transformer.storage.model_directory import check_replaceable, load_model
+from jax_transformer.storage.model_files import is_model_directory
 from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
@@ -324,9 +325,10 @@ def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"
     from jax_transformer.porting.dialects import get_dialect
     from jax_transformer.porting.state_dicts import computes_position_table
 
-    if dialect is None or not get_dialect(dialect).leaves_out_positions(model.config):
+    table = None if dialect is None else get_dialect(dialect)
+    if table is None or not table.leaves_out_positions(model.config):
         return None
-    return "computed" if computes_position_table(model, dialect) else "others"
+    return "computed" if computes_position_table(model, table) else "others"
 
 
 def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] | None:

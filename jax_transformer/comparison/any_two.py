@@ -6,7 +6,6 @@ trace are compared with the module's output and its submodules' activations, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -71,7 +70,7 @@ def compare_on_inputs(
     function: Callable[..., Any],
     module: Any,
     inputs: Mapping[str, Any] | Path,
-    names: NameMap | Path | None,
+    names: NameMap | None,
     stages: Sequence[str] | None,
     dtypes: Sequence[str] | None,
     candidate_name: str | None,
@@ -85,7 +84,7 @@ def compare_on_inputs(
         reference_name or name_of(module),
         module,
         dict(named_arrays(inputs, "inputs").arrays),
-        NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
+        names or NameMap(),
     )
     check_module(module, pair.reference_name)
     report = run(pair, stages=selected(stages, STAGES, "stages"), dtypes=selected(dtypes, DTYPES, "dtypes"))

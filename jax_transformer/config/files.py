@@ -15,7 +15,8 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.short_names import short_names
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.runtime.limits import YAML_BYTES, read_text
+from jax_transformer.runtime.files import read_text
+from jax_transformer.runtime.limits import YAML_BYTES
 from jax_transformer.runtime.yaml_text import compose
 
 Config = TypeVar("Config")

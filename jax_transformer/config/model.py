@@ -16,7 +16,7 @@ from jax_transformer.config.guarantees import Guarantees
 from jax_transformer.config.model_validation import model_problems
 from jax_transformer.config.short_names import short_names, with_short_names
 from jax_transformer.config.specs import Attention
-from jax_transformer.config.validation import ConfigError, check_field_types, require
+from jax_transformer.config.validation import ConfigError, check_field_types, check_types, require
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -61,6 +61,7 @@ class TransformerConfig(Guarantees):
             object.__setattr__(self, name, value)
         check_field_types(self)
         try:
+            check_types(options, short_names())
             parts = with_short_names(parts, options, ignores_unused=ignores_unused)
         except ConfigError as error:
             require(self, [str(error)])

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -54,6 +55,17 @@ def describe(hint: Any) -> str:
         return "a list of " + describe(typing.get_args(hint)[0]) + " values"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def check_types(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+    """Raises ConfigError for values, by name, that their annotations don't allow."""
+    problems = [
+        f"{name} must be {describe(hints[name])}; received {value!r}"
+        for name, value in values.items()
+        if not matches(value, hints[name])
+    ]
+    if problems:
+        raise ConfigError("; ".join(problems))
 
 
 def matches(value: Any, hint: Any) -> bool:

@@ -67,8 +67,8 @@ def export_transformers(model: Model, path: str | os.PathLike[str]) -> list[str]
 def attempt(model: Model, table: Dialect) -> Attempt:
     """Returns a model in the form of a family, with the family's remaining obstacles."""
     formed = in_form_of(model, table)
-    problems = directory_problems(formed, table)
-    if not problems and table.computes_positions and not computes_position_table(formed, table.name):
+    problems = table.refusals(formed.config) or directory_problems(formed, table)
+    if not problems and table.computes_positions and not computes_position_table(formed, table):
         problems = ["the position tables must equal those that its programs compute; they differ"]
     return Attempt(table, formed, problems)
 

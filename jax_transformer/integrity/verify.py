@@ -12,10 +12,11 @@ from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.cache import BUILDING
 from jax_transformer.runtime.digests import DIGESTS, changes
+from jax_transformer.runtime.files import read_bytes
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
-from jax_transformer.storage.model_directory import is_model_directory, load_model
-from jax_transformer.storage.model_files import ModelError
+from jax_transformer.runtime.limits import JSON_BYTES
+from jax_transformer.storage.model_directory import load_model
+from jax_transformer.storage.model_files import ModelError, is_model_directory
 from jax_transformer.storage.tensor_files import SUFFIXES, read_tensors
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.training.checkpoints import damaged_files, saved_steps

@@ -11,7 +11,6 @@ import yaml
 
 from jax_transformer.mapping.axes import EACH, Axes
 from jax_transformer.mapping.rules import NUMBER, alternatives, is_numbered
-from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
 OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|(scaled_|normed_)?context)$")
@@ -57,18 +56,17 @@ Activations = dict[str, tuple[str, ...]]
 Parameters = dict[str, ParameterName]
 
 
-def parse(text: str, what: str) -> tuple[Activations, Parameters, tuple[str, ...]]:
-    """Parses the parts of a map: activations, parameters, and the names to ignore.
+def read(node: yaml.Node | None, what: str) -> tuple[Activations, Parameters, tuple[str, ...]]:
+    """Reads the parts of a map: activations, parameters, and the names to ignore.
 
     Args:
-      text: the YAML.
+      node: the YAML; None for an empty one.
       what: its name in error messages.
 
     Raises:
-      PortingError: it is no YAML, or of another structure; axes are malformed; {i} or {n} is on one side only; a name
+      PortingError: it has another structure; axes are malformed; {i} or {n} is on one side only; a name
         has two entries.
     """
-    node = compose(text, what, PortingError, "YAML (between brackets, names in quotes)")
     reader = _Reader(what)
     parts = reader.entries(node, f"the keys {_listed(PARTS)}")
     for (name, *_), key, _ in parts:

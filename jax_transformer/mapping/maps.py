@@ -42,8 +42,10 @@ from jax_transformer.mapping import files as name_files
 from jax_transformer.mapping.axes import EACH
 from jax_transformer.mapping.files import ParameterName
 from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, alternatives, matcher, of_number
-from jax_transformer.runtime.limits import YAML_BYTES, read_text
+from jax_transformer.runtime.files import read_text
+from jax_transformer.runtime.limits import YAML_BYTES
 from jax_transformer.runtime.trees import nearest
+from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
@@ -92,7 +94,8 @@ class NameMap:
     @classmethod
     def parse(cls, text: str, what: str) -> NameMap:
         """Parses the map in a YAML text, which messages call `what`. Raises as `read` does."""
-        return cls(*name_files.parse(text, what))
+        node = compose(text, what, PortingError, "YAML (between brackets, names in quotes)")
+        return cls(*name_files.read(node, what))
 
     def text(self) -> str:
         """Returns the map as YAML, with one line for layers with the same names."""

@@ -15,8 +15,7 @@ from jax_transformer.parity.sides.options import (
     has_own_weights,
     is_frozen,
     kind_of,
-    map_of,
-    rule_of,
+    read_names,
 )
 
 
@@ -104,7 +103,7 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
             ours.program,
             theirs.program,
             told.inputs,
-            map_of(told.names),
+            read_names(told.names),
             told.stages,
             told.dtypes,
             ours.name,
@@ -114,14 +113,11 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     if told.model is not None and kind_of(told.model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(told.model).__name__}")
     from jax_transformer.parity.problems import ALLOWANCES
-    from jax_transformer.parity.rules import make_rules
     from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
-    followed = rule_of(ours.program, told.train, ours.programs, theirs.programs)
-    rules = make_rules(followed, ours.programs, theirs.programs, told.decoding)
     return compare_models(
-        Sides(ours, theirs, kinds, told, rules),
+        Sides.of(ours, theirs, kinds, told),
         stages=selected(told.stages, STAGES, "stages", OPTIONAL),
         dtypes=selected(told.dtypes, DTYPES, "dtypes"),
         allow=() if told.allow is None else selected(told.allow, ALLOWANCES, "allow"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.gates.tolerances import TRAJECTORY_STEPS
+from jax_transformer.comparison.sides import Path
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
-from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.files import load_config
+from jax_transformer.config.run import RunConfig, TrainConfig
 
 SETUP = TrainConfig(
     optimizer="adam",
@@ -76,13 +79,30 @@ BUILT_IN = Rules()
 
 
 def make_rules(
-    train: TrainConfig | None, candidate: Programs, reference: Programs, decoding: DecodingConfig | None
+    source: Any,
+    train: TrainConfig | Path | None,
+    decoding: DecodingConfig | None,
+    candidate: Programs,
+    reference: Programs,
 ) -> Rules:
-    """Returns the rules for these programs: `train` for the parts that a user's program computes, SETUP for the rest.
+    """Returns the rules for these programs: the config's where a user's program runs, SETUP elsewhere.
+
+    Args:
+      source: the candidate. Where a PyTorch program has no partner in JAX, and the candidate is a run, it follows this
+        run's config.
+      train: the config to follow instead, or its file.
+      decoding: the search that a decoder should make.
+      candidate, reference: the programs of both sides.
 
     Raises:
+      ConfigError: a file that is no config.
       ParityError: no program that a rule is for, or no rule for a program; a rule that a parity run can't follow.
     """
+    has_no_partner = any(getattr(reference, one) and not getattr(candidate, one) for one in ("loss", "optimizer"))
+    if train is None and isinstance(source, str | os.PathLike) and has_no_partner:
+        train = _config_of_run(source)
+    if isinstance(train, str | os.PathLike):
+        train = load_config(_config_of_run(train) or os.fspath(train), RunConfig()).train
     _check(train, candidate, reference, decoding)
     merged, given = SETUP, train or SETUP
     for one, fields in (("loss", LOSS_FIELDS), ("optimizer", UPDATE_FIELDS)):
@@ -96,6 +116,12 @@ def make_rules(
         decoding=None if reference.decode is None else DecodingConfig(**search),
         own=frozenset(name for name, program in vars(reference).items() if program is not None),
     )
+
+
+def _config_of_run(directory: Path) -> str | None:
+    """Returns the path of a run's config; None if the directory is no run."""
+    path = os.path.join(directory, "config.yaml")
+    return path if os.path.isfile(path) else None
 
 
 def _check(

@@ -25,12 +25,12 @@ from jax_transformer.model.lora import KERNEL, A, B
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.porting.hugging_face import family_file
 from jax_transformer.porting.peft_config import PeftConfig, peft_config, read_peft_config
-from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 

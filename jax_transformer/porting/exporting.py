@@ -6,7 +6,8 @@ export_checkpoint(model, "back.pt")
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,10 @@ from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin, read_map
 from jax_transformer.porting.one_level import shown, values_of
 from jax_transformer.porting.optimizers.port import directory_writer, file_writer
-from jax_transformer.porting.state_dicts import (
-    computes_position_table,
-    deferred_state_dict,
-    dialect_and_shapes,
-    make_arrays,
-)
+from jax_transformer.porting.state_dicts import computes_position_table, deferred_state_dict, make_arrays
 from jax_transformer.runtime.directories import check_free
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
 from jax_transformer.storage.tensors import PortingError
@@ -85,7 +82,9 @@ def export_checkpoint(
             "a training state is written under the names that it was imported with, of dialect "
             f"{origin.get('dialect')}; received {received}: leave it out, or the training state"
         )
-    write = file_writer(model, path) if with_optimizer else write_tensors
+    to_file = os.fspath(path).endswith(SUFFIXES)
+    write = file_writer(model, path) if with_optimizer and to_file else write_tensors
+    write_more = directory_writer(model) if with_optimizer and not to_file else None
     if names is not None or name == MAP:
         export_by_map(model, path, None if names is None else read_map(names), write=write, consume=consume)
         return
@@ -94,40 +93,92 @@ def export_checkpoint(
             "this model was not imported from a checkpoint, so a map of names or a dialect must be given: one of "
             f"{', '.join(all_dialects())}"
         )
-    is_return = origin.get("dialect") == name
-    order = [*origin.get("tensors", {}), *origin.get("ignored", [])] if is_return else []
-    prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
-    to_file, table = os.fspath(path).endswith(SUFFIXES), get_dialect(name)
     if to_file:
-        _check_program_fields(model, table, origin.get("config", {}) if is_return else {})
+        _export_file(model, path, get_dialect(name), write=write, consume=consume)
     else:
-        file = hugging_face.family_file(table)
-        check_free(path, PortingError)
-        if not model.config.share_embeddings:
-            order += [name for name in file.always_there if name not in order]
-        _check_directory_tells(model, table)
+        export_directory(model, path, get_dialect(name), write_more=write_more, consume=consume)
+
+
+def export_directory(
+    model: Model,
+    path: str | os.PathLike[str],
+    table: Dialect,
+    *,
+    write_more: Callable[[Path], None] | None = None,
+    consume: bool = False,
+) -> None:
+    """Exports a model as a directory that transformers reads.
+
+    Args:
+      model: the model.
+      path: the directory, which doesn't exist yet.
+      table: a dialect of transformers.
+      write_more: writes other files into the directory.
+      consume: as of `export_checkpoint`.
+
+    Raises:
+      PortingError: the dialect has no directories; a directory can't say all that the model computes with; the path
+        can't be written.
+    """
+    file = hugging_face.family_file(table)
+    check_free(path, PortingError)
+    table.check_config(model.config)
+    problems = directory_problems(model, table)
+    if problems:
+        what = f"dialect {table.name}: a directory doesn't hold all that this model computes with"
+        raise PortingError(what, problems)
+    origin = _origin_in(model, table)
+    order = [*origin.get("tensors", {}), *origin.get("ignored", [])]
+    if not model.config.share_embeddings:
+        order += [name for name in file.always_there if name not in order]
+    tensors = _named(_state_dict(model, table, order, consume=consume), order, origin)
+    hugging_face.write_directory(path, table, model, tensors, write_more)
+
+
+def _export_file(
+    model: Model, path: str | os.PathLike[str], table: Dialect, *, write: FileWriter, consume: bool
+) -> None:
+    """Exports a model as a file under a dialect's names, with the tensors that its import left out."""
+    origin = _origin_in(model, table)
+    table.check_config(model.config)
+    _check_program_fields(model, table, origin.get("config", {}))
+    order = [*origin.get("tensors", {}), *origin.get("ignored", [])]
+    deferred = _state_dict(model, table, order, consume=consume)
+    tensors: dict[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
+    ignored = model.ignored_tensors if origin and model.ignored_tensors is not None else {}
+    write(path, _named({**tensors, **ignored}, order, origin), settings_text(model, table))
+
+
+def _origin_in(model: Model, table: Dialect) -> Mapping[str, Any]:
+    """Returns the origin of a model that goes back to the dialect that it came from; empty otherwise."""
+    origin = model.origin or {}
+    return origin if origin.get("dialect") == table.name else {}
+
+
+def _state_dict(model: Model, table: Dialect, order: Collection[str], *, consume: bool) -> dict[str, Deferred]:
+    """Returns the tensors of a model, made on access. With `consume` nothing else holds their parameters."""
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
-    deferred = deferred_state_dict(model.config, leaves, name, order)
+    deferred = deferred_state_dict(model.config, leaves, table, order)
     leaves.clear()
-    held = {} if model.ignored_tensors is None or not (is_return and to_file) else model.ignored_tensors
-    tensors: dict[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
-    tensors |= held
-    order = [name for name in dict.fromkeys([*order, *tensors]) if name in tensors]
-    tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
-    if to_file:
-        write(path, tensors, settings_text(model, table))
-    else:
-        write_more = directory_writer(model) if with_optimizer else None
-        known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
-        hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer, write_more)
+    return deferred
+
+
+def _named(tensors: Mapping[str, Any], order: Sequence[str], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the tensors in this order, under the names that they had with the prefix of their checkpoint."""
+    prefix, added = origin.get("prefix", ""), origin.get("added", "")
+    return {prefix + name.removeprefix(added): tensors[name] for name in _ordered(tensors, order)}
+
+
+def _ordered(tensors: Mapping[str, Any], order: Sequence[str]) -> list[str]:
+    """Returns the names of tensors, the known ones in this order before others."""
+    return [name for name in dict.fromkeys([*order, *tensors]) if name in tensors]
 
 
 def _check_program_fields(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
     """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other
     numbers."""
-    dialect_and_shapes(model.config, table)
     fixed = {
         name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS and name not in table.choices
     }
@@ -145,10 +196,7 @@ def _check_program_fields(model: Model, table: Dialect, imported: Mapping[str, A
 
 def directory_problems(model: Model, table: Dialect) -> list[str]:
     """Lists the fields that a directory of this dialect can't express, so that transformers would compute other
-    numbers; empty if it computes the same."""
-    problems = table.refusals(model.config)
-    if problems:
-        return problems
+    numbers; empty if it computes the same. The dialect doesn't refuse the model's config."""
     file = hugging_face.family_file(table)
     try:
         stated = hugging_face.config_fields(file, file.write(model.config))
@@ -160,19 +208,9 @@ def directory_problems(model: Model, table: Dialect) -> list[str]:
         for name, value in fixed.items()
         if getattr(model.config, name) != value
     ]
-    if table.leaves_out_positions(model.config) and not computes_position_table(model, table.name):
+    if table.leaves_out_positions(model.config) and not computes_position_table(model, table):
         problems.append("constants/encoder_positions and decoder_positions must be the ones that its programs compute")
     return problems
-
-
-def _check_directory_tells(model: Model, table: Dialect) -> None:
-    """Raises PortingError where transformers would compute other numbers of what a directory can say."""
-    dialect_and_shapes(model.config, table)
-    problems = directory_problems(model, table)
-    if problems:
-        raise PortingError(
-            f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems
-        )
 
 
 # --- by a map of names
@@ -213,14 +251,10 @@ def export_by_map(
     order = list(origin["tensors"]) if is_return else []
     placed = names.under(origin["prefix"]) if is_return else names
     table = dialect_of_map(placed, placed.rules())
-    leaves = flatten(model.params)
-    if consume:
-        model.params.clear()
-    deferred = deferred_state_dict(model.config, leaves, table, order)
-    leaves.clear()
+    deferred = _state_dict(model, table, order, consume=consume)
     in_memory = os.fspath(path).endswith(TORCH_SUFFIXES)
     found: dict[str, Any] = {**(make_arrays(deferred) if in_memory else deferred), **ignored}
-    tensors = {name: found[name] for name in dict.fromkeys([*order, *found]) if name in found}
+    tensors = {name: found[name] for name in _ordered(found, order)}
     write(path, tensors, settings_text(model, table, names.text()))
 
 

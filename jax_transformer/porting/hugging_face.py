@@ -25,10 +25,12 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.directories import check_free, new_directory
-from jax_transformer.runtime.json_text import indented_json, parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
+from jax_transformer.runtime.files import read_bytes, read_text
+from jax_transformer.runtime.json_text import indented_json, parse_json, read_json
+from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.hub import HubName
+from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import INDEX, read_shards, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
@@ -449,14 +451,17 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return _parsed(path, _read_text(path))
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        return parsed(text)
-    except PortingError as error:
-        raise PortingError(f"{path}: {error}") from None
+        content = read_json(path, PortingError)
+    except OSError as error:
+        raise PortingError(f"{path}: {error.strerror}") from None
+    except PortingError:
+        raise
+    except ValueError as error:
+        raise PortingError(f"{path}: no JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise PortingError(f"{path}: expected a JSON object; received {type(content).__name__}")
+    return content
 
 
 def _read_text(path: Path) -> str:
@@ -527,18 +532,18 @@ def _leaves(path: Path) -> dict[str, np.ndarray]:
 def write_directory(
     path: str | os.PathLike[str],
     table: Dialect,
-    config: TransformerConfig,
-    generation: GenerationConfig,
+    model: Model,
     tensors: Mapping[str, np.ndarray],
-    origin: Mapping[str, Any],
-    tokenizer: Mapping[str, bytes],
     write_more: Callable[[Path], None] | None = None,
 ) -> None:
     """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
 
+    A model that came from such a directory of this dialect gets its tokenizer files back, and what it doesn't say stays
+    in config.json and generation_config.json as it was.
+
     Args:
-      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model
-        doesn't say stays as it was.
+      model: the model, whose parameters aren't read.
+      tensors: its tensors.
       write_more: writes other files into the directory.
 
     Raises:
@@ -546,7 +551,10 @@ def write_directory(
     """
     check_free(path, PortingError)
     file = family_file(table)
-    original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
+    origin, config, generation = model.origin or {}, model.config, model.generation
+    is_return = origin.get("dialect") == table.name
+    came = origin.get("hugging_face", {}) if is_return else {}
+    original, text = dict(came.get("config", {})), came.get("generation_config", "")
     if not isinstance(text, str):
         text, generation = _of_first_format(original, text, generation)
     content = _config_json(file, config, original)
@@ -566,7 +574,7 @@ def write_directory(
         (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
         if text:  # where there was none, transformers makes it of config.json
             (temporary / GENERATION).write_bytes(text.encode())
-        for name, data in tokenizer.items():
+        for name, data in (model.tokenizer_files or {} if is_return else {}).items():
             (temporary / name).parent.mkdir(exist_ok=True)
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)

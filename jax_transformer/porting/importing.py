@@ -374,6 +374,7 @@ def _make_params(known: KnownCheckpoint, config: TransformerConfig, positions: n
     patterns to ignore."""
     problems = known.ignore_problems
     try:
+        known.table.check_config(config)
         params = deferred_params(config, known.tensors, known.table, positions)
     except PortingError as error:
         if known.names is None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.mapping.rules import Rule, Shapes, leaves_from_tensors, tensors_from_leaves
-from jax_transformer.model.functional import abstract_params
+from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import as_arrays
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -36,17 +34,18 @@ def params_from_state_dict(
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems
         together.
     """
-    return map_leaves(np.asarray, deferred_params(config, as_arrays(state_dict), dialect, position_table))
+    table = _checked(dialect, config)
+    return map_leaves(np.asarray, deferred_params(config, as_arrays(state_dict), table, position_table))
 
 
 def deferred_params(
-    config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None
+    config: TransformerConfig, state_dict: Tensors, table: Dialect, position_table: np.ndarray | None
 ) -> dict[str, Any]:
-    """Converts as `params_from_state_dict` does, and makes the leaves on access."""
-    table, shapes = dialect_and_shapes(config, dialect)
+    """Converts as `params_from_state_dict` does, of a config that was checked, and makes the leaves on access."""
     rules, computed = _computed(
         table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names)
     )
+    shapes = param_shapes(config)
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     leaves = leaves_from_tensors(rules, state_dict, held, f"{table.name} checkpoint")
     return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
@@ -64,7 +63,7 @@ def state_dict_from_params(
       PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems
         together.
     """
-    tensors = make_arrays(deferred_state_dict(config, flatten(params), dialect, names))
+    tensors = make_arrays(deferred_state_dict(config, flatten(params), _checked(dialect, config), names))
     return {name: tensors[name] for name in dict.fromkeys([*names, *tensors]) if name in tensors}
 
 
@@ -82,9 +81,9 @@ def make_arrays(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def computes_position_table(model: Model, dialect: str) -> bool:
+def computes_position_table(model: Model, table: Dialect) -> bool:
     """Returns whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
-    table, leaves = get_dialect(dialect), flatten(model.params)
+    leaves = flatten(model.params)
     computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
     return bool(computed) and all(
         path in leaves and np.array_equal(leaves[path], leaf) for path, leaf in computed.items()
@@ -92,11 +91,10 @@ def computes_position_table(model: Model, dialect: str) -> bool:
 
 
 def deferred_state_dict(
-    config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str]
+    config: TransformerConfig, leaves: dict[str, np.ndarray], table: Dialect, names: Collection[str]
 ) -> dict[str, Deferred]:
-    """Converts leaves by path as `state_dict_from_params` does, in the table's order, and makes the tensors on
-    access."""
-    table, shapes = dialect_and_shapes(config, dialect)
+    """Converts leaves by path as `state_dict_from_params` does, of a config that was checked, in the table's order, and
+    makes the tensors on access."""
     rules, computed = _computed(
         table,
         config,
@@ -107,7 +105,7 @@ def deferred_state_dict(
     )
     for path in computed:
         leaves.pop(path, None)
-    held = {path: shape for path, shape in shapes.items() if path not in computed}
+    held = {path: shape for path, shape in param_shapes(config).items() if path not in computed}
     what = f"parameters for dialect {table.name}"
     return tensors_from_leaves(rules, leaves, held, names, what)
 
@@ -140,15 +138,8 @@ def _is_position_table(path: str) -> bool:
     return path.endswith("_positions")
 
 
-@cache
-def param_shapes(config: TransformerConfig) -> Shapes:
-    """Returns the shape of every leaf of the config's parameters, by path."""
-    return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()})
-
-
-def dialect_and_shapes(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, Shapes]:
+def _checked(dialect: str | Dialect, config: TransformerConfig) -> Dialect:
+    """Returns a dialect. Raises PortingError if it has no models of this config."""
     table = get_dialect(dialect) if isinstance(dialect, str) else dialect
-    problems = table.refusals(config)
-    if problems:
-        raise PortingError(f"dialect {table.name} has no models of this config", problems)
-    return table, param_shapes(config)
+    table.check_config(config)
+    return table

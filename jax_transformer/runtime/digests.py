@@ -8,9 +8,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from jax_transformer.runtime.files import naming_errors, open_regular
+from jax_transformer.runtime.files import naming_errors, open_regular, read_text
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.limits import JSON_BYTES
 
 DIGESTS = "digests.json"
 

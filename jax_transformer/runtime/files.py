@@ -1,4 +1,5 @@
-"""Writes files and directories whole: readers see the old one or the new one, never half of either."""
+"""Reads files up to a limit, and writes files and directories whole: readers see the old one or the new one, never half
+of either."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from jax_transformer.runtime.limits import Limit
 
 YOUNG_SECONDS = 60
 """Seconds after which an unlocked file counts as abandoned: a younger one may be about to be locked."""
@@ -45,6 +48,40 @@ def naming_errors(path: str | os.PathLike[str], temporary: str | os.PathLike[str
         if error.errno is None or not _needs_a_name(error.filename, temporary):
             raise
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def read_bytes(path: str | os.PathLike[str], limit: Limit, error: type[ValueError] = ValueError) -> bytes:
+    """Returns the content of a file, of which no more than the limit is ever read.
+
+    Raises:
+      OSError: it can't be read.
+      ValueError: it has more bytes; of the class `error`.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from jax_transformer.runtime.files import read_bytes
+      >>> from jax_transformer.runtime.limits import JSON_BYTES
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = Path(folder, "config.json").write_bytes(b"{}")
+      ...     read_bytes(Path(folder, "config.json"), JSON_BYTES)
+      b'{}'
+    """
+    with naming_errors(path), Path(path).open("rb") as file:
+        limit.check(os.fstat(file.fileno()).st_size, os.fspath(path), error)
+        data = file.read(limit.value + 1)  # a device or a pipe has no size
+    limit.check(len(data), os.fspath(path), error, or_more=True)
+    return data
+
+
+def read_text(path: str | os.PathLike[str], limit: Limit, error: type[ValueError] = ValueError) -> str:
+    """Returns the UTF-8 text of a file as `read_bytes` reads it, with line ends as they are.
+
+    Raises:
+      OSError: it can't be read.
+      ValueError: it has more bytes, of the class `error`; or isn't UTF-8 (UnicodeDecodeError).
+    """
+    return read_bytes(path, limit, error).decode("utf-8")
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:

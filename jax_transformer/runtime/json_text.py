@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from jax_transformer.runtime.limits import JSON_BYTES, read_bytes, read_text
+from jax_transformer.runtime.files import read_bytes, read_text
+from jax_transformer.runtime.limits import JSON_BYTES
 
 
 def parse_json(text: str | bytes) -> Any:

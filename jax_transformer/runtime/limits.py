@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
-
-from jax_transformer.runtime.files import naming_errors
 
 PREFIX = "JAX_TRANSFORMER_MAX_"
 MIB = 2**20
@@ -140,36 +137,3 @@ LIMITS = (
     PARAMETERS,
 )
 """All of them, as docs/reliability.md lists them."""
-
-
-def read_bytes(path: str | os.PathLike[str], limit: Limit, error: type[ValueError] = ValueError) -> bytes:
-    """Returns the content of a file, of which no more than the limit is ever read.
-
-    Raises:
-      OSError: it can't be read.
-      ValueError: it has more bytes; of the class `error`.
-
-    Example:
-      >>> import tempfile
-      >>> from pathlib import Path
-      >>> from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     _ = Path(folder, "config.json").write_bytes(b"{}")
-      ...     read_bytes(Path(folder, "config.json"), JSON_BYTES)
-      b'{}'
-    """
-    with naming_errors(path), Path(path).open("rb") as file:
-        limit.check(os.fstat(file.fileno()).st_size, os.fspath(path), error)
-        data = file.read(limit.value + 1)  # a device or a pipe has no size
-    limit.check(len(data), os.fspath(path), error, or_more=True)
-    return data
-
-
-def read_text(path: str | os.PathLike[str], limit: Limit, error: type[ValueError] = ValueError) -> str:
-    """Returns the UTF-8 text of a file as `read_bytes` reads it, with line ends as they are.
-
-    Raises:
-      OSError: it can't be read.
-      ValueError: it has more bytes, of the class `error`; or isn't UTF-8 (UnicodeDecodeError).
-    """
-    return read_bytes(path, limit, error).decode("utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.sharing.facts import Facts, corpora_of
-from jax_transformer.storage.model_files import ADAPTERS
+from jax_transformer.storage.adapters import ADAPTERS
 
 MARKUP = re.compile(r"[&<>`*\[\]()#!|~$\\@{}]|(?<!\w)_|_(?!\w)|(?<=:)/")
 """Underscores within words are none, and a colon alone begins no link."""

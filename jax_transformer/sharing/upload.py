@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
+from jax_transformer.runtime.files import read_bytes
+from jax_transformer.runtime.limits import TOKENIZER_BYTES
 from jax_transformer.storage.hub import HubError, HubName, explained
 from jax_transformer.storage.model_files import FILES, MANIFEST, TOKENIZER_FOLDER, ModelError, read_manifest
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.trees import flatten, unflatten
-from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensors import PortingError
+
+ADAPTERS = "adapters.safetensors"
+"""The file in a model directory."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +68,27 @@ def described(adapters: Adapters) -> dict[str, Any]:
     return dataclasses.asdict(adapters.config)
 
 
-def read_adapters(
-    file: Path, description: Any, params: Mapping[str, Any] | None, problems: list[str]
+def arrange_adapters(
+    tensors: Mapping[str, Any], description: Any, params: Mapping[str, Any], problems: list[str]
 ) -> Adapters | None:
-    """Reads the adapters of a model directory; adds to the problems and returns None if that fails.
+    """Returns the adapters of a model directory; adds to the problems and returns None where there are any.
 
     Args:
-      file: the tensors.
+      tensors: those of their file.
       description: the manifest's, as `described` wrote it.
-      params: the model's, by path; None if they couldn't be read.
+      params: the model's, by path.
     """
     found = list(_description_problems(description))
-    if found or params is None:
+    if found:
         problems += found
         return None
     try:
-        tensors = dict(read_tensors(file))
         adapters = Adapters(LoraConfig(**{**description, "targets": tuple(description["targets"])}), unflatten(tensors))
-    except (PortingError, ConfigError) as error:
-        problems.append(f"{file.name}: {error}")
+    except ConfigError as error:
+        problems.append(f"{ADAPTERS}: {error}")
         return None
     found = adapter_problems(adapters, params)
-    problems += [f"{file.name}: {problem}" for problem in found]
+    problems += [f"{ADAPTERS}: {problem}" for problem in found]
     return None if found else adapters
 
 

@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from jax_transformer.storage.model_files import FILES, MANIFEST, TOKENIZER_FOLDER, ModelError, read_manifest
+from jax_transformer.storage.model_files import (
+    FILES,
+    MANIFEST,
+    TOKENIZER_FOLDER,
+    ModelError,
+    is_model_directory,
+    read_manifest,
+)
 from jax_transformer.storage.tensor_files import INDEX, SUFFIXES
 
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII)
@@ -70,6 +77,20 @@ def is_model_on_hub(name: str | os.PathLike[str]) -> bool:
         return found is not None and _manifest(found) is not None
     except HubError:
         return False
+
+
+def model_at(path: str | os.PathLike[str]) -> Path | None:
+    """Returns the model directory at a path, the one named `model` in a run directory, or the one of a name on the Hub,
+    which is downloaded; None if there is no model.
+
+    Raises:
+      HubError, ModelError: see `download_model`.
+    """
+    for directory in (Path(path), Path(path) / "model"):
+        if is_model_directory(directory):
+            return directory
+    found = hub_name(path)
+    return download_model(found) if found is not None and is_model_on_hub(path) else None
 
 
 def download_model(name: HubName) -> Path:

@@ -33,13 +33,12 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
-from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
-from jax_transformer.runtime.trees import flatten
-from jax_transformer.storage.adapters import Adapters, adapter_problems, described, read_adapters
+from jax_transformer.runtime.files import naming_errors, read_bytes, temporary_directory_beside
+from jax_transformer.runtime.limits import TOKENIZER_BYTES
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.adapters import ADAPTERS, Adapters, adapter_problems, arrange_adapters, described
 from jax_transformer.storage.hub import HubError, download_model, hub_name, parse_hub_name
 from jax_transformer.storage.model_files import (
-    ADAPTERS,
     CONFIG,
     FILES,
     FORMAT_VERSION,
@@ -51,20 +50,17 @@ from jax_transformer.storage.model_files import (
     TOKENIZER_FOLDER,
     TOKENIZERS,
     ModelError,
-    checksum_problems,
-    id_problems,
+    ModelFiles,
+    is_model_directory,
     param_problems,
     read_config,
-    read_ignored,
     read_manifest,
-    read_params,
-    read_tokenizer,
     sha256,
     tokenizer_files,
 )
-from jax_transformer.storage.tensor_files import write_tensors
+from jax_transformer.storage.tensor_files import read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
-from jax_transformer.storage.training_state import TrainingState, read_training_state
+from jax_transformer.storage.training_state import TrainingState, arrange_training_state
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
@@ -172,9 +168,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
       >>> load_model("saved").params["head"]["kernel"].shape
       (8, 9)
     """
-    directory = find_model(path)
-    with naming_errors(directory):
-        return _load(directory, mapped)
+    return load_directory(find_model(path), mapped=mapped)
 
 
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -195,23 +189,20 @@ def ignored_tensors_of(path: str | os.PathLike[str]) -> Mapping[str, np.ndarray]
         raise
     except ModelError:
         return None
-    return read_ignored(directory, False, []) if (directory / IGNORED).is_file() else None
+    try:
+        return dict(read_tensors(directory / IGNORED)) if (directory / IGNORED).is_file() else None
+    except PortingError:
+        return None
 
 
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
     """Reads the generation settings of a model or run directory; None if there is no model."""
     try:
-        generation: GenerationConfig | None = read_config(find_model(path), GENERATION, GenerationConfig, [])
+        return read_config(find_model(path), GENERATION, GenerationConfig, [])
     except HubError:
         raise
     except (ModelError, OSError):
         return None
-    return generation
-
-
-def is_model_directory(path: str | os.PathLike[str]) -> bool:
-    """Returns whether there is a directory with a model's manifest."""
-    return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
 
 
 # --- saving
@@ -301,53 +292,53 @@ def _exchange(first: Path, second: Path) -> bool:
 # --- loading
 
 
-def _load(directory: Path, mapped: bool) -> Model:
-    manifest = read_manifest(directory)
-    problems = checksum_problems(directory, manifest["sha256"])
-    altered = {problem.split(":")[0] for problem in problems}
-
-    config = generation = params = None
-    tokenizers: dict[str, Tokenizer | None] = dict.fromkeys(TOKENIZERS)
-    if CONFIG not in altered:
-        config = read_config(directory, CONFIG, TransformerConfig, problems)
-    if GENERATION not in altered:
-        generation = read_config(directory, GENERATION, GenerationConfig, problems)
-    if config is not None and generation is not None:
-        problems += id_problems(config, generation)
-    if PARAMS not in altered:
-        params = read_params(directory, config, mapped, problems)
-    for side, name in TOKENIZERS.items():
-        if name in manifest["sha256"] and name not in altered:
-            tokenizers[side] = read_tokenizer(directory, name, problems)
-    ignored = None
-    if IGNORED in manifest["sha256"] and IGNORED not in altered:
-        ignored = read_ignored(directory, mapped, problems)
-    state = None
-    if OPTIMIZER in manifest["sha256"] and OPTIMIZER not in altered:
-        try:
-            state = read_training_state(directory / OPTIMIZER, manifest.get("training_state"))
-        except PortingError as error:
-            problems.append(f"{OPTIMIZER}: {error}")
-    adapters = None
-    if ADAPTERS in manifest["sha256"] and ADAPTERS not in altered:
-        leaves = None if params is None else flatten(params)
-        adapters = read_adapters(directory / ADAPTERS, manifest.get("lora"), leaves, problems)
-    if problems or config is None or generation is None or params is None:
-        raise ModelError(f"{directory} can't be loaded", problems)
-    files = {Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)}
-    origin, training = manifest.get("origin"), manifest.get("training")
+def load_directory(directory: Path, *, mapped: bool = False) -> Model:
+    """Reads the model in a model directory, as `load_model` does."""
+    with naming_errors(directory):
+        files = ModelFiles(directory)
+        problems, manifest = files.problems, files.manifest
+        config = files.config()
+        generation = files.generation()
+        if config is not None and generation is not None:
+            problems += id_problems(config, generation)
+        leaves = files.mapped_parameters() if mapped else files.tensors(PARAMS)
+        if config is not None and leaves is not None:
+            problems += [f"{PARAMS}: {problem}" for problem in param_problems(config, leaves)]
+        tokenizers = {side: files.tokenizer(name) for side, name in TOKENIZERS.items()}
+        ignored = files.tensors(IGNORED, mapped=mapped)
+        optimizer = files.tensors(OPTIMIZER, mapped=True)
+        lora = files.tensors(ADAPTERS)
+        state = adapters = None
+        if optimizer is not None:
+            try:
+                state = arrange_training_state(optimizer, manifest.get("training_state"))
+            except PortingError as error:
+                problems.append(f"{OPTIMIZER}: {error}")
+        if lora is not None and leaves is not None:
+            adapters = arrange_adapters(lora, manifest.get("lora"), leaves, problems)
+        if problems or config is None or generation is None or leaves is None:
+            raise ModelError(f"{directory} can't be loaded", problems)
+        params = unflatten(leaves)
+        originals = {
+            Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)
+        }
     return Model(
         config,
         params,
         **tokenizers,
         generation=generation,
-        origin=origin,
-        training=training,
-        tokenizer_files=files or None,
+        origin=manifest.get("origin"),
+        training=manifest.get("training"),
+        tokenizer_files=originals or None,
         ignored_tensors=ignored,
         training_state=state,
         adapters=adapters,
     )
+
+
+def id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
+    """Returns the ids of the generation settings that the target's vocabulary lacks."""
+    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
 
 
 def find_model(path: str | os.PathLike[str]) -> Path:

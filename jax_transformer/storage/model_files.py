@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,9 +20,11 @@ from jax_transformer.config.sizes import SIZES, least_parameters
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
+from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.json_text import read_json
-from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_text
-from jax_transformer.runtime.trees import flatten, nearest, unflatten
+from jax_transformer.runtime.limits import TOKENIZER_BYTES
+from jax_transformer.runtime.trees import flatten, nearest
+from jax_transformer.storage.adapters import ADAPTERS
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
 
@@ -31,7 +36,7 @@ FORMAT_VERSION = 3
 """1: generation.json says nothing of how to decode; 2: config.json has one level."""
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
-IGNORED, ADAPTERS, OPTIMIZER = "ignored.safetensors", "adapters.safetensors", "optimizer.safetensors"
+IGNORED, OPTIMIZER = "ignored.safetensors", "optimizer.safetensors"
 FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED, OPTIMIZER, ADAPTERS)
 TOKENIZER_FOLDER = "tokenizer"
 REQUIRED = (CONFIG, PARAMS, GENERATION)
@@ -43,6 +48,11 @@ class ModelError(ValueError):
     def __init__(self, what: str, problems: list[str] | None = None) -> None:
         self.problems = problems or []
         super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
+
+
+def is_model_directory(path: str | os.PathLike[str]) -> bool:
+    """Returns whether there is a directory with a model's manifest."""
+    return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -83,7 +93,69 @@ def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
+class ModelFiles:
+    """Reads the files of a model directory, and collects their problems."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads the manifest and compares the checksums. Raises ModelError for a manifest that can't be read."""
+        self.directory = directory
+        self.manifest = read_manifest(directory)
+        self.problems = checksum_problems(directory, self.manifest["sha256"])
+        altered = {problem.split(":")[0] for problem in self.problems}
+        self._names = {name for name in self.manifest["sha256"] if name not in altered}
+
+    def config(self) -> TransformerConfig | None:
+        """Returns the model's config; None if it can't be read."""
+        return read_config(self.directory, CONFIG, TransformerConfig, self.problems) if CONFIG in self._names else None
+
+    def generation(self) -> GenerationConfig | None:
+        """Returns the generation settings; None if they can't be read."""
+        if GENERATION not in self._names:
+            return None
+        return read_config(self.directory, GENERATION, GenerationConfig, self.problems)
+
+    def tokenizer(self, name: str) -> Tokenizer | None:
+        """Returns the tokenizer in a file; None if there is none, or it can't be read."""
+        from jax_transformer.data.tokenizers import Tokenizer
+
+        if name not in self._names:
+            return None
+        try:
+            return Tokenizer.from_json(read_text(self.directory / name, TOKENIZER_BYTES))
+        except ValueError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+
+    def tensors(self, name: str, *, mapped: bool = False) -> Mapping[str, np.ndarray] | None:
+        """Returns the tensors in a file; None if there are none, or they can't be read.
+
+        Args:
+          mapped: leave them in the file, each to be read on access.
+        """
+        if name not in self._names:
+            return None
+        try:
+            tensors = read_tensors(self.directory / name)
+            return tensors if mapped else dict(tensors)
+        except PortingError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+
+    def mapped_parameters(self) -> Mapping[str, np.ndarray] | None:
+        """Returns the parameters by path as views of their file; None if they can't be read."""
+        if PARAMS not in self._names:
+            return None
+        try:
+            return map_tensors(self.directory / PARAMS)
+        except PortingError as error:
+            self.problems.append(f"{PARAMS}: {error}")
+            return None
+
+
+Read = TypeVar("Read")
+
+
+def read_config(directory: Path, name: str, config_class: type[Read], problems: list[str]) -> Read | None:
     """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
     try:
         content = read_json(directory / name)
@@ -95,11 +167,11 @@ def read_config(directory: Path, name: str, config_class: type, problems: list[s
         return None
     if config_class is TransformerConfig:
         try:
-            return config_from_plain(content)
+            return config_from_plain(content)  # type: ignore[return-value]
         except ConfigError as error:
             problems.append(f"{name}: {error}")
             return None
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    fields = {field.name: field for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     unknown = [field for field in content if field not in fields]
     missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]
     problems += [f"{name}: unknown field {field}{nearest(field, fields)}" for field in unknown]
@@ -113,59 +185,30 @@ def read_config(directory: Path, name: str, config_class: type, problems: list[s
         return None
 
 
-def read_params(
-    directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]
-) -> dict[str, Any] | None:
-    try:
-        leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
-    except PortingError as error:
-        problems.append(f"{PARAMS}: {error}")
-        return None
-    if config is None:
-        return None
-    found = param_problems(config, leaves)
-    problems += [f"{PARAMS}: {problem}" for problem in found]
-    return None if found else unflatten(leaves)
-
-
-def read_ignored(directory: Path, mapped: bool, problems: list[str]) -> Mapping[str, np.ndarray] | None:
-    """Reads the tensors that the model doesn't compute with, on access if `mapped`; adds to the problems and returns
-    None if that fails."""
-    try:
-        tensors = read_tensors(directory / IGNORED)
-        return tensors if mapped else dict(tensors)
-    except PortingError as error:
-        problems.append(f"{IGNORED}: {error}")
-        return None
-
-
-def read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer | None:
-    from jax_transformer.data.tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_json(read_text(directory / name, TOKENIZER_BYTES))
-    except ValueError as error:
-        problems.append(f"{name}: {error}")
-        return None
-
-
 def tokenizer_files(directory: Path) -> list[str]:
     """Returns the tokenizer files' names below the directory."""
     folder = directory / TOKENIZER_FOLDER
     return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
 
 
-def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
-    """Returns the differences between parameters and config in name, shape and kind of dtype."""
+@cache
+def param_shapes(config: TransformerConfig) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shape of every leaf of the config's parameters, by path."""
     from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
 
+    params = abstract_params(config)
+    return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(params).items()})
+
+
+def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
+    """Returns the differences between parameters and config in name, shape and kind of dtype."""
     least, values = least_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
     if least > 2 * values + 10**6:  # before position tables of such a size are computed, to compare their shapes
         values_of = (one for name in SIZES for one in named_values(config, name))
         sizes = ", ".join(f"{name}={value}" for name, value in values_of if value)
         return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({sizes})"]
     try:
-        expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+        expected = param_shapes(config)
     except ValueError as error:
         return [f"config: {error}"]
     unexpected = [path for path in received if path not in expected]
@@ -183,7 +226,3 @@ def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> li
                 f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}"
             )
     return problems
-
-
-def id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
-    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]

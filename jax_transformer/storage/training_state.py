@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.storage.tensor_files import Relocated, read_tensors
+from jax_transformer.storage.tensor_files import Relocated
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SLOTS: Mapping[str, tuple[str, ...]] = {
@@ -92,14 +91,12 @@ def parse_training_state(described: Any) -> TrainingState:
     return TrainingState(described["optimizer"], int(described["step"]), {}, train, rate, origin)
 
 
-def read_training_state(file: Path, described: Any) -> TrainingState:
-    """Returns the training state of a file of arrays and of its description in the manifest. Each array is read on
-    access.
+def arrange_training_state(tensors: Tensors, described: Any) -> TrainingState:
+    """Returns the training state of the arrays in a file, each read on access, and of its description in the manifest.
 
     Raises:
-      PortingError: the file can't be read; names or a description of another form.
+      PortingError: names or a description of another form.
     """
-    tensors = read_tensors(file)
     try:
         optimizer = described["optimizer"]
         places: dict[str, dict[str, tuple[Tensors, str]]] = {slot: {} for slot in SLOTS[optimizer]}
@@ -110,5 +107,5 @@ def read_training_state(file: Path, described: Any) -> TrainingState:
         return replace(state, slots={slot: Relocated(leaves) for slot, leaves in places.items() if leaves})
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise PortingError(
-            f"{file}: expected an optimizer's state as the manifest describes it; received another ({error!r})"
+            f"expected an optimizer's state as the manifest describes it; received another ({error!r})"
         ) from None

@@ -21,9 +21,9 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.digests import changes, write_digests
-from jax_transformer.runtime.files import naming_errors
+from jax_transformer.runtime.files import naming_errors, read_text
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.limits import JSON_BYTES
 from jax_transformer.training.batch_schedule import Position
 from jax_transformer.training.state import TrainState
 from jax_transformer.training.throughput import SavedWindow

@@ -18,8 +18,9 @@ from jax_transformer.model.functional import Params
 from jax_transformer.model.lora import merge_adapters, split_adapters
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
+from jax_transformer.runtime.files import read_bytes, read_text
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
+from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.hub import is_missing_path
 from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of

@@ -18,8 +18,9 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.text_files import shorten
+from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES, read_text
+from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES
 from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.training.run_directory import (
     CONFIG,

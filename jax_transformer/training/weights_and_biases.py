@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jax_transformer.runtime.files import atomic_write
+from jax_transformer.runtime.files import atomic_write, read_text
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.limits import JSON_BYTES
 from jax_transformer.training.callbacks import Callback, RunEnd, RunStart, figures
 from jax_transformer.training.evaluation import Sample
 

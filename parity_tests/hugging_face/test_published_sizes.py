@@ -11,7 +11,7 @@ import transformers
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import all_dialects
 from jax_transformer.porting.hugging_face import config_fields
-from jax_transformer.porting.state_dicts import dialect_and_shapes
+from jax_transformer.storage.model_files import param_shapes
 
 
 def _fairseq(d_model: int, layers: tuple[int, int], heads: int, d_ff: int, length: int, **more: Any) -> dict[str, Any]:
@@ -72,7 +72,8 @@ def test_names_and_shapes_equal_transformers(name: str) -> None:
         "tie_head": theirs.lm_head.weight is theirs.get_input_embeddings().weight
     }
     ours = TransformerConfig(**{**table.fixed, **table.defaults, **fields})
-    _, leaves = dialect_and_shapes(ours, table)
+    table.check_config(ours)
+    leaves = param_shapes(ours)
     received = {
         name: rule.torch_shape(leaves)
         for rule in table.rules(ours)

@@ -20,7 +20,8 @@ from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_
 from jax_transformer.porting import NameMap
 from jax_transformer.porting.hugging_face import parsed
 from jax_transformer.runtime.digests import DIGESTS, changes
-from jax_transformer.runtime.limits import JSON_BYTES, LIMITS, LINE_BYTES, Limit, read_bytes
+from jax_transformer.runtime.files import read_bytes
+from jax_transformer.runtime.limits import JSON_BYTES, LIMITS, LINE_BYTES, Limit
 from jax_transformer.storage.tensors import PortingError
 
 ROOT = Path(__file__).resolve().parents[2]

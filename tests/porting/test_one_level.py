@@ -23,7 +23,6 @@ from jax_transformer.porting import export_checkpoint, import_checkpoint, one_le
 from jax_transformer.porting.checkpoint import parse_settings, settings_text
 from jax_transformer.porting.dialects import all_dialects, get_dialect
 from jax_transformer.porting.names_of_dialects import dialect_of_map
-from jax_transformer.porting.state_dicts import dialect_and_shapes
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensors import PortingError
 
@@ -162,7 +161,7 @@ def test_an_option_in_which_stacks_differ_is_refused_by_its_path(
     config = with_part(config_of(name), path, **options)
     assert get_dialect(name).refusals(config) == [expected]
     with pytest.raises(PortingError, match=f"dialect {name} has no models of this config"):
-        dialect_and_shapes(config, name)
+        get_dialect(name).check_config(config)
 
 
 def test_parts_of_another_kind_are_refused(unchecked: None) -> None:

@@ -87,9 +87,10 @@ def _compare(context: Context, name: str, model: Any) -> None:
 
     from jax_transformer.parity.backends.families import family_reference
     from jax_transformer.parity.backends.jax_sides import without_dropout
+    from jax_transformer.porting.names_of_dialects import dialect_of_origin
 
     model = dataclasses.replace(model, config=without_dropout(model.config))
-    reference = family_reference(model)
+    reference = family_reference(model, dialect_of_origin(model.origin or {}))
     ids = _ids(model.config, context.small)
     on_gpu = jax.default_backend() == "gpu"
     truths: dict[str, Any] = {}

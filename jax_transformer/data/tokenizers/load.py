@@ -31,8 +31,9 @@ from jax_transformer.data.tokenizers.special_tokens import (
     hidden_name,
 )
 from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer, read_backend
+from jax_transformer.runtime.files import read_bytes
 from jax_transformer.runtime.json_text import parse_json
-from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
+from jax_transformer.runtime.limits import TOKENIZER_BYTES
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.training import Kind

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from jax_transformer.parity.backends.modules import ModuleReference, names_of
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.problems import Problem, own_problem
-from jax_transformer.porting.dialects import get_dialect
-from jax_transformer.porting.exporting import export_checkpoint
+from jax_transformer.porting.dialects import Dialect
+from jax_transformer.porting.exporting import export_directory
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -85,10 +85,11 @@ class FamilyReference(ModuleReference):
         return tokens[:, 1:]
 
 
-def family_reference(model: Model, problem: Problem | None = None) -> FamilyReference:
+def family_reference(model: Model, dialect: Dialect, problem: Problem | None = None) -> FamilyReference:
     """Exports a ported model in the format of transformers, and loads it there.
 
     Args:
+      dialect: the family's.
       problem: the model's own weights, with ids. None: a new one.
 
     Raises:
@@ -97,10 +98,9 @@ def family_reference(model: Model, problem: Problem | None = None) -> FamilyRefe
     import torch
     import transformers
 
-    dialect = get_dialect((model.origin or {})["dialect"])
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
-        export_checkpoint(model, directory)
+        export_directory(model, directory, dialect)
         with _quietly(transformers):
             module = transformers.AutoModelForSeq2SeqLM.from_pretrained(
                 directory, dtype=torch.float32, attn_implementation="eager"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,8 +61,10 @@ class Naming(NamedTuple):
     """Holds the caller's relation of a module's names to a model's."""
 
     dialect: str | None
-    names: NameMap | str | os.PathLike[str] | None
-    """A map, or its file. None: neither was given."""
+    names: NameMap | None
+    """A map; None: none was given."""
+    by: str = "the map of names"
+    """How messages call the map."""
 
 
 @dataclass(frozen=True)
@@ -472,30 +473,28 @@ def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
 
 
 def module_reference(
-    kind: type[Made], name: str, module: nn.Module, model: Model, given: NameMap | None, how: Naming, problem: Problem
+    kind: type[Made], name: str, module: nn.Module, model: Model, how: Naming, problem: Problem
 ) -> Made:
     """Wraps a user's module as a reference, after trial calls.
 
     Args:
       kind: the class of the reference.
       name: the module's name in messages.
-      given: the map of names that relates it to the model, if the caller has one.
-      how: the caller's options, for messages and for the dialect.
+      how: how the caller relates them; without a dialect and a map, by the dialect or the map of the model's origin.
       problem: see `ModuleReference.tried`.
 
     Raises:
       ParityError: its parameters don't have the dialect's names; it can't be called.
       PortingError: its parameters don't fit the model.
     """
-    constants, names, prefix = constants_of(model), given, ""
+    constants, names, prefix = constants_of(model), how.names, ""
     if names is None and how.dialect is None:
         names = map_of_origin(model.origin)
     if names is not None and names.parameters:
         paths = [path for path, _ in module.named_modules()]
         names = names.under(names.prefix_in(module.state_dict().keys()), paths)
-        dialect = dialect_of_map(
-            names, names.rules(), lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()}
-        )
+        rules, computed = names.rules(), {f"constants/{name}": leaf for name, leaf in constants.items()}
+        dialect = dialect_of_map(names, rules, lambda config: computed)
     else:
         known = how.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
@@ -523,8 +522,7 @@ def _check_parameters(reference: ModuleReference, name: str, how: Naming) -> Non
         reference.leaves(own)
     except PortingError as error:
         shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
-        by = f"dialect {dialect.name}" if how.names is None else "the map of names"
-        by = os.fspath(how.names) if isinstance(how.names, str | os.PathLike) else by
+        by = f"dialect {dialect.name}" if how.names is None else how.by
         problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
         raise PortingError(f"{side}: its parameters aren't the model's by {by}", problems) from None
 

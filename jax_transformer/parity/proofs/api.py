@@ -16,8 +16,7 @@ from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
-from jax_transformer.parity.rules import make_rules
-from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, is_frozen, kind_of, rule_of
+from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, is_frozen, kind_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate, UnknownOperation
@@ -101,11 +100,10 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
     if "arrays" in kinds:
         raise ParityError("expected programs to prove: named arrays are numbers, which compare compares")
     settings.check("a proof of models", ours, theirs)
-    followed = rule_of(ours.program, settings.train, ours.programs, theirs.programs)
-    rules = make_rules(followed, ours.programs, theirs.programs, None)
+    sides = Sides.of(ours, theirs, kinds, settings)
     chosen = selected(settings.stages, STAGES, "stages")
     allowed = () if settings.allow is None else selected(settings.allow, ALLOWANCES, "allow")
-    pair, _ = pair_models(Sides(ours, theirs, kinds, settings, rules))
+    pair, _ = pair_models(sides)
     pair = replace(pair, allow=frozenset(allowed))
     return prove_pair(pair, stages=chosen, seed=settings.seed, progress=settings.progress)
 

@@ -201,11 +201,20 @@ class Options:
             raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
 
 
-def map_of(names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None) -> NameMap | Path | None:
-    """Returns a map of names, or its file. Raises ParityError for a mapping or a function, which some proofs take."""
+def read_names(names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | None) -> NameMap | None:
+    """Returns a map of names, read from its file if need be.
+
+    Raises:
+      ParityError: a mapping or a function, which some proofs take.
+      PortingError: see `NameMap.read`.
+    """
+    from jax_transformer.mapping.maps import NameMap
+
+    if isinstance(names, NameMap) or names is None:
+        return names
     if isinstance(names, Mapping) or callable(names):
         raise ParityError("names: models take a map of names, or its file")
-    return names
+    return NameMap.read(names)
 
 
 def has_own_weights(side: Side) -> bool:
@@ -244,28 +253,3 @@ def kind_of(side: Any) -> Kind:
         "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; received "
         f"{type(side).__name__}"
     )
-
-
-def config_of_run(directory: Path) -> str | None:
-    """Returns the path of a run's config; None if the directory is no run."""
-    path = os.path.join(directory, "config.yaml")
-    return path if os.path.isfile(path) else None
-
-
-def train_config(train: TrainConfig | Path | None) -> TrainConfig | None:
-    """Returns the training part of a config, read from its file if need be. Raises ConfigError for a bad file."""
-    if not isinstance(train, str | os.PathLike):
-        return train
-    from jax_transformer.config.files import load_config
-    from jax_transformer.config.run import RunConfig
-
-    return load_config(config_of_run(train) or os.fspath(train), RunConfig()).train
-
-
-def rule_of(candidate: Any, train: TrainConfig | Path | None, ours: Programs, theirs: Programs) -> TrainConfig | None:
-    """Returns the rule that programs of a user should follow: the given one, or, where a PyTorch program has no partner
-    in JAX, that of the run that the candidate is. Raises ConfigError for a bad file."""
-    has_no_partner = (theirs.loss and not ours.loss) or (theirs.optimizer and not ours.optimizer)
-    if train is None and isinstance(candidate, str | os.PathLike) and has_no_partner:
-        train = config_of_run(candidate)
-    return train_config(train)

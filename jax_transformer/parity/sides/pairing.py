@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import name_of
 from jax_transformer.mapping.maps import NameMap
-from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules
-from jax_transformer.parity.sides.options import Options, Side, map_of
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules, make_rules
+from jax_transformer.parity.sides.options import Options, Side, read_names
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -42,11 +41,18 @@ class Sides:
     """The kind of each side: "model", "module" or "function"."""
     options: Options = field(default_factory=Options)
     rules: Rules = BUILT_IN
+    names: NameMap | None = None
+    """The map from the names of the module among the sides to the model's."""
 
-    @property
-    def names(self) -> NameMap | str | os.PathLike[str] | None:
-        """The map of names, or its file. Raises ParityError for a mapping, which names weights in other proofs."""
-        return map_of(self.options.names)
+    @classmethod
+    def of(cls, ours: Side, theirs: Side, kinds: tuple[str, str | None], told: Options) -> Sides:
+        """Returns the sides of these kinds, with what the options' files say.
+
+        Raises:
+          ParityError, ConfigError, PortingError: see `make_rules` and `read_names`.
+        """
+        rules = make_rules(ours.program, told.train, told.decoding, ours.programs, theirs.programs)
+        return cls(ours, theirs, kinds, told, rules, read_names(told.names))
 
     @property
     def module(self) -> Any:
@@ -60,11 +66,6 @@ class Sides:
         if self.kinds[0] != "function":
             return self.candidate.program
         return self.reference.program if self.options.model is None else self.options.model
-
-    def name_map(self) -> NameMap | None:
-        """Returns the map of names, read from its file if need be."""
-        names = self.names
-        return names if names is None or isinstance(names, NameMap) else NameMap.read(names)
 
 
 def compare_models(
@@ -255,17 +256,16 @@ def _load(sides: Sides) -> tuple[Model, str]:
     """Returns the model. Of a checkpoint that lacks the position table which a module holds, it has the module's; the
     text is a note of it, or ""."""
     from jax_transformer.parity.backends.modules import own_table
-    from jax_transformer.storage.model_directory import Model
 
     source, dialect, hints = sides.source, sides.options.dialect, sides.options.hints
-    model = load(source, dialect, hints)
-    is_checkpoint = not isinstance(source, Model) and not _is_directory_of_a_model(source)
-    if sides.module is None or not is_checkpoint or {"position_table", "max_length"} & {*hints}:
+    given = _given_model(source, hints)
+    model = _import(source, dialect, hints) if given is None else given
+    if given is not None or sides.module is None or {"position_table", "max_length"} & {*hints}:
         return model, ""
     table = own_table(sides.module, model)
     if table is None:
         return model, ""
-    own = load(source, dialect, {**hints, "position_table": table})
+    own = _import(source, dialect, {**hints, "position_table": table})
     return own, f"the reference's own, {list(table.shape)} in {table.dtype}"
 
 
@@ -276,27 +276,30 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
       ParityError: hints for a model that needs none.
       ModelError, PortingError: it can't be read.
     """
+    given = _given_model(source, hints)
+    return _import(source, dialect, hints) if given is None else given
+
+
+def _given_model(source: Any, hints: Mapping[str, Any]) -> Model | None:
+    """Returns the Model itself, or reads that of a model directory; None for a checkpoint or a module. Raises as
+    `load` does."""
+    from jax_transformer.storage.hub import model_at
+    from jax_transformer.storage.model_directory import Model, load_directory
+
+    directory = model_at(source) if isinstance(source, str | os.PathLike) else None
+    if directory is None and not isinstance(source, Model):
+        return None
+    if hints:
+        raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
+    return source if directory is None else load_directory(directory)
+
+
+def _import(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
+    """Imports a checkpoint, or ports a module's weights."""
     from jax_transformer.porting.importing import import_checkpoint
-    from jax_transformer.storage.model_directory import Model, load_model
-
-    is_path, is_directory = isinstance(source, str | os.PathLike), _is_directory_of_a_model(source)
-    if is_directory or isinstance(source, Model):
-        if hints:
-            raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
-        return load_model(source) if is_directory else source
-    if is_path:
-        return import_checkpoint(source, dialect, **hints)
-    return _import_module(source, dialect, hints)
-
-
-def _is_directory_of_a_model(source: Any) -> bool:
-    from jax_transformer.storage.hub import is_model_on_hub
-    from jax_transformer.storage.model_directory import is_model_directory
 
     is_path = isinstance(source, str | os.PathLike)
-    return is_path and (
-        any(is_model_directory(path) for path in (source, Path(source) / "model")) or is_model_on_hub(source)
-    )
+    return import_checkpoint(source, dialect, **hints) if is_path else _import_module(source, dialect, hints)
 
 
 def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
@@ -350,8 +353,10 @@ def _reference(sides: Sides, model: Model, name: str, problem: Problem) -> tuple
         from jax_transformer.parity.backends.modules import ModuleReference, Naming, module_reference
 
         kind = FamilyReference if _is_of_transformers(sides.module) else ModuleReference
-        how = Naming(sides.options.dialect, sides.names)
-        program: Any = module_reference(kind, name, sides.module, model, sides.name_map(), how, problem)
+        file = sides.options.names
+        by = os.fspath(file) if isinstance(file, str | os.PathLike) else "the map of names"
+        how = Naming(sides.options.dialect, sides.names, by)
+        program: Any = module_reference(kind, name, sides.module, model, how, problem)
     else:
         title, program = _program(sides, model, problem)
         name = sides.reference.name or title
@@ -373,14 +378,15 @@ def _program(sides: Sides, model: Model, problem: Problem) -> tuple[str, Any]:
             "this model was imported by a map of names, and its program isn't known: give a reference, the PyTorch "
             "module to compare it with (--reference package.module:factory)"
         )
-    refusals = get_dialect(dialect).refusals(model.config)
+    table = get_dialect(dialect)
+    refusals = table.refusals(model.config)
     if refusals:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
     if knows(dialect):
         return f"torch_reference.{dialect}", SystemReference(dialect, model.config, constants_of(model))
     from jax_transformer.parity.backends.families import family_reference
 
-    return f"transformers, {dialect}", family_reference(model, problem)
+    return f"transformers, {dialect}", family_reference(model, table, problem)
 
 
 def _model_side(sides: Sides, model: Model, name: str) -> Any:
@@ -420,7 +426,7 @@ def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
     from jax_transformer.runtime.trees import flatten
     from jax_transformer.storage.tensor_files import as_arrays
 
-    parts = (sides.candidate.program, sides.reference.program, sides.options.model, sides.names)
+    parts = (sides.candidate.program, sides.reference.program, sides.options.model, sides.options.names)
     sums = {
         path: digest
         for part in parts

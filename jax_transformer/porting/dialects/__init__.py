@@ -215,6 +215,12 @@ class Dialect:
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
         return [*map(str, one_level.obstacles(config, allowed, self.mentions)), *more]
 
+    def check_config(self, config: TransformerConfig) -> None:
+        """Raises PortingError for a config that has obstacles to this dialect."""
+        problems = self.refusals(config)
+        if problems:
+            raise PortingError(f"dialect {self.name} has no models of this config", problems)
+
     @property
     def mentions(self) -> frozenset[str]:
         """Returns the config fields that the table says something of. Other options have their defaults."""

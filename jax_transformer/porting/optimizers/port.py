@@ -26,8 +26,8 @@ from jax_transformer.porting.optimizers.kinds import Fields, Groups, Kind, as_nu
 from jax_transformer.porting.optimizers.numbering import NamedState, flatten_entries, name_entries
 from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
-from jax_transformer.porting.state_dicts import param_shapes
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_array, state_dict_of_tensors, write_torch
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
