@@ -117,7 +117,7 @@ def _weights(pair: Pair, results: Results) -> Stage:
         name: tuple(each for each in getattr(stage, name) if each in trained)
         for name in ("only_in_candidate", "only_in_reference")
     }
-    return replace(stage, **kept)
+    return replace(stage, **kept)  # type: ignore[arg-type]
 
 
 def _with_ties(one: Frozen, names: Sequence[str]) -> list[str]:

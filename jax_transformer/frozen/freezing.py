@@ -113,7 +113,8 @@ def _freeze_jax(subject: Subject, inputs: Arrays, wanted: Wanted) -> Frozen:
     )
     own = runner.run(OWN_TYPE)
     _check_repeats(runner, own, subject.name, None)
-    programs, unlowered = ((), "not asked for")
+    programs: tuple[FrozenProgram, ...] = ()
+    unlowered = "not asked for"
     if wanted.lowers:
         programs, unlowered = _programs_of_function(pure, subject.name, inputs)
     return _record(

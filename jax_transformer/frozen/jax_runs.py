@@ -90,7 +90,7 @@ class JaxRunner:
                 if made is None:
                     continue
                 if update is None:
-                    own = {name: jnp.asarray(one) for name, one in own.items()}
+                    own = {name: jnp.asarray(one) for name, one in own.items()}  # type: ignore[misc]
                     state = jax.jit(made.init, compiler_options=_options())(own)
                     update = jax.jit(_updated(made), compiler_options=_options())
                 moved, state = update(gradients, state, own)

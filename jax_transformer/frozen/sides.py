@@ -46,12 +46,12 @@ class FrozenSide(AnyProgram):
     constants: tuple[str, ...]
 
     @property
-    def parameters(self) -> frozenset[str]:  # type: ignore[override]
+    def parameters(self) -> frozenset[str]:
         trained = {each for name in self.frozen.trained for each in (name, *self.frozen.tied.get(name, ()))}
         return frozenset(trained & {*self.weights})
 
     @property
-    def is_module(self) -> bool:  # type: ignore[override]
+    def is_module(self) -> bool:
         return True  # it differentiates what is trained, and no other tensors
 
     def shared_memory(self) -> dict[str, MemoryPlace]:

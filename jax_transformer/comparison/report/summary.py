@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax_transformer.proof.certificate import Certificate
-
-if TYPE_CHECKING:
-    from jax_transformer.comparison.report.report import Report
 
 SUMMARY = 1
 """The version of a summary; raised when a field changes its meaning or is removed."""
 
 
-def summary_of(found: Report | Certificate) -> dict[str, Any]:
-    """Returns the summary of a comparison or a proof, as JSON.
+def summary_of(found: Any) -> dict[str, Any]:
+    """Returns the summary of a comparison or a proof, a `Report` or a `Certificate`, as JSON.
 
     `verdict` is "passed", "diverged" or "inconclusive"; of a proof "proven", "refuted" or "unknown".
     """
@@ -31,7 +28,7 @@ def summary_of(found: Report | Certificate) -> dict[str, Any]:
     }
 
 
-def _of_report(report: Report) -> tuple[dict[str, Any] | None, str | None, list[str]]:
+def _of_report(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str]]:
     unknown = [*report.doubts, *(f"{stage.name}: {reason}" for stage in report.stages for reason in stage.reasons)]
     unknown += [
         f"{stage.name}: {row.name}: {row.reason}"
