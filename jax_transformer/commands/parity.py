@@ -318,7 +318,7 @@ def _module(name: str) -> Any:
     from jax_transformer.comparison.capture import check_module
     from jax_transformer.parity.sides.options import as_side, has_own_weights, is_frozen
 
-    module = load_factory(name, "--reference")
+    module = _loaded(name, "--reference")
     if not (has_own_weights(as_side(module)) or is_frozen(module)):
         check_module(as_side(module).program, name)
     return module

@@ -150,7 +150,10 @@ def _forward(pair: Pair, results: Results, dtype: str) -> Stage:
     where = {each: _read(ours[each], theirs[each]) for each in theirs if OF_LOGITS in each}
     dtypes = dict.fromkeys(theirs, dtype)
     stage = compare_stage(name, ours, theirs, truth=truth, where=where, dtypes=dtypes)
-    stage = replace(stage, rows=tuple(row for row in stage.rows if row.verdict != "inconclusive" or row.name == OWN))
+    unjudged = [row.name for row in stage.rows if row.verdict == "inconclusive" and row.name != OWN]
+    if unjudged:
+        results.remarks.append(f"{name}: activations without a gate, not compared: {_listed(unjudged)}")
+    stage = replace(stage, rows=tuple(row for row in stage.rows if row.name not in unjudged))
     if dtype == "float64" and _rounds(pair, dtype):
         stage = _in_its_type(stage, pair, "float64")
     if dtype != "float64" and not results.have_diverged:

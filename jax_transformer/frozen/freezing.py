@@ -23,7 +23,7 @@ from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Runner, Trained
 from jax_transformer.frozen.sources import sources_of
 from jax_transformer.frozen.torch_runs import TorchRunner
 from jax_transformer.matching.programs import PureProgram, is_jax_module, pure_program, with_one_output
-from jax_transformer.matching.sides import flattened
+from jax_transformer.matching.sides import flattened, is_filled
 from jax_transformer.proof.programs import Program, UnknownOperation
 from jax_transformer.proof.tape_data import NotData, to_data
 from jax_transformer.runtime.environment import environment
@@ -228,7 +228,7 @@ def _programs_of_module(
     held = module.state_dict(keep_vars=True)
     floats = [each for each, tensor in held.items() if tensor.is_floating_point()]
     known = {*runner.trained, *(other for one in runner.trained for other in runner.tied.get(one, ()))}
-    untrained = tuple(each for each in floats if each not in known)
+    untrained = tuple(each for each in floats if each not in known and not is_filled(held[each]))
     variants = ((), untrained) if untrained else ((),)
     return _lowered(with_one_output(module, name), weights_of(module, None), name, inputs, variants)
 

@@ -130,3 +130,10 @@ def _with_tree(program: Callable[..., Any], rebuilt: Callable[[Mapping[str, Any]
 def without_others(side: LoweredSide) -> LoweredSide:
     """Returns the side with its output alone."""
     return replace(side, program=side.program.restricted([OWN]))
+
+
+def is_filled(tensor: Any) -> bool:
+    """Returns whether a tensor holds one number throughout. Then it is no table that the other program computes, but a
+    weight or a statistic that a checkpoint changes: taken as constants, zeros and ones would make programs equal."""
+    numbers = tensor.reshape(-1)
+    return bool((numbers == numbers[:1]).all())

@@ -22,7 +22,7 @@ from jax_transformer.matching.carrying import facts_of, through
 from jax_transformer.matching.finding import find_map, tied
 from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
-from jax_transformer.matching.sides import flattened, weights_by_name
+from jax_transformer.matching.sides import flattened, is_filled, weights_by_name
 from jax_transformer.parity.freezing import as_frozen
 from jax_transformer.parity.sides.options import Side, has_own_weights, is_frozen, kind_of
 
@@ -140,12 +140,9 @@ class MappedPair:
 
 
 def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:
-    """Returns the tensors among these that a module doesn't train, under all of their names. One that is filled with a
-    number is no table that the other program computes, but a weight or a statistic that a checkpoint changes: without
-    it, zeros and ones would make programs equal."""
+    """Returns the tables among these tensors that a module doesn't train, under all of their names."""
     held = module.state_dict(keep_vars=True)
-    tables = (held[name] for name in names if not held[name].requires_grad)
-    frozen = [tensor for tensor in tables if (tensor != tensor.flatten()[:1]).any()]
+    frozen = [held[name] for name in names if not (held[name].requires_grad or is_filled(held[name]))]
     return tuple(name for name, tensor in held.items() if any(tensor is one for one in frozen))
 
 
