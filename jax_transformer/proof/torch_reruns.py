@@ -27,6 +27,11 @@ MOST = {"bfloat16": 0.1, "float16": 0.01, "float32": 1e-3, "float64": 1e-6}
 """The largest relative RMS of a difference, for programs that compute in this type, or round to it."""
 NARROWEST = 0.5
 """That for types of 8 bits."""
+MOVES = 8.0
+"""How many times as far as changed last bits of weights move it an output may be from what was read, if it is small
+beside the middle one: a rounding error of zero, such as the gradient of a bias of keys."""
+DRAWS = 3
+"""How often last bits are changed to find how far they move an output."""
 SMALL = 1e-6
 """An output that is smaller than the middle one by this factor may be a rounding error of zero."""
 FILLED = 1e8
@@ -85,7 +90,7 @@ def _check(
         with _Way(weights) as way:
             returned = program()
         tensors = {name: tensor for name, tensor in returned.items() if name not in lowered.unknown}
-        found = {name: np.asarray(as_array(tensor, ""), np.float64) for name, tensor in tensors.items()}
+        found = {name: _numbers(tensor) for name, tensor in tensors.items()}
     read = {name: np.asarray(array, np.float64) for name, array in evaluate(lowered, Floats(), changed_weights).items()}
     if found.keys() != read.keys():
         reason = REASON.format(f"{len(found)} outputs for {len(read)}", "branches")
@@ -95,11 +100,42 @@ def _check(
         str(each.dtype).removeprefix("torch.") for each in (*parts, *tensors.values()) if each.is_floating_point()
     }
     most = max((MOST.get(each, NARROWEST) for each in types), default=MOST["float64"])
-    usual = SMALL * float(np.median([size for size in map(_rms, found.values()) if size] or [0.0]))
-    for name, array in found.items():
-        if array.shape != read[name].shape or _differs(array, read[name], most, usual):
-            raise UnknownOperation(name, "", _reason(array, read[name], lowered.narrowing))
+    middle = float(np.median([size for size in map(_rms, found.values()) if size] or [0.0]))
+    usual = SMALL * middle
+    different = [
+        name
+        for name, each in found.items()
+        if each.shape != read[name].shape or _differs(each, read[name], most, usual)
+    ]
+    moved = _moved(program, weights, sign, {name: found[name] for name in different}) if different else {}
+    for name in different:
+        same_shape = found[name].shape == read[name].shape
+        noise = min(MOVES * moved[name], most * middle)
+        if not same_shape or _differs(found[name], read[name], most, usual, noise):
+            raise UnknownOperation(name, "", _reason(found[name], read[name], lowered.narrowing))
     return way
+
+
+def _moved(
+    program: Callable[[], Mapping[str, torch.Tensor]],
+    weights: Mapping[str, Variable],
+    sign: int,
+    found: Mapping[str, np.ndarray],
+) -> dict[str, float]:
+    """Returns how far outputs move when weights change in their last bit: the root mean square of the smallest of some
+    moves."""
+    moves: dict[str, list[float]] = {name: [] for name in found}
+    for draw in range(1, DRAWS + 1):
+        with _changed(weights, sign, draw), defined():
+            returned = program()
+            for name, array in found.items():
+                again = _numbers(returned[name]) if name in returned else array
+                moves[name].append(_rms(again - array) if again.shape == array.shape else 0.0)
+    return {name: min(several) for name, several in moves.items()}
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray:
+    return np.asarray(as_array(tensor, ""), np.float64)
 
 
 def _reason(found: np.ndarray, read: np.ndarray, narrowing: Sequence[str]) -> str:
@@ -166,9 +202,9 @@ class _Way(TorchDispatchMode):
         return reference is not None and not reference.expired()
 
 
-def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> bool:
+def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float, noise: float = 0.0) -> bool:
     """Returns whether two arrays differ: in their NaN, infinite or fill values, or in the root mean square of the
-    rest."""
+    rest, by more than their share or than noise."""
     large = [np.where(np.abs(each) < FILLED, 0.0, each) for each in (found, read)]  # NaN is kept
     with np.errstate(invalid="ignore"):
         apart = np.abs(large[0] - large[1]) > most * np.abs(large[1])
@@ -176,7 +212,7 @@ def _differs(found: np.ndarray, read: np.ndarray, most: float, usual: float) -> 
     if not np.array_equal(large[0][~finite], large[1][~finite], equal_nan=True) or apart[finite].any():
         return True
     small = [np.where(each == 0, array, 0.0) for each, array in zip(large, (found, read), strict=True)]
-    return _rms(small[0] - small[1]) > most * max(_rms(found), usual)
+    return _rms(small[0] - small[1]) > max(most * max(_rms(found), usual), noise)
 
 
 def _rms(array: np.ndarray) -> float:
@@ -186,10 +222,14 @@ def _rms(array: np.ndarray) -> float:
 
 
 @contextlib.contextmanager
-def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[str, np.ndarray]]:
+def _changed(weights: Mapping[str, Variable], factor: float, draw: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """Increases each weight by about 10 % plus 0.1, multiplies it by a factor, yields the results, and restores the
-    weights."""
-    key = np.random.default_rng(0)
+    weights.
+
+    Args:
+      draw: 0: that is all. Another number also changes last bits, each by one, or not.
+    """
+    key, bits = np.random.default_rng(0), np.random.default_rng(draw)
     tensors = [tensor for variable in weights.values() for tensor, _ in variable.written()]
     with torch.inference_mode():
         before = [tensor.clone() for tensor in tensors]
@@ -200,6 +240,9 @@ def _changed(weights: Mapping[str, Variable], factor: float) -> Iterator[dict[st
                 factors, terms = (torch.from_numpy(key.uniform(0.05, 0.15, variable.shape)) for _ in range(2))
                 held = _held(variable)
                 changed = held.mul_(1 + factors.to(held)).add_(terms.to(held)).mul_(factor)
+                if draw and changed.is_floating_point():
+                    away = torch.from_numpy(bits.choice([-np.inf, np.inf], variable.shape)).to(changed)
+                    changed = torch.nextafter(changed, away)
                 for tensor, places in variable.written():
                     tensor.copy_(changed if places is None else changed[torch.from_numpy(places)])
                 changed_weights[name] = as_array(changed, "")

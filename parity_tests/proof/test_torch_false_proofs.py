@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import threading
@@ -362,6 +363,21 @@ def test_rounding_is_called_rounding() -> None:
     program = lambda: {"output": ((weight + 1e7).float() - 1e7).double()}  # noqa: E731
     lowered = torch_programs.lower(program, {"w": weight})
     with pytest.raises(UnknownOperation, match=r"\(1 for 0\.\d+\): it rounds to float32"):
+        check_again(lowered, program, {"w": weight})
+
+
+@pytest.mark.parametrize("hidden", [0.0, 1e-4])
+def test_a_rounding_error_of_zero_is_no_difference_and_a_hidden_number_is(hidden: float) -> None:
+    """As with the gradient of a bias of keys, which is zero."""
+    weight = torch.linspace(0.1, 0.9, 300)[None]
+
+    def program() -> dict[str, torch.Tensor]:
+        zero = weight.cumsum(1) + weight.flip(1).cumsum(1).flip(1) - weight - weight.sum()
+        return {"large": weight * 3, "zero": zero + hidden * _unwatched(weight) if hidden else zero}
+
+    lowered = torch_programs.lower(program, {"w": weight})
+    assert program()["zero"].any()
+    with pytest.raises(UnknownOperation, match="on other weights") if hidden else contextlib.nullcontext():
         check_again(lowered, program, {"w": weight})
 
 
