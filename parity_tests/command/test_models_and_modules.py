@@ -128,7 +128,7 @@ def test_a_single_node_is_replayed(run: Run) -> None:
     unseen = run(
         "pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", "--node", "encoder.positions", stages=None
     )
-    assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.message) == (3, True)
+    assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.output) == (3, True)
 
 
 def test_a_weight_that_differs(run: Run) -> None:

@@ -13,7 +13,7 @@ import yaml
 from parity_command import PYTORCH, Run, function, module
 
 from jax_transformer.cli import main
-from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions
+from jax_transformer.commands.parity_options import NumberOptions, ParityOptions, ProgramOptions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -94,7 +94,9 @@ def test_allowed_differences_are_listed_and_never_proven(run: Run, tmp_path: Pat
 
 REFUSED = {
     "a proof compares no floats": [
-        *(["--json", "x.json"], ["--html", "x.html"], ["--node", "logits"], ["--dtypes", "float64"]),
+        *(["--html", "x.html"], ["--node", "logits"], ["--dtypes", "float64"], ["--own-weights"], ["--kl", "1"]),
+        *(["--layers", "a.{}=b.{}"], ["--top-k", "5:0.9"], ["--memory-limit", "1"], ["--time-limit", "1"]),
+        *(["--candidate-device", "cpu:0"], ["--reference-device", "cpu"]),
         *(["--truth", "x.npz"], ["--tolerance", "1e-3"], ["--draft-map", "x.yaml"], ["--diff", "a.npz", "b.npz"]),
     ],
     "decoding isn't proven": [
@@ -117,12 +119,14 @@ def test_an_option_that_says_nothing_to_a_proof_is_refused(option: list[str], ru
 def test_every_option_works_with_a_proof_or_is_refused() -> None:
     """A new option of comparisons is to be thought of here."""
     works = {"model", "dialect", "reference", "candidate", "inputs", "map", "stages", "seed", "allow", "verbose"}
-    works |= {"prove", "certificate", "witness", "verify", "checkpoint", "programs", "parallel"}
+    works |= {"prove", "json", "numbers", "certificate", "witness", "verify", "checkpoint", "programs", "parallel"}
     works |= {"train", "loss", "optimizer", "jax_loss", "jax_optimizer"}
     refused = {
         option[0].lstrip("-").split(".")[0].replace("-", "_") for options in REFUSED.values() for option in options
     }
-    fields = {field.name for kind in (ParityOptions, ProgramOptions) for field in dataclasses.fields(kind)}
+    fields = {
+        field.name for kind in (ParityOptions, ProgramOptions, NumberOptions) for field in dataclasses.fields(kind)
+    }
     assert fields == works | refused
 
 

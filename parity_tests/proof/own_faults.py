@@ -94,7 +94,7 @@ FAULTS = (
     # --- caches and beams
     OwnFault("a token's keys overwrite those before", STEPS, "first = state.position * state.num_beams",
              "first = jnp.maximum(state.position - 1, 0) * state.num_beams", CACHED, "dot_general",
-             at="BNQH,BNKH->BNQK"),
+             at="BGQH,BGTH->BGQT"),
     OwnFault("the cache is written one token late", STEPS, "first = state.position * state.num_beams",
              "first = (state.position + 1) * state.num_beams", CACHED, "add", at="self._branch(sublayer"),
     OwnFault("an empty slot of the cache is attended", STATE, "jnp.arange(self.length) <= self.position",
@@ -164,7 +164,7 @@ FAULTS = (
     OwnFault("means of unequal parts are averaged", STEP, "total, _ = summed_loss(",
              "total, tokens = summed_loss(", ACCUMULATED, "dot_general", at="to_kernel = to_kernel +"),
     OwnFault("the last part's gradients are kept alone", STEP,
-             "return jax.tree.map(jnp.add, sums, of_part(*numbered)), None", "return of_part(*numbered), None",
+             "return jax.tree.map(jnp.add, sums, part_sums(*numbered)), None", "return part_sums(*numbered), None",
              ACCUMULATED, "dot_general", at="to_kernel = to_kernel +"),
     OwnFault("each part is clipped", STEP, "return mean, lie_as_parameters(gradients, state.params, self.mesh)",
              "scale = jnp.minimum(self.config.clip_norm / (optax.tree.norm(gradients) + 1e-6), 1.0)\n"
