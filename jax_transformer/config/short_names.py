@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from jax_transformer.config.positions import KINDS, Index, Layout, PositionKind
+from jax_transformer.config.positions import KINDS, Index, Layout, PositionKind, RelativeBias
 from jax_transformer.config.specs import (
     Activation,
     Attention,
@@ -538,8 +538,8 @@ def _turned(part: Any, kind: type | None) -> Any:
     common = {field.name for field in dataclasses.fields(kind) if field.init} & {
         field.name for field in dataclasses.fields(part) if field.init
     }
-    if "factor" in common and "bias" in kind.__name__.lower() + type(part).__name__.lower():
-        common.remove("factor")  # of biases and of tables: two numbers of one name
+    if RelativeBias in (kind, type(part)):
+        common.discard("factor")  # of biases and of tables: two numbers of one name
     kept = {name: getattr(part, name) for name in common}
     return kind(**kept)
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from jax_transformer.config.positions import PositionKind, Positions, Sinusoidal
+from jax_transformer.config.positions import Index, Learned, PositionKind, Positions, Rotary, Sinusoidal
 from jax_transformer.config.validation import Spec
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
@@ -338,6 +338,18 @@ class Stack(Spec):
     def position_kind(self) -> PositionKind:
         """Kind of positions."""
         return "none" if self.positions is None else self.positions.kind
+
+    @property
+    def numbering(self) -> tuple[Index, int]:
+        """The numbering of positions, and its offset; columns from 0 if nothing reads the numbers."""
+        kind = self.positions
+        return (kind.index, kind.offset) if isinstance(kind, Sinusoidal | Learned | Rotary) else ("column", 0)
+
+    @property
+    def table_rows(self) -> int:
+        """The number of rows of the position table: one for every number that a position may have."""
+        index, offset = self.numbering
+        return self.max_length + offset + (index == "non_pad_count")
 
 
 DECODER = Stack(self_attention=Attention(causal=True), cross_attention=Attention())

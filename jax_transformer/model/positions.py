@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config.positions import Index, Learned, Rotary, Sinusoidal
+from jax_transformer.config.positions import Learned, Sinusoidal
 from jax_transformer.config.sizes import check_table
 from jax_transformer.config.specs import Stack
 
@@ -25,18 +25,6 @@ class Places(NamedTuple):
     """Column of the newest tokens while decoding: [] int32. None: every column has a query."""
 
 
-def table_rows(stack: Stack) -> int:
-    """Returns the number of rows of a stack's position table: one for every value of `position_numbers`."""
-    index, offset = numbering(stack)
-    return stack.max_length + offset + (index == "non_pad_count")
-
-
-def numbering(stack: Stack) -> tuple[Index, int]:
-    """Returns a stack's numbering of positions, and its offset; columns from 0 if nothing reads the numbers."""
-    kind = stack.positions
-    return (kind.index, kind.offset) if isinstance(kind, Sinusoidal | Learned | Rotary) else ("column", 0)
-
-
 def sinusoid_table(stack: Stack) -> np.ndarray:
     """Computes the sinusoids [rows, D] in float64; row r encodes position r for every offset.
 
@@ -48,7 +36,7 @@ def sinusoid_table(stack: Stack) -> np.ndarray:
     kind = stack.positions
     if not isinstance(kind, Sinusoidal):
         raise ValueError(f"positions: expected sinusoidal ones; received {stack.position_kind}")
-    rows = table_rows(stack)
+    rows = stack.table_rows
     check_table(rows, stack.d_model)
     pairs = stack.d_model // 2
     pair = np.arange(pairs, dtype=np.float64)
@@ -77,7 +65,7 @@ def position_numbers(stack: Stack, ids: jax.Array, pad_id: int, segments: jax.Ar
       segments: integers [B, T], the number of each token's pair in a packed row; positions restart in each pair.
     """
     batch, length = ids.shape
-    index, offset = numbering(stack)
+    index, offset = stack.numbering
     if segments is not None:
         counted = ids != pad_id if index == "non_pad_count" else jnp.ones_like(ids, bool)
         numbers = _counted_before(counted, segments) + (index == "non_pad_count")
@@ -103,7 +91,7 @@ def check_fits(stack: Stack, name: str, shape: tuple[int, ...]) -> None:
     """Raises ValueError if ids of shape (B, T) need more rows than the stack's position table has."""
     if not isinstance(stack.positions, Sinusoidal | Learned):
         return
-    axis = 0 if numbering(stack)[0] == "batch_row" else 1
+    axis = 0 if stack.numbering[0] == "batch_row" else 1
     if shape[axis] > stack.max_length:
         what = "sentences in a batch (positions are indexed by batch row)" if axis == 0 else "tokens"
         raise ValueError(f"{name} has {shape[axis]} {what}; the position table allows {stack.max_length} (max_length)")

@@ -17,7 +17,7 @@ from flax import nnx
 from jax_transformer.config import specs
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Learned, RelativeBias, RelativeVectors, Table
-from jax_transformer.model import distances, flash, positions
+from jax_transformer.model import distances, flash
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.embeddings import PositionTable
@@ -47,7 +47,7 @@ class Stack(nnx.Module):
         self.layers = stack_layers(lambda keys: make_layer(config, keys), count, keys)
         kind = stack.positions
         if isinstance(kind, Learned):
-            self.positions = PositionTable(config, (positions.table_rows(stack), stack.d_model), keys)
+            self.positions = PositionTable(config, (stack.table_rows, stack.d_model), keys)
         if isinstance(kind, Table) and kind.learned_scale:
             self.position_scale = Factor(1.0)
         if isinstance(kind, RelativeBias) and not kind.per_layer:

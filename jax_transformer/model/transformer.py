@@ -166,7 +166,7 @@ class Transformer(nnx.Module):
         hides_pads = attention.padding == "keys"
         attendable = ids != decoder_padding_id(self.config) if hides_pads else jnp.ones_like(is_real)
         state = state.written(is_real, attendable)
-        index, offset = positions.numbering(self.config.decoder)
+        index, offset = self.config.decoder.numbering
         numbers = {
             "column": state.position[None, None],
             "batch_row": jnp.arange(ids.shape[0])[:, None],

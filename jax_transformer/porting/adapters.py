@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.config.shapes import param_shapes
 from jax_transformer.mapping.axes import Axes
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, not_finite, tensors_from_leaves
 from jax_transformer.model.lora import KERNEL, A, B
@@ -30,7 +31,6 @@ from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.shapes import param_shapes
 from jax_transformer.mapping.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.porting.dialects import Dialect, get_dialect
 from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import as_arrays
 from jax_transformer.storage.tensors import PortingError, Tensors
 

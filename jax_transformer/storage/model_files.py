@@ -6,24 +6,23 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.shapes import count_parameters, param_shapes
 from jax_transformer.config.short_names import named_values
-from jax_transformer.config.sizes import SIZES, least_parameters
+from jax_transformer.config.sizes import SIZES
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
 from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.limits import TOKENIZER_BYTES
-from jax_transformer.runtime.trees import flatten, nearest
+from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.adapters import ADAPTERS
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -191,22 +190,13 @@ def tokenizer_files(directory: Path) -> list[str]:
     return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
 
 
-@cache
-def param_shapes(config: TransformerConfig) -> Mapping[str, tuple[int, ...]]:
-    """Returns the shape of every leaf of the config's parameters, by path."""
-    from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
-
-    params = abstract_params(config)
-    return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(params).items()})
-
-
 def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
     """Returns the differences between parameters and config in name, shape and kind of dtype."""
-    least, values = least_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
-    if least > 2 * values + 10**6:  # before position tables of such a size are computed, to compare their shapes
+    count, values = count_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
+    if count > 2 * values + 10**6:
         values_of = (one for name in SIZES for one in named_values(config, name))
         sizes = ", ".join(f"{name}={value}" for name, value in values_of if value)
-        return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({sizes})"]
+        return [f"config: expected sizes of the {values:,} values in the file; received {count:,} ({sizes})"]
     try:
         expected = param_shapes(config)
     except ValueError as error:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from jax.sharding import Mesh
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.config.run import RunConfig
-from jax_transformer.config.sizes import least_parameters
+from jax_transformer.config.shapes import count_constants, count_parameters
 from jax_transformer.config.validation import ConfigError, require
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.mesh import platform_of
@@ -104,10 +103,8 @@ def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
       LeastMemory(state=528482304, batch=1048576)
     """
     train, wide = config.train, 2 if config.init_from else 4  # an initial model may have values of 16 bits
-    values = least_parameters(model)
-    stacks = (model.encoder, model.decoder)
-    tables = sum(stack.max_length * stack.d_model for stack in stacks if isinstance(stack.positions, Sinusoidal))
-    trained = 0 if train.freeze or train.lora.rank else values - tables
+    values = count_parameters(model)
+    trained = 0 if train.freeze or train.lora.rank else values - count_constants(model)
     state = wide * (values + trained * (SLOTS[train.optimizer] + bool(train.ema_decay)))
     positions = config.data.batch_tokens // 4 // max(config.parallel.virtual_shards, 1)  # rows are rounded down twice
     return LeastMemory(state, 2 * positions * model.decoder.d_model)  # at least 16 bits each

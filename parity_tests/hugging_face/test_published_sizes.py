@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.shapes import param_shapes
 from jax_transformer.porting.dialects import all_dialects
 from jax_transformer.porting.hugging_face import config_fields
-from jax_transformer.storage.model_files import param_shapes
 
 
 def _fairseq(d_model: int, layers: tuple[int, int], heads: int, d_ff: int, length: int, **more: Any) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig, TrainConfig
-from jax_transformer.config.sizes import least_parameters
+from jax_transformer.config.shapes import count_constants, count_parameters, param_shapes
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.functional import abstract_params, init_params
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.runtime.memory import VARIABLE, host_memory
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import GenerationConfig, Model, save_model
 from jax_transformer.training.fitting import least_memory, memory_problem
 from jax_transformer.training.loop import describe_run, train
@@ -70,10 +71,13 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
-def test_the_estimate_of_parameters_is_no_more_than_there_are(fields):
+def test_parameters_are_counted(fields):
     config = dataclasses.replace(TINY, **fields)
-    count = sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
-    assert 0.5 * count < least_parameters(config) <= count
+    leaves = flatten(abstract_params(config))
+    assert dict(param_shapes(config)) == {path: leaf.shape for path, leaf in leaves.items()}
+    assert count_parameters(config) == sum(leaf.size for leaf in leaves.values())
+    constants = {path: leaf for path, leaf in leaves.items() if path.startswith("constants/")}
+    assert count_constants(config) == sum(leaf.size for leaf in constants.values())
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon", "sgd", "adafactor"])

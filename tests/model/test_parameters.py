@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.shapes import param_shapes
 from jax_transformer.model import functional
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import EncoderLayer
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
 
 def shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    return {path: leaf.shape for path, leaf in flatten(functional.abstract_params(config)).items()}
+    """The shapes of the parameters that the modules make, which the config's table must have, too."""
+    made = {path: leaf.shape for path, leaf in flatten(functional.abstract_params(config)).items()}
+    assert list(param_shapes(config).items()) == sorted(made.items())
+    return made
 
 
 def attention_shapes(prefix: str, layers: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,7 @@ import pytest
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.embeddings import Constants
-from jax_transformer.model.positions import position_numbers, sinusoid_table, table_rows
+from jax_transformer.model.positions import position_numbers, sinusoid_table
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
@@ -65,9 +65,9 @@ def test_the_last_inclusive_pair_has_wavelength_10000() -> None:
 
 def test_each_stack_has_as_many_rows_as_it_may_need() -> None:
     config = TransformerConfig(d_model=8, num_heads=2, max_length=5, decoder_max_length=7)
-    assert (table_rows(config.encoder), table_rows(config.decoder)) == (5, 7)
+    assert (config.encoder.table_rows, config.decoder.table_rows) == (5, 7)
     config = dataclasses.replace(config, position_offset=2, position_index="non_pad_count")
-    assert (table_rows(config.encoder), table_rows(config.decoder)) == (8, 10)
+    assert (config.encoder.table_rows, config.decoder.table_rows) == (8, 10)
     full = np.full((1, 7), 5)  # the largest number is the last row
     assert position_numbers(config.encoder, full, pad_id=0).max() == 9
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model.positions import table_rows
 from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq, marian
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -77,7 +76,7 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
         ) from None
     half = config.d_model // 2
     frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
-    angles = torch.arange(table_rows(config.encoder)).float()[:, None] * frequencies[None, :]
+    angles = torch.arange(config.encoder.table_rows).float()[:, None] * frequencies[None, :]
     table = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).numpy()
     table[config.position_offset] = 0.0
     return {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}

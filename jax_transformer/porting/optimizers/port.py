@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.shapes import param_shapes
 from jax_transformer.porting.names_of_dialects import dialect_of_origin
 from jax_transformer.porting.optimizers.conversion import Table, entries_from_slots, slots_from_entries
 from jax_transformer.porting.optimizers.files import (
@@ -27,7 +28,6 @@ from jax_transformer.porting.optimizers.numbering import NamedState, flatten_ent
 from jax_transformer.porting.optimizers.order import parameter_names
 from jax_transformer.porting.optimizers.schedulers import lambda_scheduler, moved_scheduler, next_rate, read_scheduler
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.model_files import param_shapes
 from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_array, state_dict_of_tensors, write_torch
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState
