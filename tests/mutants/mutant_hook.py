@@ -66,9 +66,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Changes what is imported from now on."""
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+    """Changes what is imported from now on, before pytest, which rewrites the assertions of plugins' packages."""
+    sys.meta_path[:] = [Finder(), *(finder for finder in sys.meta_path if not isinstance(finder, Finder))]
     if os.environ.get(MARKS) and not hasattr(builtins, "_reached_"):
         builtins._reached_ = set()  # type: ignore[attr-defined]
         if "PYTEST_CURRENT_TEST" in os.environ:  # a process that a test started

@@ -73,6 +73,8 @@ def read_tests(marks: Path) -> list[Timed]:
             if record["outcome"] == "passed":
                 reach = frozenset(record["reach"]) | others[record["test"]]
                 tests.append(Timed(record["test"], record["cpu"], reach))
+    if not any(test.reach for test in tests):
+        raise SystemExit(f"{marks}: expected tests that call marked functions; received none: run `reach` again")
     return tests
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.machinery
+import sys
 
+import mutant_hook as hook
 import pytest
 from mutations import marked, mutants, mutated
 
@@ -89,3 +92,13 @@ def test_marked_functions_tell_that_they_were_called(monkeypatch: pytest.MonkeyP
     assert held["Counter"]().add(5) == 6  # type: ignore[attr-defined]
     assert reached == {1}
     assert held["first"].__doc__ == "Returns something."
+
+
+def test_changes_come_before_what_else_finds_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.delenv(hook.MARKS, raising=False)
+    hook.install()
+    sys.meta_path.insert(0, importlib.machinery.PathFinder)  # as pytest's, which rewrites assertions
+    hook.install()
+    assert [isinstance(finder, hook.Finder) for finder in sys.meta_path].index(True) == 0
+    assert sum(isinstance(finder, hook.Finder) for finder in sys.meta_path) == 1
