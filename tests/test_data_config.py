@@ -24,7 +24,7 @@ OF_SPACY = {"train": ("a.tsv",), "tokenizer": "spacy", "source_language": "en", 
         ({"source_tag": "<2 de>"}, "source_tag must be one token without spaces; received '<2 de>'"),
         (
             {"more": (CorpusConfig(train=("a.tsv",)),)},
-            "train or dataset must be set beside more; received 1 further corpora",
+            "train or dataset must be set with more; received 1 further corpora",
         ),
         ({"train": ("a.tsv",), "more": (CorpusConfig(),)}, "more: train or dataset must be set; corpus 2 has neither"),
         ({"max_length_ratio": 0.5}, "max_length_ratio must be at least 1, or 0; received 0.5"),

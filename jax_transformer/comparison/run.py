@@ -176,8 +176,8 @@ def _once(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 def _narrowed(fault: Fault, again: Fault) -> Fault:
     """Returns the fault with the causes that also fit on another problem.
 
-    A fault that changes the function counts, not what is left of it on a problem that hardly shows it: rows masked
-    altogether, or rounding alone. The fault is unchanged if no cause fits on both.
+    A fault that changes the function counts, not what is left of it on a problem that hardly shows it: fully
+    masked rows, or rounding alone. The fault is unchanged if no cause fits on both.
     """
     first, second = fault.finding, again.finding
     if first.effect != second.effect:
@@ -190,7 +190,7 @@ def _narrowed(fault: Fault, again: Fault) -> Fault:
 
 
 def _says_more(finding: Finding, other: Finding) -> bool:
-    """Returns whether a finding has the other's precision and a fault beside it."""
+    """Returns whether a finding has the other's precision and another fault."""
     if finding.precision and not finding.matches:
         return all(match.variant == f"computed in {finding.precision}" for match in other.matches)
     causes = [match.variant.removeprefix("norm: ") for match in other.matches]

@@ -249,7 +249,7 @@ class DataConfig(CorpusConfig):
         problems = []
         if self.more and not self.is_given:
             problems.append(
-                f"train or dataset must be set beside more; received {len(self.more)} further corpora and no first one"
+                f"train or dataset must be set with more; received {len(self.more)} further corpora and no first one"
             )
         problems += [
             f"more: train or dataset must be set; corpus {k} has neither"

@@ -441,7 +441,7 @@ def with_short_names(parts: Mapping[str, Any], values: Mapping[str, Any], *, ign
             if value != fixed and not ignores_unused:
                 problems.append(f"{name} must be {_shown(fixed)} {_condition(name, at)}; received {value!r}")
         elif value is None and is_of_decoder(name):
-            value = _of_encoder(made, name)
+            value = _encoder_value(made, name)
         for place, _ in own:
             made = _with_field(made, (*place.split("."), at.field), value)
     if problems:
@@ -449,7 +449,7 @@ def with_short_names(parts: Mapping[str, Any], values: Mapping[str, Any], *, ign
     return made
 
 
-def _of_encoder(parts: dict[str, Any], name: str) -> Any:
+def _encoder_value(parts: dict[str, Any], name: str) -> Any:
     """Returns the encoder's value of an option, which a decoder without a value of its own takes; the decoder's own
     where the encoder doesn't have the option."""
     at = option_at(name.removeprefix("decoder_"))

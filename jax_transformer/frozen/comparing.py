@@ -212,7 +212,7 @@ def _without_unread(stage: Stage, results: Results) -> Stage:
 def _moving(pair: Pair, what: str) -> dict[str, Callable[[int], Stage]]:
     """Returns, for each side, how far it is from itself when it rounds otherwise, as the rounding gates ask for it."""
 
-    def of_candidate(draw: int) -> Stage:
+    def candidate_stage(draw: int) -> Stage:
         if pair.again is None:
             return _moved(pair.candidate, what, draw)
         if what.startswith("step "):
@@ -221,7 +221,7 @@ def _moving(pair: Pair, what: str) -> dict[str, Callable[[int], Stage]]:
             own = getattr(pair.candidate, what)
         return compare_stage(what, pair.again(what, draw), own, tolerance=tolerances.MOST_FOR_ROUNDING)
 
-    return {"candidate": of_candidate, "reference": partial(_moved, pair.reference, what)}
+    return {"candidate": candidate_stage, "reference": partial(_moved, pair.reference, what)}
 
 
 def _moved(one: Frozen, what: str, draw: int) -> Stage:

@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Says what is kept beside outputs, weights and gradients."""
+    """Says what is kept in addition to outputs, weights and gradients."""
 
     optimizer: str | None = None
     learning_rate: float | None = None

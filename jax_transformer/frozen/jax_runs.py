@@ -18,7 +18,7 @@ from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.comparison.precision import QUICKLY, in_bits, on_device, understood, wide
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.user_errors import cannot_run, shapes_of
-from jax_transformer.frozen.optimizers import OWN_OPTIMIZER, of_jax
+from jax_transformer.frozen.optimizers import OWN_OPTIMIZER, jax_optimizer
 from jax_transformer.frozen.record import STEPS
 from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Trained, factors
 
@@ -126,7 +126,7 @@ class JaxRunner:
     def _optimizer(self, held: Mapping[str, Any] | None) -> Any:
         if held is None:
             return None
-        return self.optimizer if held["name"] == OWN_OPTIMIZER else of_jax(held)
+        return self.optimizer if held["name"] == OWN_OPTIMIZER else jax_optimizer(held)
 
     def _moved(self, kind: str, nudge: Nudge | None) -> Arrays:
         wide = np.float64 if kind == "float64" else np.float32

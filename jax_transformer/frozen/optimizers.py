@@ -34,7 +34,7 @@ def stated(name: str | None, own: Any, learning_rate: float | None) -> dict[str,
     return {"name": name, **OPTIMIZERS[name], **rate}
 
 
-def of_torch(held: Mapping[str, Any]) -> Callable[[Iterable[Any]], Any]:
+def torch_optimizer(held: Mapping[str, Any]) -> Callable[[Iterable[Any]], Any]:
     """Returns a function of parameters that makes an optimizer of PyTorch."""
     import torch
 
@@ -47,7 +47,7 @@ def of_torch(held: Mapping[str, Any]) -> Callable[[Iterable[Any]], Any]:
     return lambda parameters: torch.optim.AdamW(parameters, **numbers, weight_decay=held["weight_decay"])
 
 
-def of_jax(held: Mapping[str, Any]) -> Any:
+def jax_optimizer(held: Mapping[str, Any]) -> Any:
     """Returns an optimizer of optax."""
     import optax
 

@@ -13,7 +13,7 @@ from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.comparison.torch_tensors import to_array
 from jax_transformer.comparison.user_errors import cannot_run, shapes_of
-from jax_transformer.frozen.optimizers import OWN_OPTIMIZER, of_torch
+from jax_transformer.frozen.optimizers import OWN_OPTIMIZER, torch_optimizer
 from jax_transformer.frozen.record import STEPS
 from jax_transformer.frozen.runs import OWN_TYPE, Nudge, Trained, factors
 from jax_transformer.matching.programs import output_of
@@ -158,7 +158,7 @@ class TorchRunner:
             return None
         if held["name"] == OWN_OPTIMIZER and self.optimizer is not None:
             return self.optimizer(module)
-        return of_torch(held)([one for one in module.parameters() if one.requires_grad])
+        return torch_optimizer(held)([one for one in module.parameters() if one.requires_grad])
 
     def _named(self, module: nn.Module) -> dict[str, torch.Tensor]:
         held = module.state_dict(keep_vars=True)

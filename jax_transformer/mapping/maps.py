@@ -41,7 +41,7 @@ import numpy as np
 from jax_transformer.mapping import files as name_files
 from jax_transformer.mapping.axes import EACH
 from jax_transformer.mapping.files import ParameterName
-from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, alternatives, matcher, of_number
+from jax_transformer.mapping.rules import NUMBER, Rule, Shapes, alternatives, matcher, numbered_name
 from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.limits import YAML_BYTES
 from jax_transformer.runtime.trees import nearest
@@ -214,7 +214,7 @@ class NameMap:
             if axes is not None and len(axes.jax) != len(shape):
                 problems.append(f"{key}: {axes.leaf_text} are not the axes of {ours[0]} {shape}")
                 continue
-            parts = [of_number(theirs, number) for number in range(axes.count(shape) if axes else 1)]
+            parts = [numbered_name(theirs, number) for number in range(axes.count(shape) if axes else 1)]
             expected = axes.torch_shape(shape) if axes else shape
             wrong = [name for name in parts if name in tensors and tensors[name].shape != expected]
             problems += [

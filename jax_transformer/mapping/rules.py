@@ -107,7 +107,7 @@ class Rule:
         numbers = range(self.axes.count(self.leaf_shape(shapes)) if self.axes else 1)
         return [
             Place(
-                tuple(of_number(name, number) for name in self.names_of(layer)),
+                tuple(numbered_name(name, number) for name in self.names_of(layer)),
                 self.optional if layer not in self.by_layer else (False,) * len(self.by_layer[layer]),
                 ... if layer is None else layer,
                 number,
@@ -211,7 +211,7 @@ def is_numbered(name: str) -> bool:
     return EACH in name or len(alternatives(name)) > 1
 
 
-def of_number(name: str, number: int) -> str:
+def numbered_name(name: str, number: int) -> str:
     """Returns the name of one of the tensors that make a leaf."""
     several = alternatives(name)
     return several[number].replace(EACH, str(number)) if len(several) > 1 else name.replace(EACH, str(number))

@@ -181,7 +181,7 @@ def find_map(
 
     Raises:
       UnknownOperation: an operation of a program has no rule.
-      PortingError: a function without weights, or a module with some beside.
+      PortingError: a function without weights, or a module with further ones.
 
     Example:
       >>> import jax.numpy as jnp, numpy as np, torch

@@ -1,6 +1,6 @@
 """Searches which element of the reference's weights each element of the candidate's is.
 
-The candidate's operations are taken in order. Each that reads weights without a partner, beside values that the
+The candidate's operations are taken in order. Each that reads weights without a partner, next to values that the
 reference computes too, is compared with the reference's operations of its kind that read the same values: what they
 read there is a guess. A guess is kept if the operation, and what follows, computes what the reference does. Several
 guesses are followed at once, those that lose fewest of the reference's values, and then the simplest; guesses after
@@ -40,7 +40,7 @@ MOST_GUESSES = 40
 MOST_ROOTS = 4
 """Lost values for which other orders are tried at a time."""
 LEAST_SHARE = 0.3
-"""The part of the values beside weights that have to be the reference's."""
+"""The part of the values that meet weights that have to be the reference's."""
 MOST_FAILURES = 6
 """Lost values that no order brought back, after which none is tried."""
 MOST_BACK = 3
@@ -598,7 +598,7 @@ def _matched(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _voted(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each of our elements once, with the one of theirs that it is beside most often."""
+    """Returns each of our elements once, with the one of theirs that it meets most often."""
     kept = (ours >= 0) & (theirs >= 0)
     pairs, counts = np.unique(np.stack([ours[kept], theirs[kept]]), axis=1, return_counts=True)
     order = np.lexsort((-counts, pairs[0]))

@@ -52,7 +52,7 @@ def lowered(
       constants: tensors of a module that are no weights, but constants of the numbers that they have.
 
     Raises:
-      PortingError: a module with parameters beside, or a function without; weights share memory in parts.
+      PortingError: a module with further parameters, or a function without any; weights share memory in parts.
       UnknownOperation: an operation has no rule.
     """
     side, leaves, weights = _side(program, params, inputs, constants)
@@ -72,7 +72,7 @@ def _side(
 ) -> tuple[AnyProgram, dict[str, Leaf], Weights]:
     is_module = hasattr(program, "state_dict")
     if is_module != (params is None):
-        what = "no parameters beside a PyTorch module" if is_module else "parameters beside a function"
+        what = "no parameters apart from those of the PyTorch module" if is_module else "the function's parameters"
         raise PortingError(f"{name_of(program)}: expected {what}")
     weights: Mapping[str, np.ndarray]
     if is_module:

@@ -193,7 +193,7 @@ class Reference:
         return found
 
     def _sides(self, node: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields which inputs of an operation on two are elements of weights, beside one that isn't known."""
+        """Yields which inputs of an operation on two are elements of weights, next to one that isn't known."""
         inputs = self.program.operations[node].inputs
         for weighs in (1, 0):
             elements = self.elements.places[inputs[weighs]]

@@ -77,50 +77,50 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       >>> report.verdict, report.faults[0].finding.node
       ('diverged', 'output')
     """
-    ours, theirs, told = as_side(candidate), as_side(reference), Options.of(options, changes)
+    ours, theirs, asked = as_side(candidate), as_side(reference), Options.of(options, changes)
     if is_frozen(ours.program) or is_frozen(theirs.program):
         from jax_transformer.parity.freezing import compare_frozen
 
-        return compare_frozen(ours, theirs, told)
-    if any(map(has_own_weights, (ours, theirs))) or (told.inputs is not None and _are_modules(ours, theirs)):
+        return compare_frozen(ours, theirs, asked)
+    if any(map(has_own_weights, (ours, theirs))) or (asked.inputs is not None and _are_modules(ours, theirs)):
         from jax_transformer.parity.layerwise.api import compare_programs
 
-        if told.inputs is None or theirs.program is None:
+        if asked.inputs is None or theirs.program is None:
             raise ParityError("expected two programs, and inputs: the arguments of both by name, arrays or an .npz")
-        told.check("two programs by numbers", ours, theirs)
-        return compare_programs(ours, theirs, told)
+        asked.check("two programs by numbers", ours, theirs)
+        return compare_programs(ours, theirs, asked)
     kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if "arrays" in kinds:
-        told.check("named arrays", ours, theirs)
-        return compare_arrays(ours.program, theirs.program, told.truth, told.tolerance, ours.name, theirs.name)
-    if told.inputs is not None:
+        asked.check("named arrays", ours, theirs)
+        return compare_arrays(ours.program, theirs.program, asked.truth, asked.tolerance, ours.name, theirs.name)
+    if asked.inputs is not None:
         if kinds != ("function", "module"):
             raise ParityError("inputs: only a JAX function compared with a torch.nn.Module takes them")
         from jax_transformer.comparison.any_two import compare_on_inputs
 
-        told.check("a function and a module on inputs", ours, theirs)
+        asked.check("a function and a module on inputs", ours, theirs)
         return compare_on_inputs(
             ours.program,
             theirs.program,
-            told.inputs,
-            read_names(told.names),
-            told.stages,
-            told.dtypes,
+            asked.inputs,
+            read_names(asked.names),
+            asked.stages,
+            asked.dtypes,
             ours.name,
             theirs.name,
         )
-    told.check("models", ours, theirs)
-    if told.model is not None and kind_of(told.model) != "model":
-        raise ParityError(f"model: expected a Model or its path; received {type(told.model).__name__}")
+    asked.check("models", ours, theirs)
+    if asked.model is not None and kind_of(asked.model) != "model":
+        raise ParityError(f"model: expected a Model or its path; received {type(asked.model).__name__}")
     from jax_transformer.parity.problems import ALLOWANCES
     from jax_transformer.parity.run_results import OPTIONAL, STAGES
     from jax_transformer.parity.sides.pairing import Sides, compare_models
 
     return compare_models(
-        Sides.of(ours, theirs, kinds, told),
-        stages=selected(told.stages, STAGES, "stages", OPTIONAL),
-        dtypes=selected(told.dtypes, DTYPES, "dtypes"),
-        allow=() if told.allow is None else selected(told.allow, ALLOWANCES, "allow"),
+        Sides.of(ours, theirs, kinds, asked),
+        stages=selected(asked.stages, STAGES, "stages", OPTIONAL),
+        dtypes=selected(asked.dtypes, DTYPES, "dtypes"),
+        allow=() if asked.allow is None else selected(asked.allow, ALLOWANCES, "allow"),
     )
 
 

@@ -130,7 +130,7 @@ def _check(
     for name in ("loss", "optimizer"):
         theirs, ours = getattr(reference, name), getattr(candidate, name)
         if ours is not None and theirs is None:
-            raise ParityError(f"jax_{name}: expected {name}, the PyTorch program to compare it with, beside it")
+            raise ParityError(f"jax_{name}: expected {name} too, the PyTorch program to compare it with")
         if theirs is not None and ours is None and train is None:
             raise ParityError(
                 f"{name}: expected train, the TrainConfig that it should follow (--train FILE), or jax_{name} to "
@@ -143,7 +143,7 @@ def _check(
     if train is not None and train.lora.rank:
         raise ParityError(f"train: expected no adapters; received lora.rank={train.lora.rank}")
     if decoding is not None and reference.decode is None:
-        raise ParityError("decoding: expected decode, the function that should search so, beside it")
+        raise ParityError("decoding: expected decode too, the function that should search so")
     others = [name for name in (decoding.given if decoding else ()) if name not in SEARCH_FIELDS]
     if others:
         raise ParityError(f"decoding: expected only {', '.join(SEARCH_FIELDS)}; received {others[0]}")

@@ -56,7 +56,7 @@ class _Naming:
         is_whole = captured is None or EACH not in captured
         new = [name for name in names if name not in self._named and (is_whole or OF_HEADS.search(name))]
         if captured and new:
-            captured = _of_call(captured, self._call)
+            captured = _numbered_call(captured, self._call)
             self.found.setdefault(captured, []).extend(new)
             self._named.update(new)
 
@@ -269,7 +269,7 @@ def _input(module: str | None) -> str | None:
     return module and f"{module}@input"
 
 
-def _of_call(captured: str, number: int) -> str:
+def _numbered_call(captured: str, number: int) -> str:
     """Returns the name of what a module reads, returns or computes in its n-th call, as observers number them."""
     if number == 1:
         return captured

@@ -556,7 +556,7 @@ def write_directory(
     came = origin.get("hugging_face", {}) if is_return else {}
     original, text = dict(came.get("config", {})), came.get("generation_config", "")
     if not isinstance(text, str):
-        text, generation = _of_first_format(original, text, generation)
+        text, generation = _first_format(original, text, generation)
     content = _config_json(file, config, original)
     content |= dict.fromkeys(
         [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
@@ -582,7 +582,7 @@ def write_directory(
             write_more(temporary)
 
 
-def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
+def _first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
     """Returns the text of generation_config.json, and the settings of it and of generation.json together, for a model
     directory of the first format, whose generation.json lacks them."""
     text = indented_json(kept) if kept else ""

@@ -330,8 +330,8 @@ class Residues:
         row_exp, count = np.expand_dims(self.field.sum(x, (x.ndim - 1,)), -1), np.asarray(x.shape[-1], np.int64)
         centred = self.field.subtract(x, self.field.multiply(row_exp, self.field.invert(count)))
         total = np.expand_dims(self.field.sum(self._hash("an entry of an order", centred), (x.ndim - 1,)), -1)
-        beside = self.field.add(self._hash("an entry beside others", centred), total)
-        return np.stack([self._hash(f"rank {rank}", beside) for rank in ranks], -2)
+        entry = self.field.add(self._hash("an entry beside others", centred), total)
+        return np.stack([self._hash(f"rank {rank}", entry) for rank in ranks], -2)
 
     def _odd(self, name: str, x: np.ndarray) -> np.ndarray:
         is_low = x <= self.field.half

@@ -188,8 +188,8 @@ def native_group_norm(
     centre = mean(b, parts, (2,), keepdim=True)
     scale = b.inverse(b.root(b.add(var(b, parts, (2,), correction=0, keepdim=True), value_of(b, eps))))
     normed = b.reshape(b.multiply(b.subtract(parts, centre), scale), x.shape)
-    normed = normed if weight is None else b.multiply(normed, _of_channels(b, weight, x))
-    normed = normed if bias is None else b.add(normed, _of_channels(b, bias, x))
+    normed = normed if weight is None else b.multiply(normed, _per_channel(b, weight, x))
+    normed = normed if bias is None else b.add(normed, _per_channel(b, bias, x))
     return normed, b.reshape(centre, (n, groups)), b.reshape(scale, (n, groups))
 
 
@@ -210,13 +210,13 @@ def native_batch_norm(
     if training or running_mean is None or running_variance is None:
         raise UnknownOperation("native_batch_norm", b.line, "it norms by the statistics of a batch")
     scale = b.inverse(b.root(b.add(running_variance, value_of(b, eps))))
-    normed = b.multiply(b.subtract(x, _of_channels(b, running_mean, x)), _of_channels(b, scale, x))
-    normed = normed if weight is None else b.multiply(normed, _of_channels(b, weight, x))
-    normed = normed if bias is None else b.add(normed, _of_channels(b, bias, x))
+    normed = b.multiply(b.subtract(x, _per_channel(b, running_mean, x)), _per_channel(b, scale, x))
+    normed = normed if weight is None else b.multiply(normed, _per_channel(b, weight, x))
+    normed = normed if bias is None else b.add(normed, _per_channel(b, bias, x))
     return normed, b.constant(np.zeros(0)), b.constant(np.zeros(0))
 
 
-def _of_channels(b: Builder, x: Value, whole: Value) -> Value:
+def _per_channel(b: Builder, x: Value, whole: Value) -> Value:
     """Returns numbers of channels in a shape that broadcasts to [N, C, …]."""
     return b.reshape(x, (*x.shape, *[1] * (len(whole.shape) - 2)))
 

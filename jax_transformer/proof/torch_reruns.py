@@ -29,7 +29,7 @@ NARROWEST = 0.5
 """That for types of 8 bits."""
 MOVES = 8.0
 """How many times as far as changed last bits of weights move it an output may be from what was read, if it is small
-beside the middle one: a rounding error of zero, such as the gradient of a bias of keys."""
+relative to the middle one: a rounding error of zero, such as the gradient of a bias of keys."""
 DRAWS = 3
 """How often last bits are changed to find how far they move an output."""
 SMALL = 1e-6

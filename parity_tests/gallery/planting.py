@@ -71,7 +71,7 @@ class _Scope:
         target = self.statement.targets[0] if isinstance(self.statement, ast.Assign) else None
         if isinstance(target, ast.Attribute):
             for node in ast.walk(self.body or ast.Module([], [])):
-                if isinstance(node, ast.Call) and _of_self(node.func) and node.func.attr == target.attr:  # type: ignore[attr-defined]
+                if isinstance(node, ast.Call) and _is_self_attribute(node.func) and node.func.attr == target.attr:  # type: ignore[attr-defined]
                     found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         return tuple(sorted(found))
 
@@ -100,7 +100,7 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _of_self(node: ast.expr) -> bool:
+def _is_self_attribute(node: ast.expr) -> bool:
     return isinstance(node, ast.Attribute) and _name(node.value) == "self"
 
 
@@ -117,7 +117,7 @@ def _epsilon(node: ast.expr, scope: _Scope) -> ast.expr | None:
                 keyword.value = _expression("PLANT.times_ten(E)", keyword.value, E=keyword.value)
                 return made
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-    if is_sum and _of_self(node.right) and "eps" in _name(node.right):  # type: ignore[attr-defined]
+    if is_sum and _is_self_attribute(node.right) and "eps" in _name(node.right):  # type: ignore[attr-defined]
         return _expression("L + PLANT.times_ten(E)", node, L=node.left, E=node.right)  # type: ignore[attr-defined]
     return None
 
@@ -172,10 +172,10 @@ def _one_plus(node: ast.expr, scope: _Scope) -> ast.expr | None:
     is_binary = isinstance(node, ast.BinOp)
     if is_binary and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):  # type: ignore[attr-defined]
         right = node.right  # type: ignore[attr-defined]
-        return _expression("W", node, W=right) if _of_self(right) and _name(right) in weights else None
+        return _expression("W", node, W=right) if _is_self_attribute(right) and _name(right) in weights else None
     if is_binary and isinstance(node.op, ast.Mult):  # type: ignore[attr-defined]
         left = node.left  # type: ignore[attr-defined]
-        if _of_self(left) and _name(left) in weights:
+        if _is_self_attribute(left) and _name(left) in weights:
             return _expression("(1 + W) * X", node, W=left, X=node.right)  # type: ignore[attr-defined]
     return None
 
@@ -194,14 +194,14 @@ def _double_scale(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """A scale is applied twice; one of 1 is 2."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for other, scale in ((node.left, node.right), (node.right, node.left)):
-            if _of_self(scale) and "scal" in _name(scale):
+            if _is_self_attribute(scale) and "scal" in _name(scale):
                 return _expression("O * S * (S if S != 1 else 2)", node, O=other, S=scale)
     return None
 
 
 def _norm(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """The norm of another sublayer is applied."""
-    if not isinstance(node, ast.Call) or not _of_self(node.func) or len(node.args) != 1:
+    if not isinstance(node, ast.Call) or not _is_self_attribute(node.func) or len(node.args) != 1:
         return None
     norms = [name for name in scope.attributes("norm", "ln_") if "embed" not in name and "cross" not in name]
     if node.func.attr in norms and len(norms) > 1:  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ VALUES = {"k_proj": "v_proj", "key": "value", "k": "v", "k_lin": "v_lin"}
 
 def _keys(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """Keys are made with the kernel of values."""
-    if isinstance(node, ast.Call) and _of_self(node.func) and node.func.attr in VALUES:  # type: ignore[attr-defined]
+    if isinstance(node, ast.Call) and _is_self_attribute(node.func) and node.func.attr in VALUES:  # type: ignore[attr-defined]
         other = VALUES[node.func.attr]  # type: ignore[attr-defined]
         if other in scope.attributes(other):
             return _expression(f"self.{other}(X)", node, X=node.args[0])
@@ -224,7 +224,7 @@ def _keys(node: ast.expr, scope: _Scope) -> ast.expr | None:
 
 def _position(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """Positions begin at one more."""
-    if not isinstance(node, ast.Call) or not _of_self(node.func) or len(node.args) != 1:
+    if not isinstance(node, ast.Call) or not _is_self_attribute(node.func) or len(node.args) != 1:
         return None
     if "position_ids" in {_name(each) for each in ast.walk(node.args[0]) if isinstance(each, ast.expr)}:
         return _expression(f"self.{node.func.attr}(X + 1)", node, X=node.args[0])  # type: ignore[attr-defined]
@@ -233,7 +233,7 @@ def _position(node: ast.expr, scope: _Scope) -> ast.expr | None:
 
 def _no_norm(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """A norm is left out."""
-    if isinstance(node, ast.Call) and _of_self(node.func) and len(node.args) == 1:
+    if isinstance(node, ast.Call) and _is_self_attribute(node.func) and len(node.args) == 1:
         name = node.func.attr.lower()  # type: ignore[attr-defined]
         if ("norm" in name or name.startswith("ln_")) and not node.keywords:
             return node.args[0]

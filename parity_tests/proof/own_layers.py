@@ -39,7 +39,7 @@ def with_options(**options: Any) -> Callable[[TransformerConfig], Computation]:
 # --- parameters that are shared, and copies of them
 
 
-def of_copies(config: TransformerConfig, source_of: Callable[[str], str]) -> Computation:
+def copied_layers(config: TransformerConfig, source_of: Callable[[str], str]) -> Computation:
     """Returns the computation of a larger model whose parameters are copies of a smaller one's. The gradients of the
     copies are summed.
 
@@ -90,7 +90,7 @@ def shared(model: str, source_of: Callable[[str], str], name: str, **own: Any) -
     """Returns the pair of a model with shared parameters, and the model with `own` ones."""
     config = MODELS[model]
     smaller = replace(config, share_layers=True) if "share_layers" in own else config
-    return pair(name, model, whole(smaller), of_copies(replace(config, **own), source_of), config=smaller)
+    return pair(name, model, whole(smaller), copied_layers(replace(config, **own), source_of), config=smaller)
 
 
 PAIRS: tuple[OwnPair, ...] = (

@@ -167,7 +167,7 @@ def torch_sinusoids(m: Any, x: Tensor) -> Tensor:
     return (x + table) @ m.w
 
 
-def of_table(table: Callable[[], Any]) -> Callable[..., Any]:
+def at_table(table: Callable[[], Any]) -> Callable[..., Any]:
     return lambda p, i: p["w"] * table()
 
 
@@ -190,29 +190,29 @@ TABLES_OF_POSITIONS = [
     TypedPair(
         "a window",
         "proven",
-        of_table(lambda: jnp.asarray(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(16) / 16))),
+        at_table(lambda: jnp.asarray(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(16) / 16))),
         torch_table(lambda: torch.hann_window(16)),
         needs_tables=True,
     ),
     TypedPair(
-        "a symmetric window", "refuted", of_table(lambda: jnp.hanning(16)), torch_table(lambda: torch.hann_window(16))
+        "a symmetric window", "refuted", at_table(lambda: jnp.hanning(16)), torch_table(lambda: torch.hann_window(16))
     ),
     TypedPair(
         "products of a schedule",
         "proven",
-        of_table(lambda: jnp.cumprod(1 - jnp.linspace(1e-4, 0.02, 16))),
+        at_table(lambda: jnp.cumprod(1 - jnp.linspace(1e-4, 0.02, 16))),
         torch_table(lambda: torch.cumprod(1 - torch.linspace(1e-4, 0.02, 16), 0)),
     ),
     TypedPair(
         "a Fourier transform of known numbers",
         "proven",
-        of_table(lambda: jnp.real(jnp.fft.fft(jnp.arange(16.0)))),
+        at_table(lambda: jnp.real(jnp.fft.fft(jnp.arange(16.0)))),
         torch_table(lambda: torch.fft.fft(torch.arange(16.0)).real),
     ),
     TypedPair(
         "numbers that are rounded down",
         "refuted",
-        of_table(lambda: jnp.floor(jnp.arange(16) / 3)),
+        at_table(lambda: jnp.floor(jnp.arange(16) / 3)),
         torch_table(lambda: torch.floor(torch.arange(16) / 3 - 1e-6)),
     ),
     TypedPair(
@@ -362,7 +362,7 @@ def torch_tenths(dtype: torch.dtype) -> Tensor:
     return torch.tensor(TENTHS, dtype=dtype)
 
 
-def of_six(function: Callable[[Any], Any], dtype: torch.dtype = torch.float32) -> nn.Module:
+def on_six(function: Callable[[Any], Any], dtype: torch.dtype = torch.float32) -> nn.Module:
     return Computes(function, dtype, w=(6,))
 
 
@@ -381,7 +381,7 @@ def written_at(place: Any, value: Any) -> Callable[[Any], Tensor]:
 
 NARROW_TYPES = ((torch.bfloat16, jnp.bfloat16), (torch.float16, jnp.float16))
 SCALARS = [
-    TypedPair(name, "proven", *map(of_six, programs), needs_tables=False)
+    TypedPair(name, "proven", *map(on_six, programs), needs_tables=False)
     for name, programs in {
         "a sum with a number": (lambda m: m.w * m.w + 1e-5, lambda m: m.w * m.w + 1e-5 * (1 + 2**-50)),
         "a product with a number": (lambda m: m.w * (1 / 3), lambda m: m.w * 0.33333334),
@@ -412,52 +412,52 @@ SCALARS = [
         "a number of JAX's that is kept as it is written",
         "proven",
         lambda p, i: lax.mul(p["w"], 1 / 3),
-        of_six(lambda m: m.w * 0.33333334),
+        on_six(lambda m: m.w * 0.33333334),
         needs_tables=False,
     ),
-    TypedPair("a number near another one", "refuted", lambda p, i: p["w"] * 0.3333333, of_six(lambda m: m.w * (1 / 3))),
+    TypedPair("a number near another one", "refuted", lambda p, i: p["w"] * 0.3333333, on_six(lambda m: m.w * (1 / 3))),
     TypedPair(
         "a number of 64 bits",
         "refuted",
         lambda p, i: p["w"] * (1 / 3),
-        of_six(lambda m: m.w * 0.33333334, torch.float64),
+        on_six(lambda m: m.w * 0.33333334, torch.float64),
         is_wide=True,
     ),
     TypedPair(
         "a table in bfloat16 throughout",
         "proven",
         lambda p, i: p["w"] * tenths(p["w"].dtype),
-        of_six(lambda m: m.w * torch_tenths(torch.float32).to(m.w.dtype), torch.bfloat16),
+        on_six(lambda m: m.w * torch_tenths(torch.float32).to(m.w.dtype), torch.bfloat16),
     ),
     TypedPair(
         "one narrow table in float32",
         "proven",
         lambda p, i: p["w"] * tenths(jnp.bfloat16),
-        of_six(lambda m: m.w * torch_tenths(torch.bfloat16).float()),
+        on_six(lambda m: m.w * torch_tenths(torch.bfloat16).float()),
         needs_tables=False,
     ),
     TypedPair(
         "a number in bfloat16 before a sum in float32",
         "proven",
         lambda p, i: (p["w"] * 0.1 + 0.3).astype(jnp.float32).sum() * p["w"],
-        of_six(lambda m: ((m.w * 0.1 + 0.3).float().sum() * m.w).to(m.w.dtype), torch.bfloat16),
+        on_six(lambda m: ((m.w * 0.1 + 0.3).float().sum() * m.w).to(m.w.dtype), torch.bfloat16),
         needs_tables=True,
     ),
     TypedPair(
         "narrow tables that both choose",
         "proven",
         lambda p, i: p["w"] * jnp.where(p["w"] > 0, tenths(jnp.bfloat16), -tenths(jnp.bfloat16)),
-        of_six(lambda m: m.w * torch.where(m.w > 0, torch_tenths(torch.bfloat16), -torch_tenths(torch.bfloat16))),
+        on_six(lambda m: m.w * torch.where(m.w > 0, torch_tenths(torch.bfloat16), -torch_tenths(torch.bfloat16))),
         needs_tables=False,
     ),
     TypedPair(
         "a precision that is reduced",
         "refuted",
         lambda p, i: p["w"] * lax.reduce_precision(tenths(jnp.float32), 8, 7),
-        of_six(lambda m: m.w * torch_tenths(torch.float32)),
+        on_six(lambda m: m.w * torch_tenths(torch.float32)),
     ),
     *(
-        TypedPair(f"{name} in {narrow}", "refuted", candidate, of_six(reference))
+        TypedPair(f"{name} in {narrow}", "refuted", candidate, on_six(reference))
         for narrow, of_jax in NARROW_TYPES
         for name, candidate, reference in [
             (
@@ -634,7 +634,7 @@ def torch_number(m: Any) -> Tensor:
     return torch.view_as_complex(m.w.view(4, 3, 2))
 
 
-def of_numbers(ours: Callable[[Any], Any], theirs: Callable[[Tensor], Tensor]) -> tuple[Any, nn.Module]:
+def on_numbers(ours: Callable[[Any], Any], theirs: Callable[[Tensor], Tensor]) -> tuple[Any, nn.Module]:
     return lambda p, i: ours(number(p)), Computes(lambda m: theirs(torch_number(m)), w=(4, 6))
 
 
@@ -643,7 +643,7 @@ COMPLEX = [
     TypedPair("rotary by complex numbers", "proven", turned, Computes(torch_turned, w=(D, D)), X),
     TypedPair("rotary by conjugates", "refuted", pairs(-1.0), Computes(torch_turned, w=(D, D)), X),
     *(
-        TypedPair(name, "refuted" if "wrong" in name else "proven", *of_numbers(ours, theirs))
+        TypedPair(name, "refuted" if "wrong" in name else "proven", *on_numbers(ours, theirs))
         for name, ours, theirs in [
             ("a square of a size", lambda z: jnp.real(z) ** 2 + jnp.imag(z) ** 2, lambda z: (z * z.conj()).real),
             ("an absolute value", jnp.abs, torch.abs),

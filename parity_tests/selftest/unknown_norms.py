@@ -47,7 +47,7 @@ def _with_variance(variance: Statistic) -> Wrong:
     return lambda site, right: normed(site, variance=variance)
 
 
-def _of_half(x: np.ndarray) -> np.ndarray:
+def _half(x: np.ndarray) -> np.ndarray:
     require(x.shape[-1] > 1, "needs two features")
     return mean_square(x[..., : x.shape[-1] // 2])
 
@@ -57,11 +57,11 @@ def _without_the_last(x: np.ndarray) -> np.ndarray:
     return mean_square(x[..., :-1])
 
 
-def _of_the_sentence(x: np.ndarray) -> np.ndarray:
+def _whole_sentence(x: np.ndarray) -> np.ndarray:
     return np.square(x).mean(axis=(1, 2), keepdims=True)
 
 
-def _of_the_batch(x: np.ndarray) -> np.ndarray:
+def _whole_batch(x: np.ndarray) -> np.ndarray:
     return np.square(x).mean(axis=(0, 1), keepdims=True)
 
 
@@ -69,7 +69,7 @@ def _at_least_the_mean(x: np.ndarray) -> np.ndarray:
     return np.maximum(mean_square(x), np.square(x).mean())
 
 
-def _of_absolute_values(x: np.ndarray) -> np.ndarray:
+def _absolute_values(x: np.ndarray) -> np.ndarray:
     return np.square(np.abs(x).mean(axis=-1, keepdims=True))
 
 
@@ -122,7 +122,7 @@ def _without_one_sentence(y: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros_like(y[:1]), y[1:]])
 
 
-def _of_the_token_before(y: np.ndarray) -> np.ndarray:
+def _token_before(y: np.ndarray) -> np.ndarray:
     return np.roll(y, 1, axis=1)
 
 
@@ -139,12 +139,12 @@ _SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 
 OF_NORMS: tuple[Unknown, ...] = (
     unknown("a norm's variance is 1 % too small", _NORMS, _with_variance(_a_hundredth_less)),
-    unknown("a norm's variance is of half of the features", _NORMS, _with_variance(_of_half)),
+    unknown("a norm's variance is of half of the features", _NORMS, _with_variance(_half)),
     unknown("a norm's variance leaves out the last feature", _NORMS, _with_variance(_without_the_last)),
-    unknown("a norm's variance is of all tokens of a sentence", _NORMS, _with_variance(_of_the_sentence)),
-    unknown("a norm's variance is of all tokens of the batch, by features", _NORMS, _with_variance(_of_the_batch)),
+    unknown("a norm's variance is of all tokens of a sentence", _NORMS, _with_variance(_whole_sentence)),
+    unknown("a norm's variance is of all tokens of the batch, by features", _NORMS, _with_variance(_whole_batch)),
     unknown("a norm's variance is at least that of all tokens", _NORMS, _with_variance(_at_least_the_mean)),
-    unknown("a norm divides by the mean absolute value", _NORMS, _with_variance(_of_absolute_values)),
+    unknown("a norm divides by the mean absolute value", _NORMS, _with_variance(_absolute_values)),
     unknown("a norm divides by the length of the vector", _NORMS, _with_variance(_length)),
     unknown("a norm subtracts the median", _NORMS, median_for_mean),
     unknown("a norm's gain is scale²", _NORMS, gain_squared, ("scale",)),
@@ -153,7 +153,7 @@ OF_NORMS: tuple[Unknown, ...] = (
     unknown("a residual branch is 1 % too small", _SUMS, _with_branch(lambda y: 0.99 * y)),
     unknown("a residual branch is clipped", _SUMS, _with_branch(_clipped)),
     unknown("a residual branch is dropped for one sentence", _SUMS, _with_branch(_without_one_sentence)),
-    unknown("a residual branch is the token before's", _SUMS, _with_branch(_of_the_token_before)),
+    unknown("a residual branch is the token before's", _SUMS, _with_branch(_token_before)),
     unknown("the residual stream is rounded to bfloat16", _SUMS, stream_in_bfloat16),
     unknown(
         "a residual sum is divided by √2", ("residual", "parallel_residual"), sum_over_root_two

@@ -55,7 +55,7 @@ MODEL: Any = "model"
         ((MODEL,), {"dtypes": []}, "dtypes: expected some of float64, float32, bfloat16; received none"),
         ((MODEL,), {"num_heads": 2}, "Model is a model and has its config; expected no num_heads"),
         ((MODEL,), {"inputs": {"a": X}}, "inputs: only a JAX function compared with a torch.nn.Module takes them"),
-        ((MODEL,), {"model": MODEL}, "model: only a function takes one beside it; the candidate is a model"),
+        ((MODEL,), {"model": MODEL}, "model: only a function takes one; the candidate is a model"),
         ((MODEL, len), {}, "reference: expected a torch.nn.Module or a model; received a function"),
         ((len,), {}, "expected a model whose parameters the function receives, or a reference that has them"),
         ((len,), {"model": 3}, "expected a model, a path, a torch.nn.Module"),

@@ -57,8 +57,8 @@ def moved(array: np.ndarray, rng: np.random.Generator, dtype: str = "float64") -
     values = array.astype(kept)
     to = np.where(rng.integers(0, 2, array.shape, dtype=bool), np.inf, -np.inf)
     to = np.where(np.abs(values) < ml_dtypes.finfo(kept).max, to, 0.0)  # nothing finite lies beyond
-    beside = np.nextafter(values, to.astype(kept))
-    return np.where((array == 0) | np.isinf(array), values, beside).astype(np.promote_types(kept, np.float32))
+    neighbour = np.nextafter(values, to.astype(kept))
+    return np.where((array == 0) | np.isinf(array), values, neighbour).astype(np.promote_types(kept, np.float32))
 
 
 def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> Stage:

@@ -15,7 +15,7 @@ def summary_of(found: Any) -> dict[str, Any]:
 
     `verdict` is "passed", "diverged" or "inconclusive"; of a proof "proven", "refuted" or "unknown".
     """
-    first, repair, unknown = _of_certificate(found) if isinstance(found, Certificate) else _of_report(found)
+    first, repair, unknown = _certificate_parts(found) if isinstance(found, Certificate) else _report_parts(found)
     return {
         "summary": SUMMARY,
         "verdict": found.verdict,
@@ -28,7 +28,7 @@ def summary_of(found: Any) -> dict[str, Any]:
     }
 
 
-def _of_report(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str]]:
+def _report_parts(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str]]:
     unknown = [*report.doubts, *(f"{stage.name}: {reason}" for stage in report.stages for reason in stage.reasons)]
     unknown += [
         f"{stage.name}: {row.name}: {row.reason}"
@@ -39,7 +39,7 @@ def _of_report(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str
     repair = None
     first: dict[str, Any] | None = None
     if report.proof is not None:
-        first, repair, more = _of_certificate(report.proof)
+        first, repair, more = _certificate_parts(report.proof)
         unknown += more
     for stage in report.stages:
         row = stage.first_divergence
@@ -62,7 +62,7 @@ def _of_report(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str
     return first, repair, unknown
 
 
-def _of_certificate(certificate: Certificate) -> tuple[dict[str, Any] | None, str | None, list[str]]:
+def _certificate_parts(certificate: Certificate) -> tuple[dict[str, Any] | None, str | None, list[str]]:
     unknown = [f"{stage.name}: {stage.reason}" for stage in certificate.stages if stage.reason]
     for what in ("without a partner", "irregular", "by name alone"):
         unknown += [f"map of the weights: {what}: {each}" for each in certificate.map.get(what, ())]

@@ -38,7 +38,7 @@ def halted(optimizer: Optimizer, module: nn.Module, names: Names, step: int, los
     own = list(dict(module.named_parameters()))
     shapes = {name: held[name].shape for name in own if module.get_parameter(name).requires_grad}
     with _or_cannot_run():
-        named = name_entries(_of_torch(optimizer).state_dict(), own, shapes)
+        named = name_entries(_torch_optimizer(optimizer).state_dict(), own, shapes)
         read_groups(named.kind, named.groups)  # refuses settings that aren't built here
     _check_has_no_factors(named.kind)
     twins = _twins(module)
@@ -61,7 +61,7 @@ def load_state(optimizer: Optimizer, module: nn.Module, names: Names, halt: Halt
     """Loads the state of a training that halted on either side into an optimizer."""
     import torch
 
-    inner, own = _of_torch(optimizer), list(dict(module.named_parameters()))
+    inner, own = _torch_optimizer(optimizer), list(dict(module.named_parameters()))
     with _or_cannot_run():
         kind = kind_of(inner.param_groups)
     _check_has_no_factors(kind)
@@ -92,7 +92,7 @@ def _check_has_no_factors(kind: Kind) -> None:
         raise CannotRun(f"this stage ports moments, and {kind.title} keeps factors of them")
 
 
-def _of_torch(optimizer: Optimizer) -> torch.optim.Optimizer:
+def _torch_optimizer(optimizer: Optimizer) -> torch.optim.Optimizer:
     import torch
 
     inner = optimizer.adam if isinstance(optimizer, BuiltInOptimizer) else optimizer

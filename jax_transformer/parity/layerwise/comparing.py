@@ -30,7 +30,7 @@ from jax_transformer.parity.layerwise.weights import Nudge
 LAYERS = "layers"
 COARSEST = ("float64", "float32", "bfloat16", "float16")
 NARROW = "float32"
-"""The type of tables and constants that programs compute beside their weights."""
+"""The type of tables and constants that programs compute, unlike weights."""
 
 
 @dataclass(frozen=True)

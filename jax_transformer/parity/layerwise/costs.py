@@ -28,9 +28,7 @@ class Cost:
     seconds: float
 
     def __str__(self) -> str:
-        return (
-            f"about {gibibytes(self.bytes)} of memory beside the weights that are held, and {_duration(self.seconds)}"
-        )
+        return f"about {gibibytes(self.bytes)} of memory in addition to held weights, and {_duration(self.seconds)}"
 
 
 def estimated(sides: tuple[RunnableSide, RunnableSide], inputs: Mapping[str, np.ndarray]) -> Cost:

@@ -143,10 +143,10 @@ class JaxSide:
             own = _own(first_array(function(self._with_moved(params, narrow), args, options)))
             moved = self._with_moved(params, nudge)
 
-            def of_arrays(params: Any, given: Any) -> Any:
+            def on_arrays(params: Any, given: Any) -> Any:
                 return first_array(function(params, *given))
 
-            return Computed(own, self._wide(of_arrays, params, (args, options), moved) if wide else None)
+            return Computed(own, self._wide(on_arrays, params, (args, options), moved) if wide else None)
 
     @contextlib.contextmanager
     def _nudged(self, nudge: Nudge | None) -> Iterator[None]:

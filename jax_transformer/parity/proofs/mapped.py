@@ -85,7 +85,7 @@ class MappedPair:
         self.is_given = given is not None
         if self.found.missing:
             return
-        weights, read = (flattened(other.params)[0], _of_names(other)) if is_pure else (weights_of(other, None), other)
+        weights, read = (flattened(other.params)[0], _by_names(other)) if is_pure else (weights_of(other, None), other)
         weights = {name: array for name, array in weights.items() if name not in self.constants}
         pair = [read, through(own, self.found)] if self.carried_side else [through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
@@ -95,7 +95,7 @@ class MappedPair:
         """Pairs both programs, of which `own` is the one whose weights are carried over."""
         self.two = AnyTwo(ours, theirs)
         leaves = flattened(own.params)[0]
-        named = AnyProgram(self.names[self.carried_side], _of_names(own), self.inputs, leaves).reads(leaves)
+        named = AnyProgram(self.names[self.carried_side], _by_names(own), self.inputs, leaves).reads(leaves)
         self._read = {name: self.found.partners[name] for name in leaves if name in named}
         self.conditions = (*self.two.conditions, *self._conditions())
 
@@ -164,6 +164,6 @@ def _program(side: Side, name: str) -> Any:
     return with_one_output(side.program, name)
 
 
-def _of_names(program: PureProgram) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
+def _by_names(program: PureProgram) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
     rebuilt = flattened(program.params)[1]
     return lambda weights, inputs: program.function(rebuilt(weights), inputs)

@@ -45,14 +45,14 @@ class Sides:
     """The map from the names of the module among the sides to the model's."""
 
     @classmethod
-    def of(cls, ours: Side, theirs: Side, kinds: tuple[str, str | None], told: Options) -> Sides:
+    def of(cls, ours: Side, theirs: Side, kinds: tuple[str, str | None], asked: Options) -> Sides:
         """Returns the sides of these kinds, with what the options' files say.
 
         Raises:
           ParityError, ConfigError, PortingError: see `make_rules` and `read_names`.
         """
-        rules = make_rules(ours.program, told.train, told.decoding, ours.programs, theirs.programs)
-        return cls(ours, theirs, kinds, told, rules, read_names(told.names))
+        rules = make_rules(ours.program, asked.train, asked.decoding, ours.programs, theirs.programs)
+        return cls(ours, theirs, kinds, asked, rules, read_names(asked.names))
 
     @property
     def module(self) -> Any:
@@ -224,7 +224,7 @@ def _check_kinds(sides: Sides) -> None:
     if sides.options.mesh is not None and candidate == "function":
         raise ParityError("mesh: expected a model, which computes on it; received a function")
     if sides.options.model is not None and candidate != "function":
-        raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
+        raise ParityError(f"model: only a function takes one; the candidate is a {candidate}")
     if candidate == "function" and sides.source is None:
         raise ParityError("expected a model whose parameters the function receives, or a reference that has them")
 
