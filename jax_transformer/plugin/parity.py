@@ -77,13 +77,13 @@ class Parity:
         return report
 
     def _keep(self, found: Report | Certificate, holds: bool) -> None:
-        from jax_transformer.comparison.report.summary import summary_of
+        from jax_transformer.comparison.report.summary import failure_text, summary_of
 
         summary = summary_of(found)
         details = json.loads(found.to_json())
         self._found.append({"test": self._test, "passed": holds, **summary, "details": details})
         if not holds:
-            raise ParityFailure(readable(summary, str(found)))
+            raise ParityFailure(failure_text(found))
 
     def write(self) -> None:
         """Writes what was found to the folder, in one file."""
@@ -97,21 +97,6 @@ class Parity:
         text = json.dumps({**first, "all": [one["verdict"] for one in self._found]}, indent=2, ensure_ascii=False)
         with atomic_write(folder / f"{file_name(self._test)}.json") as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def readable(summary: Mapping[str, Any], text: str) -> str:
-    """Returns a failure in a few lines: place, repair, what is unknown; the whole report follows."""
-    first, lines = summary["first_difference"], [f"{summary['verdict']}: {summary['candidate']} against "]
-    lines[0] += str(summary["reference"])
-    if first is not None:
-        lines.append(f"  first difference: {first['place']} ({first['stage']})")
-        for side in ("candidate", "reference"):
-            if first[side] is not None:
-                where = f" in {first[side]['module']}" if first[side]["module"] else ""
-                lines.append(f"    {side}: {first[side]['line'] or first[side]['operation']}{where}")
-    lines.append(f"  repair: {summary['repair'] or 'none was found'}")
-    lines += [f"  unknown: {each}" for each in summary["unknown"]] or ["  unknown: nothing"]
-    return "\n".join([*lines, "", text])
 
 
 def file_name(test: str) -> str:

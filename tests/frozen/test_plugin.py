@@ -25,6 +25,7 @@ INPUTS = {"x": np.ones((2, 3), np.float32)}
 """
 TESTS = """
 import pytest
+from jax_transformer.parity import assert_same
 from sides import INPUTS, scaled
 
 
@@ -35,6 +36,10 @@ def test_same(parity):
 @pytest.mark.parametrize("factor", [3.0])
 def test_another(parity, factor):
     parity.assert_same(scaled(factor), scaled(2.0), INPUTS, stages=["forward"])
+
+
+def test_without_the_fixture():
+    assert_same(scaled(3.0), scaled(2.0), INPUTS, stages=["forward"])
 
 
 def test_arrays(parity):
@@ -66,8 +71,10 @@ def ran(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[
 
 def test_failures_are_readable_and_reported(tmp_path: Path) -> None:
     result = ran(tmp_path, TESTS, "--jax-transformer-reports", "reports")
-    assert "2 failed, 2 passed" in result.stdout, result.stdout + result.stderr
-    assert "test_it.py:12\nrefuted: scaled.<locals>.<lambda> against scaled.<locals>.<lambda>" in result.stdout
+    assert "3 failed, 2 passed" in result.stdout, result.stdout + result.stderr
+    assert "test_it.py:13\nrefuted: scaled.<locals>.<lambda> against scaled.<locals>.<lambda>" in result.stdout
+    assert "AssertionError: refuted: scaled.<locals>.<lambda> against scaled.<locals>.<lambda>" in result.stdout
+    assert result.stdout.count("first difference: output (forward)") == 2
     assert "first difference: output (forward)" in result.stdout
     assert "  repair: " in result.stdout
     assert "with 2.0, the two are proven the same" in result.stdout

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from jax_transformer.proof.certificate import Certificate
 
 SUMMARY = 1
 """The version of a summary; raised when a field changes its meaning or is removed."""
+MOST_UNKNOWN = 3
+"""How many things that are unknown the head of a failure lists."""
 
 
 def summary_of(found: Any) -> dict[str, Any]:
@@ -26,6 +29,28 @@ def summary_of(found: Any) -> dict[str, Any]:
         "repair": repair,
         "unknown": unknown,
     }
+
+
+def failure_text(found: Any) -> str:
+    """Returns what a failed test says: verdict, places, repair and what is unknown in a few lines, then the whole text.
+
+    Paths in the current directory are shortened.
+    """
+    summary = summary_of(found)
+    first = summary["first_difference"]
+    lines = [f"{summary['verdict']}: {summary['candidate']} against {summary['reference']}"]
+    if first is not None:
+        lines.append(f"  first difference: {first['place']} ({first['stage']})")
+        for side in ("candidate", "reference"):
+            if first[side] is not None:
+                where = f" in {first[side]['module']}" if first[side]["module"] else ""
+                lines.append(f"    {side}: {first[side]['line'] or first[side]['operation']}{where}")
+    lines.append(f"  repair: {summary['repair'] or 'none was found'}")
+    unknown = summary["unknown"]
+    lines += [f"  unknown: {each}" for each in unknown[:MOST_UNKNOWN]] or ["  unknown: nothing"]
+    if len(unknown) > MOST_UNKNOWN:
+        lines.append(f"  unknown: {len(unknown) - MOST_UNKNOWN} more, below")
+    return "\n".join([*lines, "", str(found)]).replace(os.getcwd() + os.sep, "")
 
 
 def _report_parts(report: Any) -> tuple[dict[str, Any] | None, str | None, list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 from jax_transformer.comparison.capture import OWN, check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError, named_arrays
 from jax_transformer.comparison.lowering import COTANGENT, INPUT, AnyProgram, AnyTwo, weights_of
+from jax_transformer.comparison.report.summary import failure_text
 from jax_transformer.comparison.sides import CannotRun, name_of, selected
 from jax_transformer.parity.freezing import as_frozen, given_names
 from jax_transformer.parity.problems import ALLOWANCES
@@ -175,9 +176,10 @@ def _mapped(ours: Arrays, theirs: Arrays, names: Any, shown: Sequence[str]) -> d
 
 
 def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any] | None = None, **changes: Any) -> Certificate:
-    """Raises AssertionError with the whole certificate unless two programs are proven to be one function.
+    """Raises AssertionError unless two programs are proven to be one function.
 
-    For tests: where they differ, the text says in which lines, and with which edit of one they are the same. A map of
+    For tests: where they differ, the text says in which lines, and with which edit of one they are the same; the whole
+    certificate follows. A map of
     weights in which a layer is unlike its siblings, such as one transposed kernel, is a failure, too.
 
     Args:
@@ -203,9 +205,10 @@ def assert_same(candidate: Any, reference: Any, inputs: Mapping[str, Any] | None
       >>> assert_same(ours, theirs, {"input": np.ones((2, 3), np.float32)}).map["found"]
       ('2 of 2 weights of Linear have a partner',)
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     certificate = prove(candidate, reference, inputs=inputs, **changes)
     if certificate.verdict != "proven" or certificate.map.get("irregular"):
-        raise AssertionError(str(certificate))
+        raise AssertionError(failure_text(certificate))
     return certificate
 
 
