@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import marshal
+from collections.abc import Iterable
 from pathlib import Path
 
 from mutations import Mutant, marked, mutants
@@ -42,8 +43,16 @@ def core_files() -> dict[str, Path]:
     """Returns module → its file."""
     matched = {pattern: [*(ROOT / "jax_transformer").glob(pattern)] for pattern in CORE}
     assert all(matched.values()), [pattern for pattern, files in matched.items() if not files]
-    found = {file for files in matched.values() for file in files}
-    names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in found}
+    return _modules(file for files in matched.values() for file in files)
+
+
+def package_files() -> dict[str, Path]:
+    """Returns module → its file, of the whole package."""
+    return _modules((ROOT / "jax_transformer").rglob("*.py"))
+
+
+def _modules(files: Iterable[Path]) -> dict[str, Path]:
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
     return {name: names[name] for name in sorted(names) if not name.endswith(".__init__")}
 
 
@@ -53,9 +62,9 @@ def all_mutants() -> list[Mutant]:
 
 
 def write_marks(folder: Path) -> None:
-    """Writes the marked modules, and `functions.json`: the place of a function at its number."""
+    """Writes the marked modules of the package, and `functions.json`: the place of a function at its number."""
     places: list[str] = []
-    for name, file in core_files().items():
+    for name, file in package_files().items():
         numbers: dict[str, int] = {f"\0{number}": number for number in range(len(places))}
         before = len(numbers)
         code = compile(marked(file.read_text("utf-8"), numbers), str(file), "exec", dont_inherit=True)

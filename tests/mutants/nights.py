@@ -1,7 +1,7 @@
-"""Choose which tests wait for the night: slow parametrisations, for which a few of their kind stand.
+"""Choose which tests wait for the night: long ones, and slow parametrisations, for which the quickest stands.
 
-Every quick test runs with every change, and so does every function of tests: of its slow parametrisations a few, those
-that killed a change of the core that no quicker test killed, and those without which a function of the core would be
+With every change run the quick tests, the quickest parametrisation of each function of tests unless it is long, those
+that killed a change of the core that no quicker test killed, and those without which a function of the package would be
 called by none.
 """
 
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 QUICK = 0.5
 """Processor seconds of a test that always runs."""
-FEW = 2
-"""How many slow parametrisations of a function always run."""
+LONG = 8.0
+"""Processor seconds beyond which even the only test of a function waits."""
 
 
 class Timed(NamedTuple):
     name: str
     seconds: float
     reach: frozenset[int]
-    """Functions of the core that the test calls."""
+    """Functions of the package that the test calls."""
 
     @property
     def function(self) -> str:
@@ -43,8 +43,9 @@ def waiting(tests: Iterable[Timed], killers: Iterable[str]) -> list[Timed]:
         else:
             kept.add(test.name)
     for group in slow.values():
-        few = min(FEW, len(group))
-        kept |= {group[len(group) * number // few].name for number in range(few)}
+        quickest = min(group, key=lambda test: test.seconds)
+        if quickest.seconds <= LONG:
+            kept.add(quickest.name)
     reached = set().union(*(test.reach for test in tests if test.name in kept))
     left = [test for test in tests if test.name not in kept]
     while any(test.reach - reached for test in left):

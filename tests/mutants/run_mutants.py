@@ -4,7 +4,7 @@
     python tests/mutants/run_mutants.py kill --marks /tmp/marks --seed 1 --count 250 --write tests/mutants/record.csv
     python tests/mutants/run_mutants.py night --marks /tmp/marks --write tests/mutants/nightly.txt
 
-`reach` runs every test once, and notes its time and the functions of the core that it calls. `kill` draws changes
+`reach` runs every test once, and notes its time and the functions of the package that it calls. `kill` draws changes
 (`mutations.py`), runs for each the tests that call the changed function, the quickest first, and stops at the first
 that fails: so a slow test is a killer only of what no quicker test kills. A change that none notices is a survivor: a
 gap in the tests, or a change that makes no difference. Rows of other seeds in the record stay.
