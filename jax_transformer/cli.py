@@ -23,6 +23,7 @@ from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
 from jax_transformer.commands.port import port
+from jax_transformer.commands.presets import presets
 from jax_transformer.commands.push import push
 from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
@@ -35,7 +36,9 @@ from jax_transformer.runtime.crashes import write_traceback
 from jax_transformer.runtime.extras import explain
 from jax_transformer.runtime.garbage import collect_nothing_at_exit, collect_rarely
 from jax_transformer.runtime.memory import host_memory
+from jax_transformer.runtime.standard_output import NAME as STANDARD_OUTPUT
 from jax_transformer.runtime.standard_output import named_output
+from jax_transformer.runtime.trees import nearest
 from jax_transformer.runtime.unraisable import silence_closed_loops
 
 CRASHED = 70
@@ -50,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with named_output():
             return _run(name, arguments[1:])
     except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
+            return 0  # its reader, such as `head`, has seen enough
         return _fail(str(error))
     except ImportError as error:
         return _fail(explain(error, name))
@@ -65,14 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    if name in ("-h", "--help"):
+    if name == "help" and arguments:
+        name, arguments = arguments[0], ["--help"]
+    if name in ("-h", "--help", "help"):
         print(USAGE)
         return 0
     if name == "--version":
         print(f"jax-transformer {__version__}")
         return 0
     if name not in COMMANDS:
-        raise ValueError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
+        raise ValueError(f"unknown command {name!r}{nearest(name, COMMANDS)}; expected one of {', '.join(COMMANDS)}")
     collect_rarely()
     collect_nothing_at_exit()
     use_compilation_cache()
@@ -88,6 +95,7 @@ def _fail(message: str) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "presets": presets,
     "launch": launch,
     "average": average,
     "translate": translate,
@@ -109,6 +117,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 USAGE = """jax-transformer COMMAND …
 
   train       train a model; without arguments, the demo on the embedded phrasebook
+  presets     list the runs that `train` knows by name: what for, how long, what score
   launch      train in several processes on this machine
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
@@ -127,7 +136,7 @@ USAGE = """jax-transformer COMMAND …
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
-jax-transformer COMMAND --help tells the options; --version, the version.
+jax-transformer COMMAND --help, or help COMMAND, tells the options; --version, the version.
 Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 

@@ -51,6 +51,23 @@ def parse_run(
     return RunConfig(model=made, **{name: getattr(parsed, name) for name in kept}), getattr(parsed, "more", None)
 
 
+@functools.cache
+def run_options() -> frozenset[str]:
+    """Returns the options of a run, such as --train.learning-rate; without the paths of a model's parts."""
+    names = [f"model.{name}" for name in _names()]
+    for one in dataclasses.fields(RunConfig):
+        if one.name != "model":
+            names += _leaves(one.name, typing.get_type_hints(RunConfig)[one.name])
+    return frozenset("--" + name.replace("_", "-") for name in names)
+
+
+def _leaves(name: str, kind: Any) -> list[str]:
+    if not dataclasses.is_dataclass(kind):
+        return [name]
+    hints = typing.get_type_hints(kind)
+    return [leaf for one in dataclasses.fields(kind) for leaf in _leaves(f"{name}.{one.name}", hints[one.name])]
+
+
 def _shown(model: TransformerConfig, name: str) -> Any:
     """Returns an option's value; where places have several values, the default."""
     try:

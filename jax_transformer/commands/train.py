@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from jax_transformer.commands.model_options import parse_run
+from jax_transformer.commands.model_options import parse_run, run_options
 from jax_transformer.commands.run_options import (
     DEFAULT_PRESET,
     first_config,
@@ -21,6 +21,7 @@ from jax_transformer.commands.run_options import (
     take_processes,
 )
 from jax_transformer.commands.user_modules import load_factory
+from jax_transformer.commands.words import check_words
 from jax_transformer.config.parallel import ParallelConfig, ProcessConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
@@ -29,6 +30,36 @@ from jax_transformer.runtime.allocator import keep_freed_memory
 if TYPE_CHECKING:
     from jax_transformer.parallel.processes import Processes
     from jax_transformer.training.callbacks import Callback
+
+SCREEN = f"""usage: jax-transformer train [PRESET] [options]
+       jax-transformer train --resume RUN
+
+Train a model. Without a preset: {DEFAULT_PRESET}, on the embedded phrasebook. `jax-transformer presets` lists others.
+
+text
+  --data.train FILE…            two parallel files, or a table: .tsv, .csv, .jsonl, .parquet; .gz too
+  --data.valid FILE…            the same for validation, or --data.valid-pairs N taken out of the training pairs
+  --data.dataset NAME           a Hugging Face dataset instead
+  --data.tokenizer KIND         bpe, words, …; --data.vocab-size N
+  --data.batch-tokens N         size of a batch: rows times the padded length
+model
+  --init-from MODEL             fine-tune a model directory, a run, or a name on the Hub
+  --model.d-model N             width; --model.num-heads, --model.d-ff, --model.num-encoder-layers, …
+  --model.dropout-rate RATE
+  --model.compute-dtype DTYPE   bfloat16 for GPUs and TPUs
+training
+  --train.max-steps N           or --train.max-epochs N
+  --train.learning-rate RATE    the peak; --train.warmup-steps N, --train.schedule NAME, --train.optimizer NAME
+  --train.evaluate-every N      steps; --train.patience N stops early, --train.average-checkpoints N
+  --train.seed N
+run
+  --run-dir DIR                 where it is written; runs/PRESET unless given
+  --config FILE                 YAML with any of these fields; options override it
+  --resume RUN                  go on with a stopped run, bit for bit
+  --dry-run                     print config, batches and memory, and train nothing
+  --parallel.data N             devices; --parallel.fsdp N, --parallel.tensor N
+
+--help-all lists every option."""
 
 TRAIN_HELP = f"""Train a model.
 
@@ -74,7 +105,9 @@ def parse(arguments: Sequence[str]) -> TrainCall:
       ValueError: a mistake in them.
       SystemExit: an option that tyro refuses, reported on standard error; --help.
     """
-    config_file, arguments = take_option(list(arguments), "--config")
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    check_words(arguments, run_options())
+    config_file, arguments = take_option(arguments, "--config")
     resumed, arguments = take_option(arguments, "--resume")
     from_step, arguments = take_option(arguments, "--from-step")
     dry_run, arguments = take_flag(arguments, "--dry-run")
@@ -108,6 +141,9 @@ def parse(arguments: Sequence[str]) -> TrainCall:
 
 def train(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
+    if {"-h", "--help"} & {*arguments}:
+        print(SCREEN)
+        return 0
     call = parse(arguments)
     os.environ.setdefault("USE_TORCH", "0")  # read by datasets, which else imports an installed PyTorch for each stream
     from jax_transformer.parallel.processes import join_processes
