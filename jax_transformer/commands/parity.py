@@ -232,10 +232,12 @@ def _stages(options: ParityOptions, *, proves: bool) -> list[str] | None:
 
 def _sides(options: ParityOptions) -> tuple[Side, Side]:
     """Returns the candidate and the reference, with their programs."""
-    from jax_transformer.parity.sides.options import Side, is_frozen
+    from jax_transformer.frozen.record import Frozen
+    from jax_transformer.parity.sides.options import Side
 
     function = _loaded(options.candidate, "--candidate") if options.candidate else None
-    if options.candidate and not (callable(function) or isinstance(function, Side) or is_frozen(function)):
+    is_frozen = isinstance(function, Frozen) or (options.candidate or "").endswith(FROZEN)
+    if options.candidate and not (callable(function) or isinstance(function, Side) or is_frozen):
         kind = type(function).__name__
         raise ValueError(
             f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
@@ -316,9 +318,10 @@ def _module(name: str) -> Any:
     """Calls a factory, and returns its PyTorch module, or JAX program with weights. Raises ValueError if the result is
     neither, or a module in training mode."""
     from jax_transformer.comparison.capture import check_module
-    from jax_transformer.parity.sides.options import as_side, has_own_weights, is_frozen
+    from jax_transformer.parity.sides.options import as_side
 
     module = _loaded(name, "--reference")
-    if not (has_own_weights(as_side(module)) or is_frozen(module)):
-        check_module(as_side(module).program, name)
+    side = as_side(module)
+    if side.kind not in ("weighted", "frozen"):
+        check_module(side.program, name)
     return module

@@ -8,15 +8,7 @@ from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.named_arrays import compare_arrays
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import DTYPES, name_of, selected
-from jax_transformer.parity.sides.options import (
-    Options,
-    Side,
-    as_side,
-    has_own_weights,
-    is_frozen,
-    kind_of,
-    read_names,
-)
+from jax_transformer.parity.sides.options import Options, as_side, kind_of, read_names
 
 
 def compare(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> Report:
@@ -78,18 +70,18 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
       ('diverged', 'output')
     """
     ours, theirs, asked = as_side(candidate), as_side(reference), Options.of(options, changes)
-    if is_frozen(ours.program) or is_frozen(theirs.program):
+    kinds = ours.kind, theirs.kind
+    if "frozen" in kinds:
         from jax_transformer.parity.freezing import compare_frozen
 
-        return compare_frozen(ours, theirs, asked)
-    if any(map(has_own_weights, (ours, theirs))) or (asked.inputs is not None and _are_modules(ours, theirs)):
+        return compare_frozen(ours, theirs, kinds, asked)
+    if "weighted" in kinds or (asked.inputs is not None and kinds == ("module", "module")):
         from jax_transformer.parity.layerwise.api import compare_programs
 
         if asked.inputs is None or theirs.program is None:
             raise ParityError("expected two programs, and inputs: the arguments of both by name, arrays or an .npz")
         asked.check("two programs by numbers", ours, theirs)
-        return compare_programs(ours, theirs, asked)
-    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
+        return compare_programs((ours, theirs), kinds, asked)
     if "arrays" in kinds:
         asked.check("named arrays", ours, theirs)
         return compare_arrays(ours.program, theirs.program, asked.truth, asked.tolerance, ours.name, theirs.name)
@@ -122,11 +114,6 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
         dtypes=selected(asked.dtypes, DTYPES, "dtypes"),
         allow=() if asked.allow is None else selected(asked.allow, ALLOWANCES, "allow"),
     )
-
-
-def _are_modules(ours: Side, theirs: Side) -> bool:
-    """Returns whether both sides are PyTorch modules."""
-    return theirs.program is not None and (kind_of(ours.program), kind_of(theirs.program)) == ("module", "module")
 
 
 def assert_parity(candidate: Any, reference: Any = None, options: Options | None = None, **changes: Any) -> None:

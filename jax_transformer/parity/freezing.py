@@ -8,14 +8,13 @@ from typing import Any
 
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.comparison.report.report import Report
-from jax_transformer.comparison.sides import name_of
 from jax_transformer.frozen.candidates import CarriedCandidate, carried_pair, frozen_pair, module_pair
 from jax_transformer.frozen.comparing import check_inputs, compare_pair
 from jax_transformer.frozen.freezing import Subject, Wanted, freeze_program
 from jax_transformer.frozen.record import SUFFIX, Frozen
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.matching.giving import Converter
-from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, kind_of
+from jax_transformer.parity.sides.options import Kinds, Options, Side, as_side
 
 
 def freeze(
@@ -60,11 +59,12 @@ def freeze(
       (['weight', 'bias'], (4, 2))
     """
     one = as_side(side)
-    name = one.name or name_of(one.program)
-    if not has_own_weights(one) and kind_of(one.program) != "module":
+    name = one.label
+    kind = one.kind
+    if kind not in ("module", "weighted"):
         raise ParityError(
             f"{name}: expected a torch.nn.Module, an NNX or Equinox module, or Side(program, params=...) of a Linen "
-            f"module or a function; received a {kind_of(one.program)}"
+            f"module or a function; received a {kind}"
         )
     frozen = freeze_program(
         Subject(one.program, one.params, name, one.loss, one.optimizer),
@@ -89,26 +89,30 @@ def as_frozen(program: Any) -> Frozen | None:
     return Frozen.read(program) if is_path else None
 
 
-def compare_frozen(ours: Side, theirs: Side, told: Options) -> Report:
-    """Compares two sides, one or both of which are frozen. Raises ParityError for those that can't be compared."""
+def compare_frozen(ours: Side, theirs: Side, kinds: Kinds, asked: Options) -> Report:
+    """Compares two sides of these kinds, one or both of which are frozen.
+
+    Raises:
+      ParityError: they can't be compared.
+    """
     candidate, reference = as_frozen(ours.program), as_frozen(theirs.program)
     if theirs.program is None:
         raise ParityError("expected a candidate to compare with the frozen reference; received one side")
-    told.check("a frozen reference", ours, theirs)
+    asked.check("a frozen reference", ours, theirs)
     if candidate is not None and reference is not None:
         check_inputs(candidate, reference)
         pair = frozen_pair(candidate, reference)
         shown = ours.name or candidate.path or candidate.name, theirs.name or reference.path or reference.name
-        return compare_pair(pair, shown, told.stages, told.progress)
+        return compare_pair(pair, shown, asked.stages, asked.progress)
     if reference is None:
         raise ParityError("expected the frozen side as the reference: compare(candidate, frozen)")
-    name = ours.name or name_of(ours.program)
+    name = ours.label
     subject = Subject(ours.program, ours.params, name, ours.loss, ours.optimizer)
-    if has_own_weights(ours):
-        given = given_names(told.names)
-        pair = carried_pair(CarriedCandidate(subject, reference, given, told.seed))
-    elif kind_of(ours.program) == "module":
-        names = told.names
+    if kinds[0] == "weighted":
+        given = given_names(asked.names)
+        pair = carried_pair(CarriedCandidate(subject, reference, given, asked.seed))
+    elif kinds[0] == "module":
+        names = asked.names
         if names is not None and not isinstance(names, Mapping):
             raise ParityError("names: a PyTorch module and a frozen reference take a mapping of names")
         pair = module_pair(subject, reference, names)
@@ -117,7 +121,7 @@ def compare_frozen(ours: Side, theirs: Side, told: Options) -> Report:
             f"{name}: expected a torch.nn.Module, an NNX or Equinox module, Side(program, params=...) of a Linen "
             "module or a function, or another frozen reference, to compare with a frozen one"
         )
-    return compare_pair(pair, (name, theirs.name or reference.path or reference.name), told.stages, told.progress)
+    return compare_pair(pair, (name, theirs.name or reference.path or reference.name), asked.stages, asked.progress)
 
 
 def given_names(given: Any) -> NameMap | Converter | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.comparison.gates.arrays import ParityError, named_arrays
 from jax_transformer.comparison.lowering import weights_of
 from jax_transformer.comparison.report.report import Report
-from jax_transformer.comparison.sides import CannotRun, name_of
+from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.matching.programs import PureProgram, pure_program
 from jax_transformer.matching.sides import flattened
 from jax_transformer.parity.layerwise.calls import RunnableSide
@@ -21,46 +21,42 @@ from jax_transformer.parity.layerwise.gates import Gates, TopK
 from jax_transformer.parity.layerwise.jax_side import JaxSide
 from jax_transformer.parity.layerwise.pairing import paired
 from jax_transformer.parity.layerwise.torch_side import TorchSide
-from jax_transformer.parity.sides.options import Options, Side, has_own_weights, kind_of
+from jax_transformer.parity.sides.options import Kind, Kinds, Options, Side
 from jax_transformer.proof.programs import UnknownOperation
-
-if TYPE_CHECKING:
-    pass
 
 MOST_MAPPED = 4_000_000
 """The most weights between which a map is sought: a search takes some hundred bytes for each."""
 OWN_WEIGHTS = "own"
 
 
-def compare_programs(candidate: Side, reference: Side, told: Options) -> Report:
-    """Compares two programs on the same inputs, each in its own dtype. See `compare`.
+def compare_programs(sides: tuple[Side, Side], kinds: Kinds, asked: Options) -> Report:
+    """Compares two programs of these kinds on the same inputs, each in its own dtype. See `compare`.
 
     Raises:
       ParityError: a side can't be run on these inputs; no map of the weights is found; limits don't suffice.
     """
-    sides = candidate, reference
-    names = [one.name or name_of(one.program) for one in sides]
-    inputs = dict(named_arrays(told.inputs or {}, "inputs").arrays)
-    pure = [_pure(one, name) for one, name in zip(sides, names, strict=True)]
+    names = [one.label for one in sides]
+    inputs = dict(named_arrays(asked.inputs or {}, "inputs").arrays)
+    pure = [_pure(*each) for each in zip(sides, kinds, names, strict=True)]
     remark, guesses = "weights: each side's own", tuple[str, ...]()
-    if told.weights is not None and told.weights != OWN_WEIGHTS:
+    if asked.weights is not None and asked.weights != OWN_WEIGHTS:
         raise ParityError(f'weights: expected "{OWN_WEIGHTS}", or none: those of the reference are carried over')
-    is_own = told.weights == OWN_WEIGHTS or any(one.checkpoint is not None for one in sides) or not any(pure)
+    is_own = asked.weights == OWN_WEIGHTS or any(one.checkpoint is not None for one in sides) or not any(pure)
     if not is_own:
-        pure, remark, guesses = _with_one_sides_weights(sides, names, inputs, told)
+        pure, remark, guesses = _with_one_sides_weights(sides, pure, names, inputs, asked)
     runners = [_runner(*each, inputs) for each in zip(sides, names, pure, strict=True)]
     ours, theirs = runners
-    pairs = paired(told.layers, ours.layers(), theirs.layers(), (names[0], names[1]))
+    pairs = paired(asked.layers, ours.layers(), theirs.layers(), (names[0], names[1]))
     task = Task(
         ours,
         theirs,
         inputs,
         pairs,
-        Gates(told.kl, told.top_k if told.top_k is None else TopK.read(told.top_k)),
-        told.memory_limit,
-        told.time_limit,
+        Gates(asked.kl, asked.top_k if asked.top_k is None else TopK.read(asked.top_k)),
+        asked.memory_limit,
+        asked.time_limit,
         (remark,),
-        told.progress,
+        asked.progress,
     )
     try:
         report = compare_layerwise(task)
@@ -75,11 +71,11 @@ def compare_programs(candidate: Side, reference: Side, told: Options) -> Report:
     return report
 
 
-def _pure(side: Side, name: str) -> PureProgram | None:
+def _pure(side: Side, kind: Kind | None, name: str) -> PureProgram | None:
     """Returns a JAX program as a function of its weights; None for a PyTorch module."""
-    if has_own_weights(side):
+    if kind == "weighted":
         return pure_program(side.program, side.params, name)
-    if kind_of(side.program) == "module":
+    if kind == "module":
         return None
     raise ParityError(f"{name}: expected its weights, a tree, in Side(program, params=...)")
 
@@ -91,25 +87,28 @@ def _runner(side: Side, name: str, pure: PureProgram | None, inputs: Mapping[str
 
 
 def _with_one_sides_weights(
-    sides: tuple[Side, Side], names: list[str], inputs: Mapping[str, np.ndarray], told: Options
+    sides: tuple[Side, Side],
+    pure: list[PureProgram | None],
+    names: list[str],
+    inputs: Mapping[str, np.ndarray],
+    asked: Options,
 ) -> tuple[list[PureProgram | None], str, tuple[str, ...]]:
     """Returns both programs, one of which has the weights of the other, carried over by the map that is found or
     given; how; and the weights of which the map is a guess."""
     from jax_transformer.parity.freezing import given_names
     from jax_transformer.parity.proofs.mapped import MappedPair
 
-    pure = [_pure(one, name) for one, name in zip(sides, names, strict=True)]
-    given = given_names(told.names)
+    given = given_names(asked.names)
     counts = [_count(one, program) for one, program in zip(sides, pure, strict=True)]
     if given is None and max(counts) > MOST_MAPPED:
         raise ParityError(
             f"no map is sought between {max(counts):,} weights (at most {MOST_MAPPED:,}): give names=…, the function "
             f'that converts them; or weights="{OWN_WEIGHTS}", if both sides have theirs from one checkpoint'
         )
-    told.progress("map of the weights")
+    asked.progress("map of the weights")
     bare = tuple(replace(one, checkpoint=None, device=None) for one in sides)
     try:
-        pair = MappedPair(bare[0], bare[1], inputs, told.seed, given)
+        pair = MappedPair(bare[0], bare[1], inputs, asked.seed, given)
     except (UnknownOperation, CannotRun) as error:
         advice = f'give names=…, or weights="{OWN_WEIGHTS}", if both sides have theirs from one checkpoint'
         raise ParityError(f"no map of the weights was found ({error}): {advice}") from error
@@ -127,6 +126,7 @@ def _with_one_sides_weights(
     found = pair.found.to_candidate(held)
     made = {name: np.asarray(found.get(name, leaf), leaf.dtype) for name, leaf in leaves.items()}
     params = jax.tree.map(lambda leaf: leaf, rebuilt(made))
+    pure = [*pure]
     pure[carried] = program._replace(params=params)
     whose = names[1 - carried]
     how = "the map that is given" if pair.is_given else "the map that was found"

@@ -17,7 +17,7 @@ from jax_transformer.parity.problems import ALLOWANCES
 from jax_transformer.parity.proofs.mapped import MappedPair
 from jax_transformer.parity.proofs.witness_weights import kinds_for_any
 from jax_transformer.parity.proofs.witnesses import Subject
-from jax_transformer.parity.sides.options import Options, Side, as_side, has_own_weights, is_frozen, kind_of
+from jax_transformer.parity.sides.options import Options, Side, as_side, kind_of
 from jax_transformer.parity.sides.pairing import Sides, pair_models
 from jax_transformer.parity.stages.proof import STAGES, Collected, prove_pair
 from jax_transformer.proof import Certificate, UnknownOperation
@@ -76,11 +76,11 @@ def prove(candidate: Any, reference: Any = None, options: Options | None = None,
       ('proven', [('forward', 1), ('gradients', 1)])
     """
     ours, theirs, settings = as_side(candidate), as_side(reference), Options.of(options, changes)
-    if is_frozen(ours.program) or is_frozen(theirs.program):
+    kinds = ours.kind, theirs.kind
+    if "frozen" in kinds:
         theirs, settings = _with_frozen(ours, theirs, settings)
-    if has_own_weights(ours) or has_own_weights(theirs):
+    if "weighted" in kinds:
         return _prove_mapped(ours, theirs, settings)
-    kinds = kind_of(ours.program), None if theirs.program is None else kind_of(theirs.program)
     if settings.inputs is not None:
         if not {*kinds} <= {"function", "module"}:
             raise ParityError("inputs: only two JAX functions or PyTorch modules take them")
@@ -216,7 +216,7 @@ def _with_frozen(ours: Side, theirs: Side, settings: Options) -> tuple[Side, Opt
     """Returns a reference that is read from its file, and its inputs. Raises ParityError unless a JAX program with
     weights of its own is proven against a frozen reference."""
     frozen = as_frozen(theirs.program)
-    if frozen is None or not has_own_weights(ours):
+    if frozen is None or ours.kind != "weighted":
         raise ParityError(
             "expected a JAX program with its weights as the candidate, and the frozen reference as the other side of a "
             "proof; compare takes a PyTorch module or two frozen references"
@@ -291,7 +291,7 @@ def _undecided(certificate: Certificate) -> Certificate:
 def _unknown(ours: Side, theirs: Side, inputs: Arrays, stages: Sequence[str], reason: str, seed: int) -> Certificate:
     collected = Collected(seed, output=OWN)
     collected.stages = [StageProof(name, "unknown", reason=reason) for name in stages]
-    candidate, reference = (one.name or name_of(one.program) for one in (ours, theirs))
+    candidate, reference = ours.label, theirs.label
     return replace(collected.certificate(candidate, reference, inputs), kind="programs")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from jax_transformer.comparison.capture import check_module
 from jax_transformer.comparison.gates.arrays import Arrays, ParityError
 from jax_transformer.comparison.lowering import AnyProgram, AnyTwo, weights_of
-from jax_transformer.comparison.sides import name_of
 from jax_transformer.frozen.candidates import CarriedCandidate, lowered_reference
 from jax_transformer.frozen.freezing import Subject
 from jax_transformer.frozen.record import Frozen
@@ -24,7 +23,7 @@ from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
 from jax_transformer.matching.sides import flattened, is_filled, weights_by_name
 from jax_transformer.parity.freezing import as_frozen
-from jax_transformer.parity.sides.options import Side, has_own_weights, is_frozen, kind_of
+from jax_transformer.parity.sides.options import Side
 
 
 class MappedPair:
@@ -49,7 +48,7 @@ class MappedPair:
         sides = candidate, reference
         if reference.program is None:
             raise ParityError("inputs: expected two programs; received one")
-        self.names = [one.name or name_of(one.program) for one in sides]
+        self.names = [one.label for one in sides]
         self.inputs = inputs
         programs = [_program(one, name) for one, name in zip(sides, self.names, strict=True)]
         self.carried_side = 0 if isinstance(programs[0], PureProgram) else 1
@@ -154,11 +153,12 @@ def _without(names: Sequence[str], params: Any, module: Any, missing: Collection
 
 
 def _program(side: Side, name: str) -> Any:
-    if is_frozen(side.program):
+    kind = side.kind
+    if kind == "frozen":
         return as_frozen(side.program)
-    if has_own_weights(side):
+    if kind == "weighted":
         return pure_program(side.program, side.params, name)
-    if kind_of(side.program) != "module":
+    if kind != "module":
         raise ParityError(f"{name}: expected its weights, a tree, in Side(program, params=...)")
     check_module(side.program, name)
     return with_one_output(side.program, name)

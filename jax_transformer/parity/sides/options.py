@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jax_transformer.comparison.gates.arrays import ParityError
-from jax_transformer.comparison.sides import Path
+from jax_transformer.comparison.sides import Path, name_of
 from jax_transformer.matching.programs import is_jax_module
 from jax_transformer.parity.rules import Programs
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from jax_transformer.mapping.maps import NameMap
     from jax_transformer.parallel.mesh import AnyMesh
 
-Kind = Literal["arrays", "model", "module", "function"]
+Kind = Literal["arrays", "model", "module", "function", "weighted", "frozen"]
+"""What a side may be; weighted is a JAX program with weights of its own: a module, or a function and `Side.params`."""
+Kinds: TypeAlias = tuple[Kind | None, Kind | None]
+"""Those of candidate and reference; None: there is no reference."""
 
 OPTIONS: dict[str, frozenset[str]] = {
     "named arrays": frozenset({"truth", "tolerance"}),
@@ -77,6 +80,22 @@ class Side:
     def programs(self) -> Programs:
         """The programs alone."""
         return Programs(self.loss, self.optimizer, self.decode)
+
+    @property
+    def label(self) -> str:
+        """The name in a report: the given one, or the program's."""
+        return self.name or name_of(self.program)
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of side; None for one without a program.
+
+        Raises:
+          ParityError: it is of no kind that can be compared.
+        """
+        if self.params is not None or is_jax_module(self.program):
+            return "weighted"
+        return None if self.program is None else kind_of(self.program)
 
 
 def as_side(given: Any) -> Side:
@@ -217,39 +236,28 @@ def read_names(names: NameMap | Mapping[str, str] | Callable[..., Any] | Path | 
     return NameMap.read(names)
 
 
-def has_own_weights(side: Side) -> bool:
-    """Returns whether a side is a JAX module, or a function with weights in `params`."""
-    return side.params is not None or is_jax_module(side.program)
-
-
-def is_frozen(program: Any) -> bool:
-    """Returns whether a side is a frozen reference, or the path of one."""
-    from jax_transformer.frozen.record import SUFFIX, Frozen
-
-    is_path = isinstance(program, str | os.PathLike)
-    return os.fspath(program).endswith(SUFFIX) if is_path else isinstance(program, Frozen)
-
-
-def kind_of(side: Any) -> Kind:
-    """Returns the kind of a side.
+def kind_of(program: Any) -> Kind:
+    """Returns the kind of a program without weights in `Side.params`.
 
     Raises:
-      ParityError: the side is of no kind that can be compared.
+      ParityError: it is of no kind that can be compared.
     """
+    from jax_transformer.frozen.record import SUFFIX, Frozen
     from jax_transformer.storage.model_directory import Model
 
-    if isinstance(side, str | os.PathLike):
-        return "arrays" if os.fspath(side).endswith(".npz") else "model"
-    if isinstance(side, Mapping):
-        return "arrays"
-    if isinstance(side, Model):
-        return "model"
+    if isinstance(program, str | os.PathLike):
+        suffixes: dict[str, Kind] = {".npz": "arrays", SUFFIX: "frozen"}
+        return next((kind for suffix, kind in suffixes.items() if os.fspath(program).endswith(suffix)), "model")
+    classes: dict[type, Kind] = {Frozen: "frozen", Mapping: "arrays", Model: "model"}
+    for base, kind in classes.items():
+        if isinstance(program, base):
+            return kind
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(side, torch.nn.Module):
+    if torch is not None and isinstance(program, torch.nn.Module):
         return "module"
-    if callable(side):
+    if callable(program):
         return "function"
     raise ParityError(
         "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; received "
-        f"{type(side).__name__}"
+        f"{type(program).__name__}"
     )

@@ -20,7 +20,7 @@ from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import name_of
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules, make_rules
-from jax_transformer.parity.sides.options import Options, Side, read_names
+from jax_transformer.parity.sides.options import Kinds, Options, Side, read_names
 
 if TYPE_CHECKING:
     from jax_transformer.parallel.mesh import AnyMesh
@@ -37,7 +37,7 @@ class Sides:
     """A Model, a path, a module or a function."""
     reference: Side
     """A module, a Model, a path, or None."""
-    kinds: tuple[str, str | None]
+    kinds: Kinds
     """The kind of each side: "model", "module" or "function"."""
     options: Options = field(default_factory=Options)
     rules: Rules = BUILT_IN
@@ -45,7 +45,7 @@ class Sides:
     """The map from the names of the module among the sides to the model's."""
 
     @classmethod
-    def of(cls, ours: Side, theirs: Side, kinds: tuple[str, str | None], asked: Options) -> Sides:
+    def of(cls, ours: Side, theirs: Side, kinds: Kinds, asked: Options) -> Sides:
         """Returns the sides of these kinds, with what the options' files say.
 
         Raises:
