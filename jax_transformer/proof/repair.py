@@ -402,6 +402,8 @@ class _Bench:
         self.wanted = self._aligned(self.reference.outputs)
         self.probes = 0
         """Edits that were tried."""
+        self._follow: dict[int, set[int]] = {}
+        """Values → the reference's entries that follow from their elements."""
         self._axes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[np.ndarray]] = {}
         self.edit([])
 
@@ -632,30 +634,28 @@ class _Bench:
         return []
 
     def _places_again(self, before: Edit) -> Iterator[tuple[Ref | Operand, ...]]:
-        """Yields the places of an edit's line, first those that the same calls led to; of an operand behind right
+        """Yields the places of an edit's line, first those that the same calls lead to; of an operand behind right
         values, these alone."""
-        groups = [(places, True) for places, *_ in self._places()]
-        if isinstance(before.place, Operand) and before.site is not None:
-            made, operands = (
-                {*self._made},
-                (Operand(each, before.place.number) for each in sorted(self.candidate.needed)),
-            )
-            name = self.candidate.entry(before.place.entry).name
-            same = (each for each in operands if self.candidate.entry(each.entry).name == name and each not in made)
-            groups += [((each,), False) for each in same]
 
-        def calls(group: Sequence[Ref | Operand]) -> list[Any]:
-            return [self._called_at(self.candidate, each) for each in group]
+        def alike(groups: Iterable[tuple[Ref | Operand, ...]], read: Callable[[Any], Any]) -> list[Any]:
+            return [each for each in groups if [*map(read, each)] == [*map(read, before.places[: len(each)])]]
 
-        def frames(group: Sequence[Ref | Operand]) -> list[Any]:
-            return [_own_frames(self.candidate.entry(each.entry).site) for each in group]
+        places = [places for places, *_ in self._places()]
+        of_line = alike(places, partial(self._called_at, self.candidate))
+        yield from alike([*of_line, *self._operands_again(before)], self._calls_of)
+        yield from of_line
 
-        alike = [each for each in groups if calls(each[0]) == calls(before.places[: len(each[0])])]
-        same_calls = [frames(places) == frames(before.places[: len(places)]) for places, _ in alike]
-        yield from (places for (places, _), is_same in zip(alike, same_calls, strict=True) if is_same)
-        yield from (
-            places for (places, is_first), is_same in zip(alike, same_calls, strict=True) if is_first and not is_same
-        )
+    def _operands_again(self, before: Edit) -> list[tuple[Ref | Operand, ...]]:
+        """Returns the operands like that of an edit behind right values."""
+        if not isinstance(before.place, Operand) or before.site is None:
+            return []
+        operands = (Operand(number, before.place.number) for number in sorted(self.candidate.needed))
+        made = {*self._made}
+        call = self._called_at(self.candidate, before.place)
+        return [(each,) for each in operands if self._called_at(self.candidate, each) == call and each not in made]
+
+    def _calls_of(self, place: Ref | Operand) -> list[Frame]:
+        return _own_frames(self.candidate.entry(place.entry).site)
 
     @property
     def _made(self) -> Iterator[Ref | Operand]:
@@ -763,8 +763,8 @@ class _Bench:
                 cost, array = self.cost(source), self.reference.array(source)
                 if array is None or (cost == 0 and (is_shared or isinstance(places[0], Operand))):
                     continue  # shared values have other readers too, so only operands are replaced by narrowing
-                is_put_in = is_shared and self._is_above(value, source)
-                if not is_put_in and (cost > self._most_cost or places[0] in behind):
+                is_far = cost > self._most_cost or places[0] in behind
+                if is_far and not (is_shared and self._is_above(value, source)):
                     continue
                 for order in self._orders(source, value.shape):
                     if not _same(current, _ordered(array, order)):
@@ -805,19 +805,17 @@ class _Bench:
 
     def _read_first(self) -> list[tuple[Ref | Operand, ...]]:
         """Returns the places where several of the first lost makers read one value, by value."""
-        first = self._first
-        leads: dict[int, bool] = {}
-        """Moves → whether all that reads them are first makers, through moves."""
-        found: dict[Ref, list[Ref | Operand]] = {}
+        first, leads = self._first, dict[int, bool]()  # whether all that reads a value are first makers, through moves
         for number in sorted(self.candidate.needed, reverse=True):
-            is_maker = self.candidate.is_maker(number)
             readers = self.candidate.readers.get(number, ())
-            leads[number] = number in first if is_maker else bool(readers) and all(leads[each] for each in readers)
-            if leads[number]:
-                for place, ref in enumerate(self.candidate.entry(number).operands):
-                    if self.candidate.is_maker(ref.entry):
-                        found.setdefault(ref, []).append(Operand(number, place))
-        return [tuple(sorted(places, key=lambda each: each.entry)) for places in found.values() if len(places) > 1]
+            is_move = not self.candidate.is_maker(number)
+            leads[number] = bool(readers) and all(leads[each] for each in readers) if is_move else number in first
+        found: dict[Ref, list[Ref | Operand]] = {}
+        for number in sorted(number for number, is_first in leads.items() if is_first):
+            for place, ref in enumerate(self.candidate.entry(number).operands):
+                if self.candidate.is_maker(ref.entry) or not leads[ref.entry]:
+                    found.setdefault(ref, []).append(Operand(number, place))
+        return [tuple(places) for places in found.values() if len(places) > 1]
 
     def _right_before(self) -> Iterator[tuple[Ref, int]]:
         """Yields results of right makers before lost ones, and how many right ones are between."""
@@ -940,8 +938,8 @@ class _Bench:
                 tried += 1
                 if tried > MOST_NARROWED:
                     break
-                is_weight = self._kind(found) == "weight"
-                if self._computes([found], target, entries, wanted) or (is_weight and is_enough([found])):
+                is_done = self._computes([found], target, entries, wanted)
+                if is_done or (self._reads_other_weight(found) and is_enough([found])):
                     yield [found]
                     break
         for several in self._weights_replaced(places, read):
@@ -949,6 +947,11 @@ class _Bench:
             if self._computes(several, target, entries, wanted):
                 yield several
                 break
+
+    def _reads_other_weight(self, edit: Edit) -> bool:
+        ours = self._weight(self.candidate, self._value_at(edit.place))
+        theirs = self._weight(self.reference, self.reference.replay.values[edit.source])
+        return bool(ours and theirs) and ours != theirs
 
     def _computes(self, edits: Iterable[Edit], target: Ref, entries: Collection[int], wanted: np.ndarray) -> bool:
         try:
@@ -1110,12 +1113,11 @@ class _Bench:
 
     def _is_above(self, value: Value, source: Ref) -> bool:
         """Returns whether the reference computes a source from a value."""
-        current = self.at.array(value)
-        if current is None:
-            return False
-        above = self.reference.above([source.entry])
-        keys = self.reference.index.equal(current)
-        return any(self.reference.results[int(key)].entry in above for key in keys)
+        node, array = value.node or -1, self.at.array(value)
+        if node not in self._follow:
+            keys = [] if array is None else self.reference.index.equal(array)
+            self._follow[node] = {*self.reference.below(self.reference.results[int(key)].entry for key in keys)}
+        return source.entry in self._follow[node]
 
     def _weight(self, side: _Side, value: Value) -> str:
         """Returns the weight that a value is, or takes elements of."""
@@ -1229,9 +1231,8 @@ class _Bench:
         behind."""
         reference, found = self.reference, [(0, "")]
         current = self.at.array(self._value_at(edit.place))
-        before = (
-            [] if current is None else [reference.results[int(key)].entry for key in reference.index.equal(current)]
-        )
+        keys = [] if current is None else reference.index.equal(current)
+        before = [reference.results[int(key)].entry for key in keys]
         behind = reference.readers.get(edit.source.entry, ())
         own = reference.entry(edit.source.entry).site.where
         for ours, theirs in ((made, before), (read, behind)):

@@ -37,8 +37,8 @@ class Written(NamedTuple):
 
 def layers(w: Mapping[str, Any], how: Written, count: int) -> Any:
     x = w["tokens"][IDS]
-    p = how.positions(w["positions"])  # positions
-    x = x + p
+    if "positions" in w:
+        x = x + how.positions(w["positions"])
     for number in range(count):
         with jax.named_scope(f"layers.{number}"):
             own = {name: w[f"{number}.{name}"] for name in OF_LAYER}
@@ -91,10 +91,10 @@ def line(comment: str) -> str:
     return f"{__file__}:{1 + next(number for number, text in enumerate(lines) if text.endswith(f'  # {comment}'))}"
 
 
-def pair(how: Written, count: int = 1) -> Pair:
+def pair(how: Written, count: int = 1, has_positions: bool = True) -> Pair:
     shapes = {
         "tokens": (6, D),
-        "positions": (T + 2, D),
+        **({"positions": (T + 2, D)} if has_positions else {}),
         **{f"{number}.{name}": shape for number in range(count) for name, shape in OF_LAYER.items()},
     }
     return Pair("", shapes, in_jax(lambda w: layers(w, how, count)), in_jax(lambda w: layers(w, Written(), count)))

@@ -56,8 +56,9 @@ def test_an_offset_of_positions_is_named_where_they_are_looked_up() -> None:
     assert cause.text.startswith(f"{line('one more')} reads other elements of positions than ")
 
 
-def test_a_missing_norm_is_above_the_line_that_reads_the_value() -> None:
-    (cause,) = repaired(pair(Written(norm=False))).causes
+@pytest.mark.parametrize("has_positions", [True, False])
+def test_a_missing_norm_is_above_the_line_that_reads_the_value(has_positions: bool) -> None:
+    (cause,) = repaired(pair(Written(norm=False), has_positions=has_positions)).causes
     assert cause.kind == "missing"
     assert cause.text.endswith(f"and no line of layer above {line('attention')} does so to its input")
     assert cause.modules == ("layers.0",)
