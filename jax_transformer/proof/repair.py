@@ -166,13 +166,13 @@ class _Gap(NamedTuple):
         return cls(start, end, module) if is_known and is_in_order else None
 
     @classmethod
-    def between(cls, made: Sequence[Frame], read: Sequence[Frame], module: str) -> _Gap | None:
+    def between(cls, made: Sequence[Frame], read: Sequence[Frame]) -> _Gap | None:
         """Returns the gap between two stacks, in the innermost function that is in both."""
         pairs = zip(made, read, strict=False)
         both = [*itertools.takewhile(lambda pair: pair[0][::2] == pair[1][::2], pairs)]
         differing = [place for place, (one, other) in enumerate(both) if one != other]
         level = differing[0] if differing else len(both) - 1
-        return cls.of(*both[level], module) if both else None
+        return cls.of(*both[level], "") if both else None
 
     @property
     def line(self) -> str:
@@ -793,6 +793,7 @@ class _Bench:
                         found.setdefault(each, (depth, True))
         for ref, depth in self._right_before():
             found.setdefault(ref, (depth, True))
+        kept: list[tuple[tuple[Ref | Operand, ...], int, bool]]
         kept = [((place,), *rest) for place, rest in found.items() if place not in made]
         kept += [(places, 0, True) for places in self._read_first() if made.isdisjoint(places)]
         return sorted(kept, key=lambda each: (each[1], -len(each[0])))
@@ -1188,16 +1189,17 @@ class _Bench:
         these lines aren't known."""
         made, read = self._ends_of_value(edit)
         home = self._home(edit, made, read)
-        stacks = [[] if entry is None else _own_frames(self.candidate.entry(entry).site) for entry in (made, read)]
+        sites = [Site() if entry is None else self.candidate.entry(entry).site for entry in (made, read)]
+        start, end = map(_own_frames, sites)
         if home is None:
-            return _Gap.between(*stacks, "")
+            return _Gap.between(start, end)
         functions = self._functions(home)
-        lines: list[Frame | None] = []
-        for entry, stack in zip((made, read), stacks, strict=True):
-            is_inside = entry is not None and _is_inside(self.candidate.entry(entry).site.where, home)
+
+        def inside(site: Site, stack: Sequence[Frame]) -> Frame | None:
             frames = (frame for frame in reversed(stack) if frame[::2] in functions)
-            lines.append(next(frames, None) if is_inside else None)
-        return _Gap.of(*lines, home)
+            return next(frames, None) if _is_inside(site.where, home) else None
+
+        return _Gap.of(inside(sites[0], start), inside(sites[1], end), home)
 
     def _functions(self, home: str) -> set[tuple[Any, ...]]:
         """Returns the functions of a module's own operations; without any, the innermost that is in all calls of its
