@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jax_transformer.programs.sites import Site, is_of_framework
+from jax_transformer.programs.sites import Frame, Site, is_of_framework
 from jax_transformer.proof.building import Builder
 from jax_transformer.proof.constants import unit_of
 from jax_transformer.proof.deciding import Task, decide, drawn
@@ -40,12 +40,15 @@ MOST_OF_CAUSE = 2000
 """The same for one cause."""
 MOST_COST, MOST_DEPTH = 8, 8
 """Lost operations that come with an edit, and that are before it."""
+MOST_INSERTED, MOST_RIGHT = 24, 4
+"""Lost operations that come with an edit that puts them behind a value of the candidate, such as those of a norm; and
+right ones that may be between that value and the first lost one, such as those of another norm."""
 MOST_MISSES = 12
 """Maximum number of consecutive operations after an edit that disagree with the reference."""
 MOST_PROOFS = 16
 """Edits with which a proof is tried."""
-MOST_EDITS = 8
-"""Edits that are made one after another."""
+MOST_EDITS, MOST_LAYERS = 8, 64
+"""Edits that are made one after another, and how often each is made again in further layers."""
 MOST_NARROWED = 800
 """Maximum number of operands to try in place of those that an edit's value is computed from."""
 MOST_WIDE = 4
@@ -146,6 +149,47 @@ class Edit:
         return self.places[0]
 
 
+class _Gap(NamedTuple):
+    """The lines of a function between which operations are missing."""
+
+    start: Frame | None
+    """The one that makes the value before; None: a caller does."""
+    end: Frame | None
+    """The one that reads it; None: a caller does."""
+    module: str
+
+    @classmethod
+    def of(cls, start: Frame | None, end: Frame | None, module: str) -> _Gap | None:
+        """Returns a gap; None if both lines are unknown, or not in order."""
+        is_known = start is not None or end is not None
+        is_in_order = start is None or end is None or (start[::2] == end[::2] and start.line <= end.line)
+        return cls(start, end, module) if is_known and is_in_order else None
+
+    @classmethod
+    def between(cls, made: Sequence[Frame], read: Sequence[Frame]) -> _Gap | None:
+        """Returns the gap between two stacks, in the innermost function that is in both."""
+        pairs = zip(made, read, strict=False)
+        both = [*itertools.takewhile(lambda pair: pair[0][::2] == pair[1][::2], pairs)]
+        differing = [place for place, (one, other) in enumerate(both) if one != other]
+        level = differing[0] if differing else len(both) - 1
+        return cls.of(*both[level], "") if both else None
+
+    @property
+    def line(self) -> str:
+        frame = self.end or self.start
+        return "" if frame is None else f"{frame.file}:{frame.line}"
+
+    def __str__(self) -> str:
+        function = (self.end or self.start or Frame("", 0, "")).function
+        if self.start is None:
+            return f"no line of {function} above {self.line} does so to its input"
+        first = f"{self.start.file}:{self.start.line}"
+        if self.end is None:
+            return f"no line of {function} below {first} does so to its result"
+        between = f"no line of {function} from {first} to :{self.end.line} does so to the value between"
+        return f"{first} doesn't" if first == self.line else between
+
+
 class _Outcome(NamedTuple):
     recovered: int
     """How many of the reference's lost values come out after an edit."""
@@ -163,8 +207,8 @@ def find_repair(task: Task) -> Repair | None:
         return None
     made: list[tuple[Edit, Cause]] = []
     try:
-        bench = _Bench(task)
-        for _ in range(MOST_EDITS):
+        bench, edits_left = _Bench(task), MOST_EDITS
+        while edits_left and len(made) < MOST_EDITS * MOST_LAYERS:
             bench.edit([edit for edit, _ in made])
             if not bench.different:
                 return None
@@ -176,6 +220,7 @@ def find_repair(task: Task) -> Repair | None:
                     return Repair(_merged(bench.at_callers(needed)), log2_error)
             if not found.part:
                 return None
+            edits_left -= not found.is_again
             made += [(edit, bench.described(edit)) for edit in found.part]
     except (Stale, UnknownOperation, ArithmeticError):
         return None
@@ -342,6 +387,8 @@ class _Found(NamedTuple):
     """Edits after which the outputs are the reference's, from the simplest on."""
     part: list[Edit]
     """The edits of one cause that recover the most, if they recover more than comes with them."""
+    is_again: bool = False
+    """Whether they are those that were made before, in a further layer."""
 
 
 class _Bench:
@@ -355,6 +402,8 @@ class _Bench:
         self.wanted = self._aligned(self.reference.outputs)
         self.probes = 0
         """Edits that were tried."""
+        self._follow: dict[int, set[int]] = {}
+        """Values → the reference's entries that follow from their elements."""
         self._axes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[np.ndarray]] = {}
         self.edit([])
 
@@ -526,7 +575,7 @@ class _Bench:
         again = self._again()
         if again:
             settled = [*map(self._settled, again)]
-            return _Found([settled] if self.probe(*again).is_same else [], settled)
+            return _Found([settled] if self.probe(*again).is_same else [], settled, True)
         whole: list[Edit] = []
         part: tuple[int, Edit | None] = (0, None)
         most: int | None = None
@@ -544,10 +593,13 @@ class _Bench:
             narrowest = [*map(self._settled, self._narrowest(part[1], part[0]))]
             return _Found([narrowest] if self.probe(*narrowest).is_same else [], narrowest)
         whole.sort(key=self._rank)
-        narrowed = [each for edit in whole[:MOST_WIDE] for each in self._narrowed(edit)]
-        found = [[edit] for edit in whole] + [edits for edits in narrowed if self.probe(*edits).is_same]
+        narrowed = [each for edit in whole[:MOST_WIDE] for each in self._narrowed(edit, self._mends)]
+        found = [[edit] for edit in whole] + [edits for edits in narrowed if self._mends(edits)]
         found.sort(key=self._rank_of)
         return _Found([[*map(self._settled, edits)] for edits in found[:MOST_PROOFS]], [])
+
+    def _mends(self, edits: Sequence[Edit]) -> bool:
+        return self.probe(*edits).is_same
 
     def _is_whole(self, edits: Sequence[Edit]) -> bool:
         """Returns whether the outputs are the reference's after more edits."""
@@ -561,12 +613,11 @@ class _Bench:
         if not self.edits:
             return []
         before, read = self.edits[-1], self._read_by(self.reference, self.lost[1])
-        for place, *_ in self._places():
-            if self._called_at(self.candidate, place) != self._called_at(self.candidate, before.place):
-                continue
-            value = self._value_at(place)
+        for places in self._places_again(before):
+            value = self._value_at(places[0])
             if before.order is not None and before.order.shape != value.shape:
                 continue
+            best: tuple[int, list[Edit]] = (0, [])
             for source in self._sources.get(value.size, ()):
                 is_alike = self._called_at(self.reference, source) == self._called_at(self.reference, before.source)
                 cost, own = self.cost(source), self.reference.replay.values[source]
@@ -575,10 +626,41 @@ class _Bench:
                     continue
                 if before.order is None and own.shape != value.shape:
                     continue
-                edit = replace(before, places=(place,), source=source, cost=cost, site=site, own={})
-                if self.probe(edit).recovered > cost:
-                    return [edit]
+                edit = replace(before, places=places, source=source, cost=cost, site=site, own={})
+                score = self.probe(edit).recovered - cost
+                best = (score, [edit]) if score > best[0] else best
+            if best[1]:
+                return best[1]
         return []
+
+    def _places_again(self, before: Edit) -> Iterator[tuple[Ref | Operand, ...]]:
+        """Yields the places of an edit's line, first those that the same calls lead to; of an operand behind right
+        values, these alone."""
+
+        def alike(groups: Iterable[tuple[Ref | Operand, ...]], read: Callable[[Any], Any]) -> list[Any]:
+            return [each for each in groups if [*map(read, each)] == [*map(read, before.places[: len(each)])]]
+
+        places = [places for places, *_ in self._places()]
+        of_line = alike(places, partial(self._called_at, self.candidate))
+        yield from alike([*of_line, *self._operands_again(before)], self._calls_of)
+        yield from of_line
+
+    def _operands_again(self, before: Edit) -> list[tuple[Ref | Operand, ...]]:
+        """Returns the operands like that of an edit behind right values."""
+        if not isinstance(before.place, Operand) or before.site is None:
+            return []
+        operands = (Operand(number, before.place.number) for number in sorted(self.candidate.needed))
+        made = {*self._made}
+        call = self._called_at(self.candidate, before.place)
+        return [(each,) for each in operands if self._called_at(self.candidate, each) == call and each not in made]
+
+    def _calls_of(self, place: Ref | Operand) -> list[Frame]:
+        return _own_frames(self.candidate.entry(place.entry).site)
+
+    @property
+    def _made(self) -> Iterator[Ref | Operand]:
+        """Yields the places of the edits that were made."""
+        return (place for edit in self.edits for place in edit.places)
 
     def _called_at(self, side: _Side, place: Ref | Operand) -> tuple[Any, ...]:
         """Returns what tells a place from those of other lines: its call, and the framework's operation."""
@@ -645,13 +727,15 @@ class _Bench:
     def _narrowest(self, edit: Edit, score: int) -> list[Edit]:
         """Returns the simplest narrowing of one of these edits that recovers as much; a replaced number is replaced at
         all its places in the line."""
+
+        def is_enough(edits: Sequence[Edit]) -> bool:
+            outcome = self.probe(*edits)
+            return outcome.is_same or outcome.recovered - sum(each.cost for each in edits) >= score
+
         found = [[edit]]
-        for edits in self._narrowed(edit):
-            for wide in ([self._at_line(edits[0])], edits) if len(edits) == 1 else (edits,):
-                outcome = self.probe(*wide)
-                if outcome.is_same or outcome.recovered - sum(each.cost for each in wide) >= score:
-                    found.append(wide)
-                    break
+        for edits in self._narrowed(edit, is_enough):
+            wides = ([self._at_line(edits[0])], edits) if len(edits) == 1 else (edits,)
+            found += [*itertools.islice(filter(is_enough, wides), 1)]
         return min(found, key=self._rank_of)
 
     def _at_line(self, edit: Edit) -> Edit:
@@ -671,24 +755,29 @@ class _Bench:
     def _edits(self) -> Iterator[tuple[int, Edit]]:
         """Yields edits, and how many lost operations come with each and are before it."""
         found: list[tuple[int, Edit]] = []
-        for place, depth, is_shared in self._places():
-            value = self._value_at(place)
+        behind = {ref for ref, _ in self._right_before()}
+        for places, depth, is_shared in self._places():
+            value = self._value_at(places[0])
             current = self.at.array(value)
             for source in self._sources.get(value.size, ()):
                 cost, array = self.cost(source), self.reference.array(source)
-                if array is None or (cost == 0 and (is_shared or isinstance(place, Operand))):
+                if array is None or (cost == 0 and (is_shared or isinstance(places[0], Operand))):
                     continue  # shared values have other readers too, so only operands are replaced by narrowing
+                is_far = cost > self._most_cost or places[0] in behind
+                if is_far and not (is_shared and self._is_above(value, source)):
+                    continue
                 for order in self._orders(source, value.shape):
                     if not _same(current, _ordered(array, order)):
-                        found.append((depth + cost, Edit((place,), source, order, cost)))
+                        found.append((depth + cost, Edit(places, source, order, cost)))
         yield from sorted(found, key=lambda each: each[0])
 
-    def _places(self) -> list[tuple[Ref | Operand, int, bool]]:
+    def _places(self) -> list[tuple[tuple[Ref | Operand, ...], int, bool]]:
         """Returns the places where a value may be wrong, with the number of lost operations before each, and whether it
-        is shared: results and operands of lost makers, and outputs."""
+        is shared: results and operands of lost makers, and outputs; and together, the places where the first lost
+        makers read one value, which others may read rightly."""
         found: dict[Ref | Operand, tuple[int, bool]] = {}
         ends = {self.candidate.outputs[name] for name in self.different}
-        values, made = self.candidate.replay.values, {place for edit in self.edits for place in edit.places}
+        values, made = self.candidate.replay.values, {*self._made}
         for number, bits in self.lost[0].items():
             entry, ref, is_maker = self.candidate.entry(number), Ref(number, 0), self.candidate.is_maker(number)
             depth = bits.bit_count() - is_maker
@@ -702,8 +791,45 @@ class _Bench:
                     found[Operand(number, place)] = depth, is_shared
                     for each in self._moved(operand) if is_shared else ():
                         found.setdefault(each, (depth, True))
-        kept = [(place, *rest) for place, rest in found.items() if place not in made]
-        return sorted(kept, key=lambda each: each[1])
+        for ref, depth in self._right_before():
+            found.setdefault(ref, (depth, True))
+        kept: list[tuple[tuple[Ref | Operand, ...], int, bool]]
+        kept = [((place,), *rest) for place, rest in found.items() if place not in made]
+        kept += [(places, 0, True) for places in self._read_first() if made.isdisjoint(places)]
+        return sorted(kept, key=lambda each: (each[1], -len(each[0])))
+
+    @property
+    def _first(self) -> set[int]:
+        """Returns the lost makers of the candidate whose operands are right."""
+        first = (number for number, bits in self.lost[0].items() if bits.bit_count() == 1)
+        return {number for number in first if self.candidate.is_maker(number)}
+
+    def _read_first(self) -> list[tuple[Ref | Operand, ...]]:
+        """Returns the places where several of the first lost makers read one value, by value."""
+        first, leads = self._first, dict[int, bool]()  # whether all that reads a value are first makers, through moves
+        for number in sorted(self.candidate.needed, reverse=True):
+            readers = self.candidate.readers.get(number, ())
+            is_move = not self.candidate.is_maker(number)
+            leads[number] = bool(readers) and all(leads[each] for each in readers) if is_move else number in first
+        found: dict[Ref, list[Ref | Operand]] = {}
+        for number in sorted(number for number, is_first in leads.items() if is_first):
+            for place, ref in enumerate(self.candidate.entry(number).operands):
+                if self.candidate.is_maker(ref.entry) or not leads[ref.entry]:
+                    found.setdefault(ref, []).append(Operand(number, place))
+        return [tuple(places) for places in found.values() if len(places) > 1]
+
+    def _right_before(self) -> Iterator[tuple[Ref, int]]:
+        """Yields results of right makers before lost ones, and how many right ones are between."""
+        level, seen = [*self._first], {*self.lost[0]}
+        for depth in range(MOST_RIGHT + 1):
+            below, level = level, []
+            while below:
+                for ref in self.candidate.entry(below.pop()).operands:
+                    if ref.entry not in seen and self.candidate.replay.values[ref].known is None:
+                        seen.add(ref.entry)
+                        (level if self.candidate.is_maker(ref.entry) else below).append(ref.entry)
+            if depth:
+                yield from ((Ref(number, 0), depth) for number in level if self.candidate.readers.get(number))
 
     def _moved(self, ref: Ref) -> Iterator[Ref]:
         """Yields a value, and the values that it is moved from, up to the operation that makes it."""
@@ -718,13 +844,20 @@ class _Bench:
     @cached_property
     def _sources(self) -> dict[int, list[Ref]]:
         """Returns the reference's values by size, from the cheapest on, each once."""
-        count = sum(map(self.reference.is_maker, self.reference.needed))
-        most = min(MOST_COST, max(2, count // 2))  # else most of the reference is put there
         found: dict[int, list[Ref]] = {}
         for ref in sorted(self.reference.results.values(), key=self.cost):
-            if self.cost(ref) <= most:
+            if self.cost(ref) <= max(self._most_cost, min(MOST_INSERTED, self._half)):
                 found.setdefault(self.reference.replay.values[ref].size, []).append(ref)
         return found
+
+    @cached_property
+    def _half(self) -> int:
+        """Returns half of the reference's operations: an edit that puts in more is none."""
+        return sum(map(self.reference.is_maker, self.reference.needed)) // 2
+
+    @property
+    def _most_cost(self) -> int:
+        return min(MOST_COST, max(2, self._half))
 
     def _orders(self, source: Ref, shape: tuple[int, ...]) -> list[np.ndarray | None]:
         """Returns possible orders of a value's elements in a shape."""
@@ -734,6 +867,8 @@ class _Bench:
         if own.shape != shape and own.size == math.prod(shape):
             more = [np.arange(own.size).reshape(shape), *self._permuted(own.shape, shape)]
             found += [each for each in more if not any(_same(each, other) for other in found)]
+        if own.size < math.prod(shape) and _fills(own.shape, shape):
+            found.append(np.broadcast_to(np.arange(own.size).reshape(own.shape), shape))
         return found
 
     def _permuted(self, own: tuple[int, ...], shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -782,9 +917,14 @@ class _Bench:
             return _Outcome(0, False)
         return _Outcome(len(recovered), all(_same(arrays[name], self.wanted[name]) for name in self.named))
 
-    def _narrowed(self, edit: Edit) -> Iterator[list[Edit]]:
+    def _narrowed(self, edit: Edit, is_enough: Callable[[Sequence[Edit]], bool]) -> Iterator[list[Edit]]:
         """Yields edits of operands that make the candidate compute an edit's value itself: of one operand, or of
-        several that read other weights."""
+        several that read other weights. Of a weight, it is enough that what follows is right: outputs may not depend on
+        all of the value, such as the bias of keys.
+
+        Args:
+          is_enough: whether edits do as much as the edit.
+        """
         array, target = self.reference.array(edit.source), edit.place
         if isinstance(target, Operand):
             target = self.candidate.entry(target.entry).operands[target.number]
@@ -799,7 +939,8 @@ class _Bench:
                 tried += 1
                 if tried > MOST_NARROWED:
                     break
-                if self._computes([found], target, entries, wanted):
+                is_done = self._computes([found], target, entries, wanted)
+                if is_done or (self._reads_other_weight(found) and is_enough([found])):
                     yield [found]
                     break
         for several in self._weights_replaced(places, read):
@@ -807,6 +948,11 @@ class _Bench:
             if self._computes(several, target, entries, wanted):
                 yield several
                 break
+
+    def _reads_other_weight(self, edit: Edit) -> bool:
+        ours = self._weight(self.candidate, self._value_at(edit.place))
+        theirs = self._weight(self.reference, self.reference.replay.values[edit.source])
+        return bool(ours and theirs) and ours != theirs
 
     def _computes(self, edits: Iterable[Edit], target: Ref, entries: Collection[int], wanted: np.ndarray) -> bool:
         try:
@@ -839,12 +985,21 @@ class _Bench:
             return
         is_moved = not self.candidate.is_maker(place.entry)
         same = {*self.reference.index.equal(current)} if is_moved else set()
-        for source in self._sources.get(value.size, ()):
+        for source in self._fitting(value):
             site = read.get(self.reference.node(source))
-            if site is not None or self.reference.node(source) in same:
+            is_small = self.cost(source) <= self._most_cost
+            if is_small and (site is not None or self.reference.node(source) in same):
                 for order in self._orders(source, value.shape):
                     if not _same(current, _ordered_as(self.reference.array(source), order)):
                         yield Edit((place,), source, order, self.cost(source), site=site)
+
+    def _fitting(self, value: Value) -> Iterator[Ref]:
+        """Yields the reference's values as large as another one, and then those that fill its shape if they are
+        repeated, such as rows that are the same for all of a batch."""
+        yield from self._sources.get(value.size, ())
+        for size in self._sources:
+            if 1 < size < value.size and value.size % size == 0:
+                yield from (ref for ref in self._sources[size] if self._orders(ref, value.shape))
 
     def _weights_replaced(self, places: Sequence[Operand], read: Mapping[int | None, Site]) -> Iterator[list[Edit]]:
         """Yields edits of several operands that read other weights than the reference, such as the scale and the offset
@@ -921,8 +1076,12 @@ class _Bench:
         """Returns how complex an edit is. Elements are in a wrong order where they are moved, not where they are
         read."""
         kind = self._kind(edit)
-        is_moved = kind == "order" and not self._weight(self.candidate, self._value_at(edit.place))
+        is_moved = kind == "order" and not self._is_whole_weight(edit)
         return edit.cost, KINDS.index(kind), edit.place.entry if is_moved else 0
+
+    def _is_whole_weight(self, edit: Edit) -> bool:
+        """Returns whether an edit reads all elements of the weight that is read now."""
+        return bool(self._weight(self.candidate, self._value_at(edit.place))) and self._has_same_elements(edit)
 
     def _rank_of(self, edits: Sequence[Edit]) -> tuple[int, int, int, int]:
         cost, kind, place = max(map(self._rank, edits))
@@ -951,12 +1110,15 @@ class _Bench:
 
     def _is_missing(self, edit: Edit) -> bool:
         """Returns whether the reference computes a source from a value that the candidate has in its place."""
-        current = self.at.array(self._value_at(edit.place))
-        if current is None:
-            return False
-        above = self.reference.above([edit.source.entry])
-        keys = self.reference.index.equal(current)
-        return any(self.reference.results[int(key)].entry in above for key in keys)
+        return self._is_above(self._value_at(edit.place), edit.source)
+
+    def _is_above(self, value: Value, source: Ref) -> bool:
+        """Returns whether the reference computes a source from a value."""
+        node, array = value.node or -1, self.at.array(value)
+        if node not in self._follow:
+            keys = [] if array is None else self.reference.index.equal(array)
+            self._follow[node] = {*self.reference.below(self.reference.results[int(key)].entry for key in keys)}
+        return source.entry in self._follow[node]
 
     def _weight(self, side: _Side, value: Value) -> str:
         """Returns the weight that a value is, or takes elements of."""
@@ -1011,30 +1173,100 @@ class _Bench:
         elif kind == "left out":
             text, cure = f"{here} applies {applied[0]}, and the reference doesn't", "without it"
         elif kind == "missing":
-            text, cure = f"{there} applies {applied[1]}, and {here} doesn't", "with it"
+            gap = self._gap(edit)
+            if gap is not None:
+                here = gap.line
+            lacking = f"{here} doesn't" if gap is None else str(gap)
+            text, cure = f"{there} applies {applied[1]}, and {lacking}", "with it"
+            if gap is not None and gap.module:
+                return Cause(kind, here, there, text, cure, (gap.module,))
         sites = [ours.where, *(self.candidate.entry(each.entry).site.where for each in edit.places[1:])]
         return Cause(kind, here, there, text, cure, tuple(dict.fromkeys(filter(None, sites))))
+
+    def _gap(self, edit: Edit) -> _Gap | None:
+        """Returns the lines between which a candidate lacks operations: those of the function that runs the module in
+        which the reference has them, or else of the innermost function that both makes and reads the value. None if
+        these lines aren't known."""
+        made, read = self._ends_of_value(edit)
+        home = self._home(edit, made, read)
+        sites = [Site() if entry is None else self.candidate.entry(entry).site for entry in (made, read)]
+        start, end = map(_own_frames, sites)
+        if home is None:
+            return _Gap.between(start, end)
+        functions = self._functions(home)
+
+        def inside(site: Site, stack: Sequence[Frame]) -> Frame | None:
+            frames = (frame for frame in reversed(stack) if frame[::2] in functions)
+            return next(frames, None) if _is_inside(site.where, home) else None
+
+        return _Gap.of(inside(sites[0], start), inside(sites[1], end), home)
+
+    def _functions(self, home: str) -> set[tuple[Any, ...]]:
+        """Returns the functions of a module's own operations; without any, the innermost that is in all calls of its
+        parts."""
+        sites = [self.candidate.entry(number).site for number in sorted(self.candidate.needed)]
+        stacks = [(site.where == home, _own_frames(site)) for site in sites if _is_inside(site.where, home)]
+        own = {stack[-1][::2] for is_own, stack in stacks if is_own and stack}
+        if own or not stacks:
+            return own
+        calls = zip(*([frame[::2] for frame in stack] for _, stack in stacks), strict=False)
+        same = [*itertools.takewhile(lambda call: len(call) == 1, map(set, calls))]
+        return same[-1] if same else set()
+
+    def _ends_of_value(self, edit: Edit) -> tuple[int, int | None]:
+        """Returns the entry that makes the value behind which operations are missing, and the first entry that reads
+        it."""
+        if isinstance(edit.place, Ref):
+            return edit.place.entry, min(self.candidate.readers.get(edit.place.entry, ()), default=None)
+        line = self.candidate.entry(edit.place.entry).site.line
+        made = self.candidate.entry(edit.place.entry).operands[edit.place.number].entry
+        while not self.candidate.is_maker(made) and self.candidate.entry(made).site.line == line:
+            before = self.candidate.entry(made).operands
+            if len(before) != 1:
+                break
+            made = before[0].entry
+        return made, min(place.entry for place in edit.places)
+
+    def _home(self, edit: Edit, made: int, read: int | None) -> str | None:
+        """Returns the candidate's module that corresponds to the one in which the reference has operations; None if
+        there is no such module. Both are as many levels above those that make the value before, or read the one
+        behind."""
+        reference, found = self.reference, [(0, "")]
+        current = self.at.array(self._value_at(edit.place))
+        keys = [] if current is None else reference.index.equal(current)
+        before = [reference.results[int(key)].entry for key in keys]
+        behind = reference.readers.get(edit.source.entry, ())
+        own = reference.entry(edit.source.entry).site.where
+        for ours, theirs in ((made, before), (read, behind)):
+            for entry in theirs if ours is not None else ():
+                there, here = reference.entry(entry).site.where, self.candidate.entry(ours or 0).site.where
+                common = _common(own, there)
+                levels = len(there.split(".")) - len(common)
+                parts = here.split(".")
+                if common and there and 0 <= levels < len(parts):
+                    found.append((len(common), ".".join(parts[: len(parts) - levels])))
+        return max(found, key=lambda each: each[0])[1] or None
 
     def _site(self, edit: Edit, kind: Kind) -> Site:
         """Returns the candidate's site of an edit; of an order, that of the last move before, unless all of a weight is
         read."""
         place = edit.place
-        is_whole = bool(self._weight(self.candidate, self._value_at(place))) and self._has_same_elements(edit)
-        if kind == "order" and isinstance(place, Operand) and not is_whole:
+        if kind == "order" and isinstance(place, Operand) and not self._is_whole_weight(edit):
             before = self.candidate.entry(place.entry).operands[place.number].entry
             if not self.candidate.is_maker(before) and self.candidate.entry(before).site.line:
                 return self.candidate.entry(before).site
         return self.candidate.entry(place.entry).site
 
     def at_callers(self, made: Sequence[tuple[Edit, Cause]]) -> list[Cause]:
-        """Returns causes. A caller decides which weight a line reads, if that line also reads right ones: then the
-        cause is at the innermost call that leads to no right one."""
+        """Returns causes. A caller decides which weight a line reads, if that line also reads right ones in a module of
+        the same name: then the cause is at the innermost call that leads to no right one."""
         edited = {place.entry for edit, _ in made for place in edit.places}
         found = []
         for edit, cause in made:
             site = self.candidate.entry(edit.place.entry).site
             sites = (self.candidate.entry(number).site for number in self._readers_of_weights - edited)
-            alike = (each for each in sites if (each.line, each.operation) == (site.line, site.operation))
+            kind = _kind_of_site(site)
+            alike = (each for each in sites if _kind_of_site(each) == kind)
             right = {(frame.file, frame.line) for each in alike for frame in each.frames()}
             frames = [frame for frame in site.frames() if not is_of_framework(frame.file)]
             caller = next((frame for frame in frames if (frame.file, frame.line) not in right), None)
@@ -1094,6 +1326,14 @@ class _Bench:
         return f"{', '.join(names[:MOST_NAMES])}{more}" or "an operation"
 
 
+def _fills(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Returns whether an array that is repeated along axes fills a shape."""
+    try:
+        return np.broadcast_shapes(own, shape) == shape
+    except ValueError:
+        return False
+
+
 def _same(ours: np.ndarray | None, theirs: Any) -> bool:
     return ours is not None and theirs is not None and np.array_equal(ours, theirs)
 
@@ -1104,6 +1344,26 @@ def _ordered(array: np.ndarray, order: np.ndarray | None) -> np.ndarray:
 
 def _ordered_as(array: np.ndarray | None, order: np.ndarray | None) -> np.ndarray | None:
     return None if array is None else _ordered(array, order)
+
+
+def _own_frames(site: Site) -> list[Frame]:
+    """Returns the program's own calls that lead to a site, from the outermost on."""
+    return [frame for frame in reversed(site.frames()) if not is_of_framework(frame.file)]
+
+
+def _common(path: str, other: str) -> list[str]:
+    """Returns the names with which two paths begin."""
+    both = zip(path.split("."), other.split("."), strict=False)
+    return [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both)]
+
+
+def _is_inside(path: str, home: str) -> bool:
+    return f"{path}.".startswith(f"{home}.")
+
+
+def _kind_of_site(site: Site) -> tuple[str, str, str]:
+    """Returns the line, the operation, and the module's name in its parent."""
+    return site.line, site.operation, site.module.rpartition(".")[2]
 
 
 def _line(site: Site) -> str:

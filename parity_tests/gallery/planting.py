@@ -160,8 +160,8 @@ def _rotary(node: ast.expr, scope: _Scope) -> ast.expr | None:
         return _expression(text, node, X=x, COS=cos, SIN=sin)
     if len(arguments) == 2:
         x, tables = arguments
-        table = "jnp.concatenate((TABLES[N], TABLES[N]), -1)[:, :, None, :]"
-        text = f"X * {table.replace('N', '1')} + {halves} * {table.replace('N', '0')}"
+        sin, cos = (f"jnp.concatenate((TABLES[{each}], TABLES[{each}]), -1)[:, :, None, :]" for each in (0, 1))
+        text = f"X * {cos} + {halves} * {sin}"
         return _expression(text, node, X=x, TABLES=tables)
     return None
 
@@ -242,11 +242,13 @@ def _no_norm(node: ast.expr, scope: _Scope) -> ast.expr | None:
 
 def _residual(node: ast.expr, scope: _Scope) -> ast.expr | None:
     """A residual connection is left out."""
-    names = ("residual", "input_tensor", "attention_output", "hidden_states", "sa_output")
+    names = ("residual", "input_tensor", "attention_output", "sa_output", "hidden_states")
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        for residual, kept in ((node.left, node.right), (node.right, node.left)):
-            if isinstance(residual, ast.Name) and isinstance(kept, ast.Name) and residual.id in names:
-                return _expression("X", node, X=kept)
+        found = {each.id: each for each in (node.left, node.right) if isinstance(each, ast.Name)}
+        residual = next((name for name in names if name in found), None)
+        if residual is not None and len(found) == 2:
+            kept = next(each for name, each in found.items() if name != residual)
+            return _expression("X", node, X=kept)
     return None
 
 

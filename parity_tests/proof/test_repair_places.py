@@ -1,0 +1,96 @@
+"""A repair names the line at which a difference arises, or the lines between which something is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jax_transformer.proof import repair as repairing
+from jax_transformer.proof.repair import Repair, find_repair
+from proof.pairs import Pair, in_jax
+from proof.repaired_layers import Written, line, one_more, pair
+
+
+def repaired(pair: Pair) -> Repair:
+    with jax.enable_x64(True):
+        found = find_repair(pair.task())
+    assert found is not None
+    assert found.log2_error < -80
+    return found
+
+
+def test_keys_made_with_the_kernel_of_values_are_named_though_their_bias_does_not_matter() -> None:
+    (cause,) = repaired(pair(Written(keys=lambda number: "value"))).causes
+    assert cause.kind == "weight"
+    assert re.findall(r" reads (\S+?)(?:,|$)", cause.text) == ["0.value.kernel", "0.key.kernel"]
+    assert cause.candidate == line("keys")
+
+
+def test_a_line_that_runs_another_module_is_named_rather_than_its_caller() -> None:
+    found = repaired(pair(Written(keys=lambda number: "value" if number == 1 else "key"), 2))
+    assert [cause.candidate for cause in found.causes] == [line("keys")]
+
+
+def test_the_same_edit_in_further_layers_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[Any] = []
+    edits = repairing._Bench._edits
+
+    def counted(bench: Any) -> Iterator[Any]:
+        searched.append(bench)
+        return edits(bench)
+
+    monkeypatch.setattr(repairing._Bench, "_edits", counted)
+    assert len(repaired(pair(Written(keys=lambda number: "value"), 2)).causes) == 2
+    assert len(searched) == 1
+
+
+def test_an_offset_of_positions_is_named_where_they_are_looked_up() -> None:
+    (cause,) = repaired(pair(Written(positions=one_more))).causes
+    assert cause.kind == "order"
+    assert cause.candidate == line("one more")
+    assert cause.text.startswith(f"{line('one more')} reads other elements of positions than ")
+
+
+@pytest.mark.parametrize("has_positions", [True, False])
+def test_a_missing_norm_is_above_the_line_that_reads_the_value(has_positions: bool) -> None:
+    (cause,) = repaired(pair(Written(norm=False), has_positions=has_positions)).causes
+    assert cause.kind == "missing"
+    assert cause.text.endswith(f"and no line of layer above {line('attention')} does so to its input")
+    assert cause.modules == ("layers.0",)
+
+
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    [
+        (Written(residual=False), ("attention", "out_norm")),
+        (Written(out_norm=False), ("residual", "feed forward")),
+    ],
+)
+def test_what_is_missing_between_two_lines_is_between_them(how: Written, lines: tuple[str, str]) -> None:
+    (cause,) = repaired(pair(how)).causes
+    first, last = map(line, lines)
+    assert cause.kind == "missing"
+    assert cause.text.endswith(
+        f"no line of layer from {first} to :{last.rpartition(':')[2]} does so to the value between"
+    )
+
+
+def test_a_fault_of_more_layers_than_causes_are_searched_for_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairing, "MOST_EDITS", 2)
+    count = 4
+
+    def chain(w: Any, scale: Any) -> Any:
+        x = w["x"]
+        for layer in range(count):
+            x = jnp.tanh(x * scale(w[f"{layer}"]))
+        return x
+
+    shapes = {"x": (2, 3), **{f"{layer}": (3,) for layer in range(count)}}
+    sides = (in_jax(lambda w: chain(w, lambda scale: 1 + scale)), in_jax(lambda w: chain(w, lambda scale: scale)))
+    (cause,) = repaired(Pair("", shapes, *sides)).causes
+    assert cause.kind == "left out"
