@@ -66,10 +66,10 @@ def main() -> int:
             for subject, injection in _drawn(choices, entry, options.seed, most):
                 rows.append(cells_of(subject.tried(injection)))
                 print(" | ".join(rows[-1]), flush=True)
+    tried, minutes = len({row[0] for row in rows}), (time.perf_counter() - start) / 60
     note = (
-        f"The catalogue has {len(entries)} entries in {' and '.join(options.systems)}. {len({row[0] for row in rows})} "
-        f"of them were tried in {(time.perf_counter() - start) / 60:.0f} minutes, in a drawn order; entries that make no "
-        "difference there have no row."
+        f"The catalogue has {len(entries)} entries in {' and '.join(options.systems)}. {tried} of them were tried in "
+        f"{minutes:.0f} minutes, in a drawn order; entries that make no difference there have no row."
     )
     print("\n".join(TABLE.on_page(TABLE.as_csv(rows), note)))
     if options.write:
