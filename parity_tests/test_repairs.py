@@ -53,6 +53,11 @@ def test_only_what_says_the_same_counts() -> None:
     assert not is_same_cause(trial_of("norm: ε = 1e-06", ("constant",), said, same_place=False))
     assert not is_same_cause(trial_of("norm: ε = 1e-06, and RMS without centring", ("constant",), said))
     assert not is_same_cause(trial_of("residual dropped", ("operand",), "a.py:1 reads another value than b.py:2"))
+    norm = "b.py:2 applies native_layer_norm, and a.py:1 doesn't"
+    assert not is_same_cause(trial_of("norm: bias dropped", ("missing",), norm))
+    assert is_same_cause(trial_of("norm: bias dropped", ("missing",), "b.py:2 applies add, and a.py:1 doesn't"))
+    weights = "a.py:1 reads n2.bias, b.py:2 reads n1.bias; a.py:1 reads n2.scale, b.py:2 reads n1.scale"
+    assert is_same_cause(trial_of("parameters of feed_forward_norm", ("weight", "weight"), weights))
     table = "a.py:1 reads another table [3, 4] than b.py:2"
     assert not is_same_cause(trial_of("rotary: base 500 instead of 10,000", ("constant",), table))
 

@@ -13,19 +13,21 @@ EXPECTED: tuple[tuple[str, frozenset[str]], ...] = tuple(
     for pattern, kinds in (
         (r"in (b?float\d+)|rounded to|computed in|E\[x²\]|dropout", "none of them"),
         (r"dropped|missing|not applied|no activation|not rotated|not scaled", "missing, constant"),
-        (r"twice|doubled|scaled by|besides|, too", "left out, constant"),
+        (r"twice|doubled|scaled by|besides|, too|_model applied$", "left out, constant"),
         (r"ε = |D( − 1)?$|base |capped at|masked logits are|slope of|factor", "constant"),
         (r"parameters of|scale and bias swapped|kernel of|two sides swapped|of layer|are those of|tied to", "weight"),
         (r"transposed|sliced|split|merged|in the order|tiled|gate and hidden", "order, weight"),
-        (r"reads|after the norm|before the norm|before its final norm|decoder's ids|keys and values of", "operand"),
         (r"taken already|one token at each", "left out"),
         (r"^(\w+ )*(GELU|ReLU|SiLU|ELU|SELU|Mish|tanh|sigmoid|softplus|GELU by .*)$", "operation"),
     )
 )  # fmt: skip
 """Part of an entry's name → kinds of edits that say the same; the first that is found counts. Entries without one,
-such as another table of positions or another mask, have no kind of edit that says more than where it is."""
+such as another table of positions, another mask or another input, have no kind of edit that says more than where it
+is."""
 TABLE = "reads another table"
 """How a repair begins that says which table is wrong, and not why."""
+PARAMETERS = r"(scale|bias) (dropped|missing)"
+"""Entries whose repair has to name the sum or product that is missing, rather than a whole norm."""
 COLUMNS = (
     "entry", "fault", "system", "activation", "verdict", "same place", "same cause", "seconds",
     "named by the catalogue", "seconds of the catalogue", "the repair, or why there is none",
@@ -42,9 +44,13 @@ def entry_of(fault: str) -> str:
 
 def is_same_cause(trial: Trial) -> bool:
     """Returns whether a repair names the cause that the catalogue's entry has: at the faulty activation, one edit for
-    each of its changes, of a kind that says the same, with the same number if the entry has one."""
+    each of its changes, or several of weights, of a kind that says the same, with the same number if the entry has
+    one."""
     parts = trial.fault.split(", and ")
-    if not trial.same_place or len(trial.kinds) != len(parts) or TABLE in trial.repair:
+    has_more = len(trial.kinds) > len(parts) and {*trial.kinds} != {"weight"}
+    if not trial.same_place or len(trial.kinds) < len(parts) or has_more or TABLE in trial.repair:
+        return False
+    if re.search(PARAMETERS, trial.fault) and not re.search(r"applies (add|mul)\b(?!,)", trial.repair):
         return False
     wanted = [kinds_of(part) for part in parts]
     fits = all(kind in set().union(*wanted) for kind in trial.kinds) and all(each & {*trial.kinds} for each in wanted)
