@@ -50,7 +50,7 @@ def is_same_cause(trial: Trial) -> bool:
     has_more = len(trial.kinds) > len(parts) and {*trial.kinds} != {"weight"}
     if not trial.same_place or len(trial.kinds) < len(parts) or has_more or TABLE in trial.repair:
         return False
-    if re.search(PARAMETERS, trial.fault) and not re.search(r"applies (add|mul)\b(?!,)", trial.repair):
+    if re.search(PARAMETERS, trial.fault) and not re.search("applies (add|mul), and ", trial.repair):
         return False
     wanted = [kinds_of(part) for part in parts]
     fits = all(kind in set().union(*wanted) for kind in trial.kinds) and all(each & {*trial.kinds} for each in wanted)
