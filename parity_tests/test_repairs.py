@@ -32,7 +32,7 @@ def test_a_right_node_in_numpy_is_proven(subject: Subject) -> None:
 def test_a_fault_is_found_at_its_activation(subject: Subject) -> None:
     trial = tried(subject, "residual doubled", "decoder.layers.0.self_attention_residual")
     assert (trial.fate, trial.same_place, trial.kinds) == ("refuted", True, ("left out",)), trial
-    assert is_same_cause(trial)
+    assert not is_same_cause(trial)  # a product is too much: that doesn't say by which number
     assert trial.named
 
 

@@ -13,7 +13,7 @@ EXPECTED: tuple[tuple[str, frozenset[str]], ...] = tuple(
     for pattern, kinds in (
         (r"in (b?float\d+)|rounded to|computed in|E\[x²\]|dropout", "none of them"),
         (r"dropped|missing|not applied|no activation|not rotated|not scaled", "missing, constant"),
-        (r"twice|doubled|scaled by|besides|, too|_model applied$", "left out, constant"),
+        (r"twice|doubled|scaled by|besides|, too|_model applied$", "constant"),
         (r"ε = |D( − 1)?$|base |capped at|masked logits are|slope of|factor", "constant"),
         (r"parameters of|scale and bias swapped|kernel of|two sides swapped|of layer|are those of|tied to", "weight"),
         (r"transposed|sliced|split|merged|in the order|tiled|gate and hidden", "order, weight"),
