@@ -45,6 +45,9 @@ MOST_FAILURES = 6
 """Lost values that no order brought back, after which none is tried."""
 MOST_BACK = 3
 """Products with weights whose orders of features are tried together."""
+ELEMENTWISE = frozenset(("add", "subtract", "multiply", "negate", "inverse", "power", "root", "step"))
+ELEMENTWISE |= {"exp", "log", "erf", "tanh", "sin", "cos"}
+"""Operations that compute each element of their results from one of each operand."""
 
 Order = tuple[int, int, int] | None
 """(a, b, c): features a · b · c with the last two axes swapped; None: as they are."""
@@ -297,8 +300,8 @@ class Search:
             return None
         if not new.any():
             return None
-        different = np.unique(ours[new]).size
-        again = float(used[theirs[new]].mean()) + (different - np.unique(theirs[new]).size) / different
+        different = _count(ours[new], len(partners))
+        again = float(used[theirs[new]].mean()) + (different - _count(theirs[new], len(used))) / different
         used[theirs] = True
         if guess.is_part:
             self._complete(partners, ours)
@@ -492,7 +495,7 @@ class Search:
     ) -> tuple[list[State], list[tuple[list[State], int]]] | None:
         """Tries other orders of features for values that are lost."""
         for root in itertools.islice(self._lost_roots(state, node), MOST_ROOTS):
-            if root not in tried and self.failures < MOST_FAILURES:
+            if root not in tried and self.failures < MOST_FAILURES and not self._keeps_order(state, root):
                 tried.add(root)
                 again = self._with_orders(root, history)
                 if again is not None:
@@ -521,12 +524,25 @@ class Search:
             if is_first and self._stays_lost(state, each, bits):
                 yield each
 
+    def _keeps_order(self, state: State, node: int) -> bool:
+        """Returns whether an operation computes each element of its result from one element of a single value, and from
+        numbers that are the same for all: in any order of its elements, the result has the same ones."""
+        one, known = self.elements.program.operations[node], self.elements.is_known
+        numbers = [self.value(state, each) for each in one.inputs if known[each]]
+        is_alike = all(array is not None and (array == array.flat[0]).all() for array in numbers)
+        return one.name in ELEMENTWISE and is_alike and len(numbers) == len(one.inputs) - 1
+
     def _stays_lost(self, state: State, node: int, bits: int) -> bool:
-        """Returns whether what follows from a lost value, as far as it is computed, never becomes the reference's."""
+        """Returns whether the last values that follow from a lost one, as far as they are computed, are lost, with all
+        on the way to them: behind a value that is the reference's, others are lost for another reason."""
         ancestors, operations = self.elements.ancestors, self.elements.program.operations
         later = [each for each in state.values if each > node and ancestors[each] >> node & 1 and bits >> each & 1]
+        reached = {node}
+        for each in sorted(later):
+            is_lost = each in state.lost or operations[each].name in MOVES
+            reached |= {each} if is_lost and not reached.isdisjoint(operations[each].inputs) else set()
         makers = [each for each in later if operations[each].name not in MOVES]
-        return all(each in state.lost for each in makers[-3:])
+        return all(each in reached for each in makers[-3:])
 
     def _with_orders(
         self, root: int, history: list[tuple[list[State], int]]
@@ -559,7 +575,8 @@ class Search:
 
     def grafted(self, state: State, node: int) -> State:
         """Puts the reference's value in place of an operation's that reads lost values: that of its next operation of
-        the same name that reads as many elements of weights, none of which has a partner."""
+        the same name that reads as many elements of weights, none of which has a partner. Next is the one behind the
+        fewest weights without a partner; names decide among those."""
         slots, _, _ = self._slots(state, node)
         size = self.elements.program.operations[node].shape
         guesses = [
@@ -569,7 +586,11 @@ class Search:
             and np.prod(self.reference.program.operations[guess.node].shape) == np.prod(size)
         ]
         last = max((choice.guess.node for choice in state.choices[-1:]), default=-1)
-        best = min(guesses, key=lambda each: (each.node <= last, round(self._unlike(each), 2), each.node), default=None)
+        best = min(
+            guesses,
+            key=lambda each: (each.node <= last, self._ahead(state, each), round(self._unlike(each), 2), each.node),
+            default=None,
+        )
         if best is None:
             return replace(state, skipped=state.skipped | {node})
         kept = best.ours >= 0
@@ -582,6 +603,24 @@ class Search:
         found = replace(state, partners=partners, used=used, values=values, choices=choices)
         self.advance(found)
         return found
+
+    def _ahead(self, state: State, guess: Guess) -> int:
+        """Counts the reference's weights without a partner that an operation follows from, besides its own."""
+        elements, above = self.reference.elements, self.reference.elements.ancestors[guess.node]
+        own = {elements.name_of(int(each)) for each in np.unique(guess.theirs[guess.theirs >= 0])[:1]}
+        return sum(
+            1
+            for node, one in enumerate(self.reference.program.operations[: guess.node])
+            if one.name == "input" and above >> node & 1 and one.attributes["name"] in elements.shapes
+            if one.attributes["name"] not in own and not state.used[elements.numbers(one.attributes["name"])].any()
+        )
+
+
+def _count(places: np.ndarray, total: int) -> int:
+    """Returns how many different places there are."""
+    found = np.zeros(total, bool)
+    found[places] = True
+    return int(np.count_nonzero(found))
 
 
 def _groups(product: Product) -> list[np.ndarray]:

@@ -78,6 +78,8 @@ class Entry:
     """Its result, if that isn't a value."""
     fails: bool = False
     """Whether it raised UnknownOperation."""
+    numbers: tuple[np.ndarray | None, ...] = ()
+    """Its known integers and booleans, by which lowering may have decided; None for other results."""
 
     @property
     def name(self) -> str:
@@ -118,10 +120,10 @@ class Tape:
         if isinstance(found, Value):
             if call.__name__ in IDLE and args and found is args[0] and found.ref is not None:
                 return found
-            self.entries.append(entry((Signature.of(found),)))
+            self.entries.append(entry((Signature.of(found),), numbers=(_numbers(found),)))
             return self._named(builder, found, 0)
         if isinstance(found, tuple):
-            self.entries.append(entry(tuple(map(Signature.of, found))))
+            self.entries.append(entry(tuple(map(Signature.of, found)), numbers=tuple(map(_numbers, found))))
             return tuple(self._named(builder, each, place) for place, each in enumerate(found))
         self.entries.append(entry(answer=found))
         return found
@@ -249,6 +251,12 @@ class Replay:
                 raise Stale(f"{entry.name} ({entry.line}) says {found} of the edited program")
             return
         values = found if isinstance(found, tuple) else (found,)
+        numbers = entry.numbers or (None,) * len(values)
+        if not any(Ref(number, place) in self.edits for place in range(len(values))) and all(
+            own is not None and value.known is not None and np.array_equal(own, value.known)
+            for own, value in zip(numbers, values, strict=True)
+        ):
+            self.touched.discard(number)  # whatever follows from an edit, it decides as before
         for place, (value, before) in enumerate(zip(values, entry.results, strict=True)):
             ref = Ref(number, place)
             if ref in self.edits:
@@ -314,6 +322,11 @@ def origins_of(inputs: Sequence[Any]) -> tuple[Ref, ...]:
             if isinstance(part, Value) and part.ref is not None and part.known is not None:
                 found.append(part.ref)
     return tuple(found)
+
+
+def _numbers(x: Value) -> np.ndarray | None:
+    """Returns the array of known integers or booleans; None for other values."""
+    return x.known if x.kind in ("int", "bool") else None
 
 
 # --- arguments

@@ -136,6 +136,31 @@ def test_an_edit_of_what_a_table_was_computed_from_is_refused() -> None:
         found.tape.replay(Builder(), {Ref(number): lambda b, read: b.constant(2.5)})
 
 
+def guarded(w: Mapping[str, Any], epsilon: float = EPSILON) -> Any:
+    """Norms x + bias after another norm, with a guard against the root of zero."""
+    square = jnp.square(norm(w, epsilon) + w["scale"]).mean(-1, keepdims=True) + 1.0
+    is_positive = square > 0
+    return norm(w, epsilon) / jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, square, 1.0)), 0.0)
+
+
+def test_a_decision_that_an_edit_does_not_change_stays() -> None:
+    program, wrong = lowered(guarded), lowered(lambda w: guarded(w, 1e-6))
+    right = {
+        Ref(number): lambda builder, read: builder.constant(np.float64(EPSILON))
+        for number, entry in enumerate(wrong.tape.entries)
+        if entry.name == "constant" and np.array_equal(entry.args[0], 1e-6)
+    }
+    assert any(entry.name == "greater" for entry in wrong.tape.entries)
+    assert is_proven(wrong.tape.replay(Builder(), right), program)
+
+
+def test_a_decision_that_an_edit_changes_is_refused() -> None:
+    program = lowered(lambda w: jnp.where(jnp.square(w["x"]) + EPSILON > 0, w["x"], 0.0))
+    number = entry_of(program.tape, "constant", value=EPSILON)
+    with pytest.raises(Stale, match="another kind of value"):
+        program.tape.replay(Builder(), {Ref(number): lambda builder, read: builder.constant(np.float64(-1.0))})
+
+
 def test_an_edit_cannot_read_what_follows_from_it() -> None:
     found = lowered(norm)
     last = found.tape.outputs["output"]

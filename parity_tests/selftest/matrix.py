@@ -76,7 +76,7 @@ class Prepared:
 
     @classmethod
     def of(cls, name: str, seed: int = 0) -> Prepared:
-        model, reference = _system(name, seed)
+        model, reference = system_of(name, seed)
         problems = (own_problem(model.config, model.params, seed), *other_weights(model.config, model.params, seed))
         here = JaxSide("jax", model)
         return cls(
@@ -88,13 +88,18 @@ class Prepared:
         )
 
 
-def _system(name: str, seed: int) -> tuple[Model, Reference]:
+def system_of(name: str, seed: int, layers: tuple[int, int] | None = None) -> tuple[Model, Reference]:
+    """Returns a system's model and its program.
+
+    Args:
+      layers: of encoder and decoder, where these may be any numbers; None: the usual ones.
+    """
     if name in PAIRS:
         return make_block(name, seed), BlocksReference(name)
     if name in MECHANISMS:
         model = mechanisms.make_model(MECHANISMS[name], seed)
         return model, mechanisms.MechanismReference(model.config)
-    model = make_model(name, seed)
+    model = make_model(name, seed, layers)
     dialect = (model.origin or {})["dialect"]
     return model, SystemReference(dialect, model.config, model.params.get("constants", {}))
 

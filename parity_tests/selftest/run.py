@@ -129,7 +129,7 @@ def run(
                 name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}")
             )
             for known, title in ((True, "catalogue "), (False, "open world")):
-                tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).output()}")
+                tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).summary()}")
             for kill in of_system:
                 if kill.shortcomings:
                     tell(f"  {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}")

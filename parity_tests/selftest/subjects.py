@@ -68,11 +68,15 @@ MECHANISMS = {
 """Further systems → the models of parity_tests/zoo/mechanisms.py, which together have every mechanism."""
 
 
-def make_model(name: str, seed: int = 0) -> Model:
+def make_model(name: str, seed: int = 0, layers: tuple[int, int] | None = None) -> Model:
     """A model of one of SUBJECTS: sizes that differ pairwise, pad ids that are tokens of both sides, weights drawn by
-    the seed."""
+    the seed.
+
+    Args:
+      layers: as of `make_config`.
+    """
     subject = SUBJECTS[name]
-    config = make_config(subject, np.random.default_rng([*name.encode()]))
+    config = make_config(subject, np.random.default_rng([*name.encode()]), layers)
     rng = np.random.default_rng([seed, *name.encode()])
     leaves = randomised(
         unflatten({path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}), rng
@@ -92,13 +96,19 @@ def make_block(name: str, seed: int = 0) -> Model:
     return Model(config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=3))
 
 
-def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig:
+def make_config(subject: Subject, rng: np.random.Generator, layers: tuple[int, int] | None = None) -> TransformerConfig:
+    """Draws a config of a subject.
+
+    Args:
+      layers: of encoder and decoder, unless the dialect has one number for both; None: the usual ones.
+    """
     one_head = subject.dialect in ONE_HEAD
     heads = ((1, 14), (1, 16), (1, 18)) if one_head else ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
     num_heads, head_dim = heads[rng.integers(len(heads))]
     d_ff, source_vocab, target_vocab, most = (int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False))
     source_pad, target_pad = (int(token) for token in rng.choice(np.arange(2, 41), 2, replace=False))
-    layers = (1, 1) if subject.dialect in ONE_LAYER else (2, 2) if subject.dialect in STEPWISE else (3, 2)
+    stepwise = (1, 1) if subject.dialect in ONE_LAYER else (2, 2)
+    layers = stepwise if subject.dialect in STEPWISE else layers or (3, 2)
     dialect = get_dialect(subject.dialect)
     sizes = {
         "source_vocab_size": target_vocab if subject.choices.get("share_embeddings") else source_vocab,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,28 @@ INLINED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters of operations that call another program."""
 CALLS = frozenset(("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "custom_jvp_call"))
 CALLS |= {"custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
+TURNS = frozenset(("transpose", "dot_general"))
+"""Operations that read weights themselves."""
 READS_BITS = frozenset(("bitcast_convert_type",))
 IDENTITIES = frozenset(("reduce_precision", "optimization_barrier", "sharding_constraint", "copy", "copy_p"))
 
 Wide = Callable[[Any], Any]
+
+
+class Turned(NamedTuple):
+    """A weight that isn't read yet, with its axes in another order: a wide copy of a large table would be made twice
+    for a product with its transpose."""
+
+    weight: Any
+    order: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.weight.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape[axis] for axis in self.order)
 
 
 def evaluate(closed: Any, arguments: Sequence[Any], widen: Wide) -> list[Any]:
@@ -62,10 +80,11 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], arguments: list[Any], widen:
     kept = {each for each in jaxpr.outvars if _is_variable(each)}
 
     def read(each: Any) -> Any:
-        return widen(held[each]) if _is_variable(each) else wide_array(each.val)
+        return _read(held[each], widen) if _is_variable(each) else wide_array(each.val)
 
     for number, one in enumerate(jaxpr.eqns):
-        given = [held[each] if _is_variable(each) and _is_call(one) else read(each) for each in one.invars]
+        is_late = _is_call(one) or one.primitive.name in TURNS
+        given = [held[each] if _is_variable(each) and is_late else read(each) for each in one.invars]
         results = _operation(one, given, widen)
         del given
         held.update(zip(one.outvars, results, strict=True))
@@ -83,8 +102,21 @@ def _is_call(one: Any) -> bool:
     return one.primitive.name in CALLS and any(name in one.params for name in INLINED)
 
 
+def _read(value: Any, widen: Wide) -> Any:
+    return widen(value.weight).transpose(value.order) if isinstance(value, Turned) else widen(value)
+
+
 def _operation(one: Any, given: list[Any], widen: Wide) -> list[Any]:
     name, params = one.primitive.name, one.params
+    if name == "transpose" and not isinstance(given[0], jax.Array | np.ndarray):
+        weight, order = (
+            given[0] if isinstance(given[0], Turned) else Turned(given[0], tuple(range(len(given[0].shape))))
+        )
+        return [Turned(weight, tuple(order[axis] for axis in params["permutation"]))]
+    if name == "dot_general":
+        given, params = _unturned(given, params, widen)
+    elif name == "transpose":
+        given = [_read(given[0], widen)]
     if _is_call(one):
         inner = next(params[each] for each in INLINED if each in params)
         given = [each if _is_traced(each) else wide_array(each) for each in given]
@@ -105,6 +137,19 @@ def _operation(one: Any, given: list[Any], widen: Wide) -> list[Any]:
     except Exception as error:  # JAX raises errors of many kinds for types that an operation doesn't take
         raise CannotRun(f"{name} can't be repeated in float64: {str(error).splitlines()[0]}") from error
     return list(found) if one.primitive.multiple_results else [found]
+
+
+def _unturned(given: list[Any], params: Any, widen: Wide) -> tuple[list[Any], Any]:
+    """Returns the operands and parameters of a product that reads transposed weights as they are stored."""
+    numbers, arrays = [*map(list, zip(*params["dimension_numbers"], strict=True))], []
+    for side, value in enumerate(given):
+        is_turned = isinstance(value, Turned)
+        free = [axis for axis in range(len(value.shape)) if not any(axis in axes for axes in numbers[side])]
+        if is_turned and sorted(value.order[axis] for axis in free) == [value.order[axis] for axis in free]:
+            numbers[side] = [tuple(value.order[axis] for axis in axes) for axes in numbers[side]]
+            value = value.weight
+        arrays.append(_read(value, widen))
+    return arrays, {**params, "dimension_numbers": tuple(zip(*map(tuple, numbers), strict=True))}
 
 
 def _is_traced(each: Any) -> bool:
