@@ -58,6 +58,7 @@ def generate_each(
     numbers = range(len(source_ids)) if numbers is None else numbers
     check_count("numbers", len(numbers), len(source_ids))
     decoded: list[list[Decoded]] = [[] for _ in source_ids]
+    (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
 
     def fits(batch: list[int]) -> bool:
         return sources_fit(model, len(batch), len(source_ids[batch[-1]]), rows=rows, batch_tokens=batch_tokens)
@@ -71,7 +72,7 @@ def generate_each(
         )
         for i, sequences, scores in zip(batch, generated.sequences.tolist(), generated.scores.tolist(), strict=False):
             decoded[i] = [
-                Decoded(trimmed(model, ids, len(prefix_ids)), score)
+                Decoded(trimmed(ids, len(prefix_ids), eos_id=eos_id, pad_id=pad_id), score)
                 for ids, score in zip(sequences, scores, strict=True)
             ]
         if on_batch:
@@ -116,11 +117,10 @@ def grouped(items: Iterable[int], fits: Callable[[list[int]], bool]) -> Iterator
         yield group
 
 
-def trimmed(model: Model, ids: list[int], prefix_length: int) -> list[int]:
+def trimmed(ids: list[int], prefix_length: int, *, eos_id: int, pad_id: int) -> list[int]:
     """Returns the ids up to and with the first end after the prefix, or without their padding if none ends them."""
-    _, eos_id = starts_and_ends(model)
     if eos_id in ids[prefix_length:]:
         return ids[: ids.index(eos_id, prefix_length) + 1]
-    while ids and ids[-1] == model.config.target_pad_id:
+    while ids and ids[-1] == pad_id:
         ids = ids[:-1]
     return ids
