@@ -53,7 +53,7 @@ def decode_stepwise(
     (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
     search = Search(model, decoding, padded_sources(model, [source_ids])[:1], [[*prefix_ids]], [number])
     while not search.is_done:
-        search.advance(max(tokens(), 1))
+        search.advance(search.length + max(tokens(), 1))
         found = search.hypotheses()
         tokens_so_far = found.sequences[0, 0, : search.length].tolist()
         ids = trimmed(tokens_so_far, len(prefix_ids), eos_id=eos_id, pad_id=pad_id)
