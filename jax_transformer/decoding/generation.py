@@ -198,6 +198,7 @@ class Search:
         self._state = _with_rows(self._state, indices[0], other._state, indices[1])
         self._params = self._params.with_rows(into, other._params, rows)
         self.has_ended[into] = False
+        self._count = self.shape[0]  # also rows that filled the batch
 
 
 @cache

@@ -55,6 +55,15 @@ def test_each_sentence_is_decoded_as_if_alone(
             np.testing.assert_allclose(score, its_score, rtol=1e-6)
 
 
+def test_batches_of_one_sentence_become_one(model: Model, sources: list[list[int]]) -> None:
+    """A single sentence has a row of padding, for speed, which takes another sentence."""
+    expected = generate(model, sources).sequences[:, 0].tolist()
+    found = generate_each(model, sources, rows=1)
+    assert [each[0].ids for each in found] == [
+        row[: len(each[0].ids)] for row, each in zip(expected, found, strict=True)
+    ]
+
+
 def test_streams_yield_everything_and_run_at_once() -> None:
     together = threading.Barrier(2)
 
