@@ -84,9 +84,8 @@ def trained(size: str, folder: Path) -> Path:
         return path / "model"
     run = demo()
     if size == "marian":
-        model = dataclasses.replace(run.model).updated(
-            d_model=512, num_heads=8, d_ff=2048, num_encoder_layers=6, num_decoder_layers=6
-        )
+        sizes = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6}
+        model = dataclasses.replace(run.model, **sizes)  # type: ignore[arg-type]
         schedule = dataclasses.replace(run.train, learning_rate=5e-4)
         run = dataclasses.replace(run, model=model, train=schedule)
     return Path(train(dataclasses.replace(run, run_dir=str(path))).model)
@@ -104,7 +103,7 @@ def with_vocabulary(model: Any, size: int) -> Any:
         params[side] = {"embedding": longer(params[side]["embedding"])}
     head = params["head"]
     params["head"] = {"kernel": longer(head["kernel"], axis=1), "bias": longer(head["bias"], value=-1e4)}
-    config = model.config.updated(source_vocab_size=size, target_vocab_size=size)
+    config = dataclasses.replace(model.config, source_vocab_size=size, target_vocab_size=size)
     return dataclasses.replace(model, config=config, params=params)
 
 
