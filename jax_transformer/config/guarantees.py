@@ -4,6 +4,7 @@ cached. Decoding, packing and tests read them."""
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 from jax_transformer.config.short_names import ShortNames, named_values
@@ -25,7 +26,7 @@ class Guarantees(ShortNames):
             ),
         )
 
-    @property
+    @cached_property
     def batch_rows_are_independent(self) -> bool:
         """Whether a sentence's logits depend neither on its row nor on other rows."""
         return not any(index == "batch_row" for _, index in named_values(self, "position_index"))
@@ -40,7 +41,7 @@ class Guarantees(ShortNames):
         sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
         return self.source_padding_is_invisible and (self._decoder_hides_pads or sees_no_more)
 
-    @property
+    @cached_property
     def source_padding_is_invisible(self) -> bool:
         """Whether appending pads to a batch's sources leaves the decoded outputs unchanged."""
         return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.decoding.checks import check_at_least_1, check_count, check_decoding, starts_and_ends
-from jax_transformer.decoding.generation import generate
+from jax_transformer.decoding.checks import check_at_least_1, check_count, check_decoding, check_ids, starts_and_ends
+from jax_transformer.decoding.generation import Search
 from jax_transformer.decoding.padding import limit, pad, round_length, round_rows
-from jax_transformer.decoding.prepared import prepare
+from jax_transformer.decoding.prepared import PreparedModel, prepare
+from jax_transformer.decoding.streams import in_streams, num_cores
+from jax_transformer.decoding.waves import Wave, decode_in_waves
 from jax_transformer.storage.model_directory import Model
 
 MOST_TOKENS = 8192
@@ -40,13 +43,16 @@ def generate_each(
 ) -> list[list[Decoded]]:
     """Decodes each sentence as if it were alone; returns its hypotheses, best first.
 
+    On a CPU, several batches are decoded at once, each on a core of its own, and sentences that have ended leave their
+    batches. In float32, the last digits of scores may depend on the other sentences.
+
     Args:
       decoding: decoding options, merged with the model's own as `generate` merges them.
       rows: maximum number of sentences per batch.
       batch_tokens: maximum number of source tokens per batch, including padding. A longer sentence is decoded alone.
       prefix_ids: ids that every hypothesis begins with.
       numbers: for each sentence, the number that is combined with the seed for its random draws. Defaults to its index.
-      on_batch: called after each batch with its number of sentences.
+      on_batch: called when sentences have ended, with their number.
 
     Raises:
       DecodingError, ValueError: see `generate`.
@@ -57,26 +63,52 @@ def generate_each(
     check_decoding(model, decoding, len(prefix_ids))
     numbers = range(len(source_ids)) if numbers is None else numbers
     check_count("numbers", len(numbers), len(source_ids))
+    check_ids("source", source_ids, model.config.source_vocab_size)
+    check_ids("prefix", [prefix_ids], model.config.target_vocab_size)
     decoded: list[list[Decoded]] = [[] for _ in source_ids]
+    (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
 
     def fits(batch: list[int]) -> bool:
         return sources_fit(model, len(batch), len(source_ids[batch[-1]]), rows=rows, batch_tokens=batch_tokens)
 
-    for batch in grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits):
-        padded = padded_sources(model, [source_ids[i] for i in batch])
-        empty = len(padded) - len(batch)
-        prefixes = [*[prefix_ids] * len(batch), *[[]] * empty]
-        generated = generate(
-            model, padded, decoding, prefix_ids=prefixes, sentence_numbers=[*(numbers[i] for i in batch), *[0] * empty]
-        )
-        for i, sequences, scores in zip(batch, generated.sequences.tolist(), generated.scores.tolist(), strict=False):
+    on_cpu = model.mesh is None and jax.default_backend() == "cpu"
+    batches = list(grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits))
+    streams = num_cores() if on_cpu and len(batches) >= 2 * num_cores() else 1
+    if streams > 1:
+        model.weights  # noqa: B018 - before several threads ask for them
+
+    def waves(batches: list[list[int]]) -> Iterator[Wave]:
+        for batch in batches:
+            yield _started(model, decoding, batch, source_ids, prefix_ids, numbers, on_one_core=streams > 1)
+
+    searches = [decode_in_waves(waves(batches[i::streams]), merge=on_cpu) for i in range(streams)]
+    for ended in in_streams(searches):
+        for i, (sequences, scores) in ended:
             decoded[i] = [
-                Decoded(trimmed(model, ids, len(prefix_ids)), score)
-                for ids, score in zip(sequences, scores, strict=True)
+                Decoded(trimmed(ids, len(prefix_ids), eos_id=eos_id, pad_id=pad_id), score)
+                for ids, score in zip(sequences.tolist(), scores.tolist(), strict=True)
             ]
-        if on_batch:
-            on_batch(len(batch))
+        if on_batch and ended:
+            on_batch(len(ended))
     return decoded
+
+
+def _started(
+    model: PreparedModel,
+    decoding: DecodingConfig,
+    batch: Sequence[int],
+    source_ids: Sequence[Sequence[int]],
+    prefix_ids: Sequence[int],
+    numbers: Sequence[int],
+    *,
+    on_one_core: bool,
+) -> Wave:
+    """Starts to decode the sentences of a batch."""
+    sources = padded_sources(model, [source_ids[i] for i in batch])
+    empty = len(sources) - len(batch)
+    prefixes, numbers = [[*prefix_ids]] * len(batch) + [[]] * empty, [*(numbers[i] for i in batch), *[0] * empty]
+    search = Search(model, decoding, sources, prefixes, numbers, on_one_core=on_one_core)
+    return Wave(search, [*batch, *[None] * (search.shape[0] - len(batch))])
 
 
 def sources_fit(model: Model, count: int, longest: int, *, rows: int, batch_tokens: int) -> bool:
@@ -116,11 +148,10 @@ def grouped(items: Iterable[int], fits: Callable[[list[int]], bool]) -> Iterator
         yield group
 
 
-def trimmed(model: Model, ids: list[int], prefix_length: int) -> list[int]:
+def trimmed(ids: list[int], prefix_length: int, *, eos_id: int, pad_id: int) -> list[int]:
     """Returns the ids up to and with the first end after the prefix, or without their padding if none ends them."""
-    _, eos_id = starts_and_ends(model)
     if eos_id in ids[prefix_length:]:
         return ids[: ids.index(eos_id, prefix_length) + 1]
-    while ids and ids[-1] == model.config.target_pad_id:
+    while ids and ids[-1] == pad_id:
         ids = ids[:-1]
     return ids

@@ -69,16 +69,23 @@ def start(
     )
 
 
-@partial(jax.jit, static_argnames=("config", "program"))
+@partial(jax.jit, static_argnames=("config", "program"), donate_argnames="beams")
 def run(
-    config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, beams: Beams
+    config: TransformerConfig,
+    program: SearchProgram,
+    weights: Weights,
+    search: SearchParams,
+    beams: Beams,
+    until: jax.Array | None = None,
+    size: jax.Array | int = 0,
 ) -> Beams:
-    """Searches until every sentence is done or the room is full."""
-    room = beams.tokens.shape[2]
+    """Searches until the room is full, there are `until` tokens, which is at most the room, or at most `size` sentences
+    go on."""
+    until = jnp.int32(beams.tokens.shape[2]) if until is None else until
     choose = _choose_floydhub if program.semantics == "floydhub" else _choose
 
     def goes_on(beams: Beams) -> jax.Array:
-        return (beams.state.position < room) & ~jnp.all(beams.is_done)
+        return (beams.state.position < until) & (jnp.sum(~beams.is_done) > size)
 
     def advance(beams: Beams) -> Beams:
         column = beams.state.position
@@ -178,7 +185,7 @@ def _choose(
 
 
 def _penalty(search: SearchParams, count: jax.Array) -> jax.Array:
-    return search.penalties[jnp.clip(count, 0, len(search.penalties) - 1)]
+    return jnp.asarray(search.penalties)[jnp.clip(count, 0, len(search.penalties) - 1)]
 
 
 def _penalty_to_come(program: SearchProgram, search: SearchParams, count: jax.Array) -> jax.Array:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
@@ -19,7 +19,7 @@ from jax_transformer.decoding.checks import (
     source_array,
     starts_and_ends,
 )
-from jax_transformer.decoding.padding import limit, pad, round_length
+from jax_transformer.decoding.padding import LEAST_ROOM, limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
 from jax_transformer.parallel.placement import add_rows, fetch, place_rows, row_shards
@@ -125,12 +125,20 @@ class Search:
         source: np.ndarray,
         prefixes: list[list[int]],
         numbers: list[int],
+        *,
+        on_one_core: bool = False,
     ) -> None:
-        """Starts the search for sources [B, S], with resolved options that were checked."""
+        """Starts the search for sources [B, S], with resolved options that were checked.
+
+        Args:
+          on_one_core: compute on one core of a CPU, as other searches run on the others.
+        """
         config, most, self._count = model.config, limit(model, "target"), len(source)
         self._model, self._decoding = model, decoding
         self._program = SearchProgram.from_config(decoding)
-        self._loop: Any = beam if self._program.uses_beams else sampling_loop
+        loop: Any = beam if self._program.uses_beams else sampling_loop
+        start, run = _on_one_core(loop) if on_one_core else (loop.start, loop.run)
+        self._run: Callable[..., Any] = run
         filling = -len(source) % row_shards(model.mesh)
         if len(source) * self._program.num_rows == 1 and config.batch_rows_are_independent:
             filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
@@ -139,38 +147,82 @@ class Search:
         lengths = np.array([len(ids) for ids in prefixes], int)
         max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
         self._last, self._most = int(np.max(lengths + max_new)), most
-        self._room = round_length(min(2 * source.shape[1], self._last), most)
+        self._room = round_length(max(min(2 * source.shape[1], self._last), LEAST_ROOM), most)
+        self.shape: tuple[int, int] = source.shape
+        """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
             self._params = make_search_params(model, decoding, max_new, prefixes, numbers)
             source = place_rows(source, model.mesh)
-            self._state = self._loop.start(config, self._program, model.weights, source, self._params, self._room)
+            self._state = start(config, self._program, model.weights, source, self._params, self._room)
         self.length = 0
         """Tokens decoded so far, prefixes counted."""
-        self.is_done = False
-        """Whether all hypotheses have ended."""
+        self.has_ended = np.zeros(len(source), bool)
+        """Whether all hypotheses of each row have ended, [rows]."""
 
-    def advance(self, tokens: int | None = None) -> None:
-        """Decodes until all sentences have ended or the room is full, then doubles the room. Without beams, `tokens`
-        limits the further tokens."""
+    @property
+    def is_done(self) -> bool:
+        """Returns whether all hypotheses have ended."""
+        return self.length >= self._last or bool(self.has_ended.all())
+
+    def advance(self, column: int | None = None, size: int = 0) -> None:
+        """Decodes until the room is full; if it is full already, makes room for twice as many tokens first.
+
+        Args:
+          column: stop when so many tokens are decoded, prefixes counted. None: no such limit.
+          size: stop when the hypotheses of at most so many rows go on.
+        """
         model = self._model
         if self.length == self._room:
             self._room = round_length(2 * self._room, self._most)
             with in_mesh(model.mesh):
                 self._state = self._state.grown(model.config, self._room)
-        self.length = self._room if tokens is None else min(self.length + tokens, self._room)
-        until = () if tokens is None else (np.int32(self.length),)
+        limits = np.int32(self._room if column is None else min(column, self._room)), np.int32(size)
         with in_mesh(model.mesh):
-            self._state = self._loop.run(model.config, self._program, model.weights, self._params, self._state, *until)
-            self.is_done = self.length >= self._last or bool(jnp.all(self._state.is_done))
+            self._state = self._run(model.config, self._program, model.weights, self._params, self._state, *limits)
+            progress = fetch(_progress(self._state, self._params))
+        length, self.has_ended, *self._found = map(np.array, progress)  # copies, since the next call reuses the memory
+        self.length = int(length)
 
     def hypotheses(self) -> Generated:
-        """Returns the hypotheses so far, best first."""
-        with in_mesh(self._model.mesh):
-            sequences, scores = fetch(self._state.hypotheses(self._params))
+        """Returns the hypotheses that the last call of `advance` found, best first."""
+        sequences, scores = self._found
         num_return = self._decoding.num_return or 1
         return Generated(
             sequences[: self._count, :num_return, : min(self._room, self._last)], scores[: self._count, :num_return]
         )
+
+    def take_rows(self, into: list[int], other: Search, rows: list[int]) -> None:
+        """Replaces some rows, at most half, by those of another search, which must be alike and as far."""
+        indices = np.full((2, self.shape[0] // 2), self.shape[0], np.int32)  # of one length, to compile one program
+        indices[0, : len(into)], indices[1, : len(rows)] = into, rows
+        self._state = _with_rows(self._state, indices[0], other._state, indices[1])
+        self._params = self._params.with_rows(into, other._params, rows)
+        self.has_ended[into] = False
+        self._count = self.shape[0]  # also rows that filled the batch
+
+
+@cache
+def _on_one_core(loop: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores."""
+    compiled: Any = partial(jax.jit, compiler_options={"xla_cpu_multi_thread_eigen": False})
+    start = compiled(loop.start.__wrapped__, static_argnames=("config", "program", "length"))
+    return start, compiled(loop.run.__wrapped__, static_argnames=("config", "program"), donate_argnums=4)
+
+
+@jax.jit
+def _progress(state: Any, params: SearchParams) -> tuple[jax.Array, ...]:
+    """Returns the number of tokens, whether each row has ended [B], and the hypotheses' tokens and scores."""
+    return state.state.position, state.is_done, *state.hypotheses(params)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _with_rows(state: Any, into: jax.Array, other: Any, rows: jax.Array) -> Any:
+    """Returns the state with rows of another one. An index beyond the rows changes nothing."""
+
+    def replaced(mine: jax.Array, theirs: jax.Array) -> jax.Array:
+        return mine.at[into].set(theirs[rows], mode="drop") if mine.ndim else mine
+
+    return jax.tree.map(replaced, state, other)
 
 
 def make_search_params(
@@ -180,7 +232,8 @@ def make_search_params(
     prefixes: Sequence[Sequence[int]] = (),
     numbers: Sequence[int] = (),
 ) -> SearchParams:
-    """Returns the arrays that a search takes; see `generate` for the arguments, which must be checked and complete.
+    """Returns the numbers that a search takes, on the host; see `generate` for the arguments, which must be checked and
+    complete.
 
     Args:
       max_new: the maximum number of tokens to decode, for all sentences or for each, [B].
@@ -189,17 +242,23 @@ def make_search_params(
     start_id, eos_id = starts_and_ends(model)
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
     base = (5 + counts) / 6 if settings.semantics == "gnmt" else np.maximum(counts, 1)
-    penalties = jnp.asarray(base**settings.length_penalty, jnp.float32)
+    penalties = (base**settings.length_penalty).astype(np.float32)
     search = SearchParams.from_numbers(
         start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
         settings.forced_bos_id, settings.forced_eos_id,
     )  # fmt: skip
     if any(prefixes):
         length = round_length(max(map(len, prefixes)), limit(model, "target"))
-        search = search._replace(prefix=jnp.asarray(pad(prefixes, pad_id=-1, length=length)))
+        ids: Any = pad(prefixes, pad_id=-1, length=length)
+        search = search._replace(prefix=ids)
     if settings.sampling:
-        key = jax.random.key(settings.seed)
-        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(np.asarray(numbers))
-        temperature, top_p, min_p = map(jnp.float32, (settings.temperature, settings.top_p, settings.min_p))
+        keys = _sentence_keys(jax.random.key(settings.seed), np.asarray(numbers))
+        number: Any = np.float32
+        temperature, top_p, min_p = map(number, (settings.temperature, settings.top_p, settings.min_p))
         search = search._replace(sampling=SamplingParams(temperature, top_p, min_p, keys))
     return search
+
+
+@jax.jit
+def _sentence_keys(key: jax.Array, numbers: jax.Array) -> jax.Array:
+    return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)

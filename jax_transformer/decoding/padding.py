@@ -12,8 +12,10 @@ from jax_transformer.storage.model_directory import Model
 
 ROWS = (1, 8, 64)
 """Numbers of rows of translated batches, which are padded with empty rows; larger batches have a power of two."""
-SHORTEST = 16
-"""Room for targets, and padded lengths of sources, are this times a power of two."""
+SHORTEST = 8
+"""The least length to which sequences are padded; see `round_length`."""
+LEAST_ROOM = 16
+"""The least room for targets."""
 WITHOUT_TABLE = 1 << 16
 """Maximum length of a text in tokens if no position table limits it."""
 
@@ -24,11 +26,12 @@ def round_rows(count: int) -> int:
 
 
 def round_length(length: int, most: int) -> int:
-    """Returns `length` or somewhat more, and at most `most`."""
+    """Returns the next of 8, 12, 16, 24, 32, 48, …, at most `most`: two sizes for each doubling."""
     rounded = SHORTEST
     while rounded < length:
         rounded *= 2
-    return min(rounded, most)
+    between = rounded * 3 // 4
+    return min(between if between > SHORTEST and length <= between else rounded, most)
 
 
 def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, length: int = 0) -> np.ndarray:

@@ -40,7 +40,7 @@ class Samples(NamedTuple):
 
     def hypotheses(self, search: SearchParams) -> tuple[jax.Array, jax.Array]:
         """Returns tokens [B, K, T] and scores [B, K], best first."""
-        scores = self.log_probs / search.penalties[jnp.minimum(self.lengths, len(search.penalties) - 1)]
+        scores = self.log_probs / jnp.asarray(search.penalties)[jnp.minimum(self.lengths, len(search.penalties) - 1)]
         order = jnp.argsort(-scores, axis=1, stable=True)
         return jnp.take_along_axis(self.tokens, order[..., None], axis=1), jnp.take_along_axis(scores, order, axis=1)
 
@@ -91,7 +91,7 @@ def advance(
     )
 
 
-@partial(jax.jit, static_argnames=("config", "program"))
+@partial(jax.jit, static_argnames=("config", "program"), donate_argnames="samples")
 def run(
     config: TransformerConfig,
     program: SearchProgram,
@@ -99,12 +99,14 @@ def run(
     search: SearchParams,
     samples: Samples,
     until: jax.Array | None = None,
+    size: jax.Array | int = 0,
 ) -> Samples:
-    """Decodes until all have ended, the room is full, or there are `until` tokens, which is at most the room."""
-    room = samples.tokens.shape[2]
+    """Decodes until the room is full, there are `until` tokens, which is at most the room, or at most `size` sentences
+    go on."""
+    until = jnp.int32(samples.tokens.shape[2]) if until is None else until
 
     def goes_on(samples: Samples) -> jax.Array:
-        return (samples.state.position < (room if until is None else until)) & ~jnp.all(samples.ended)
+        return (samples.state.position < until) & (jnp.sum(~samples.is_done) > size)
 
     return jax.lax.while_loop(goes_on, lambda samples: advance(config, program, weights, search, samples), samples)
 

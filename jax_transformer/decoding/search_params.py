@@ -61,7 +61,10 @@ class SamplingParams(NamedTuple):
 
 
 class SearchParams(NamedTuple):
-    """Holds the array arguments of a search: scalars, unless a field says otherwise."""
+    """Holds the array arguments of a search: scalars, unless a field says otherwise.
+
+    They are numbers of NumPy until a search starts: one at a time, JAX would take longer to place them than to search.
+    """
 
     start_id: jax.Array
     eos_id: jax.Array
@@ -83,26 +86,29 @@ class SearchParams(NamedTuple):
     @classmethod
     def from_numbers(
         cls,
-        start_id: int | jax.Array,
-        eos_id: int | jax.Array,
+        start_id: int,
+        eos_id: int,
         pad_id: int,
         max_new: int | np.ndarray,
-        penalties: jax.Array,
+        penalties: np.ndarray | jax.Array,
         min_new: int = 0,
         forced_bos_id: int = NO_ID,
         forced_eos_id: int = NO_ID,
     ) -> SearchParams:
         """Returns the parameters of a search without prefixes or sampling."""
+        number: Any = np.int32
+        lengths: Any = np.asarray(max_new, np.int32)
+        divisors: Any = penalties
         return cls(
-            start_id=jnp.asarray(start_id, jnp.int32),
-            eos_id=jnp.asarray(eos_id, jnp.int32),
-            pad_id=jnp.asarray(pad_id, jnp.int32),
-            max_new=jnp.asarray(max_new, jnp.int32),
-            penalties=penalties,
-            last_penalty=penalties[max_new],
-            min_new=jnp.asarray(min_new, jnp.int32),
-            forced_bos_id=jnp.asarray(forced_bos_id, jnp.int32),
-            forced_eos_id=jnp.asarray(forced_eos_id, jnp.int32),
+            start_id=number(start_id),
+            eos_id=number(eos_id),
+            pad_id=number(pad_id),
+            max_new=lengths,
+            penalties=divisors,
+            last_penalty=divisors[max_new],
+            min_new=number(min_new),
+            forced_bos_id=number(forced_bos_id),
+            forced_eos_id=number(forced_eos_id),
         )
 
     def prefix_lengths(self, batch: int) -> jax.Array:
@@ -117,3 +123,23 @@ class SearchParams(NamedTuple):
             return jnp.full(batch, -1, jnp.int32)
         inside = jnp.minimum(column, self.prefix.shape[1] - 1)
         return jnp.where(column < self.prefix.shape[1], self.prefix[:, inside], -1)
+
+    def with_rows(self, into: list[int], other: SearchParams, rows: list[int]) -> SearchParams:
+        """Returns the parameters with those of some rows replaced by other rows' of another search."""
+
+        def replaced(mine: Any, theirs: Any) -> Any:
+            if isinstance(mine, jax.Array):
+                return mine.at[np.asarray(into)].set(theirs[np.asarray(rows)])
+            mine = mine.copy()
+            mine[into] = theirs[rows]
+            return mine
+
+        changed = self._replace(
+            max_new=replaced(self.max_new, other.max_new), last_penalty=replaced(self.last_penalty, other.last_penalty)
+        )
+        if self.prefix is not None:
+            changed = changed._replace(prefix=replaced(self.prefix, other.prefix))
+        if self.sampling is not None and other.sampling is not None:
+            keys = replaced(self.sampling.keys, other.sampling.keys)
+            changed = changed._replace(sampling=self.sampling._replace(keys=keys))
+        return changed

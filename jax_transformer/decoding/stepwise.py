@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import Decoded, padded_sources, trimmed
-from jax_transformer.decoding.checks import DecodingError, check_decoding
+from jax_transformer.decoding.checks import DecodingError, check_decoding, starts_and_ends
 from jax_transformer.decoding.generation import Search
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.search_params import SearchProgram
@@ -50,9 +50,11 @@ def decode_stepwise(
             "expected greedy decoding, or sampling with num_return=1, to decode a few tokens at a time; received "
             f"beam_size={decoding.beam_size} and num_return={decoding.num_return}"
         )
+    (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
     search = Search(model, decoding, padded_sources(model, [source_ids])[:1], [[*prefix_ids]], [number])
     while not search.is_done:
-        search.advance(max(tokens(), 1))
+        search.advance(search.length + max(tokens(), 1))
         found = search.hypotheses()
-        ids = trimmed(model, found.sequences[0, 0, : search.length].tolist(), len(prefix_ids))
+        tokens_so_far = found.sequences[0, 0, : search.length].tolist()
+        ids = trimmed(tokens_so_far, len(prefix_ids), eos_id=eos_id, pad_id=pad_id)
         yield Step(Decoded(ids, found.scores[0, 0].item()), search.is_done)

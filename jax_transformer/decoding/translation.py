@@ -98,7 +98,7 @@ def translate(
       decoding: decoding options as a config.
       rows: most sentences to decode at once.
       source_tag: token to put before every sentence; names the target language for a multilingual model. "" for none.
-      on_batch: called after each batch with its number of sentences.
+      on_batch: called when sentences have ended, with their number.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Raises:
@@ -159,7 +159,7 @@ def translate_each(
       prefix: text that every translation begins with.
       split_long: split a line that is too long for the model into sentences.
       first_number: number of the first sentence; random draws depend on a sentence's number.
-      on_batch: called after each batch with its number of sentences or parts of sentences.
+      on_batch: called when sentences, or parts of sentences, have ended, with their number.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Raises:

@@ -200,7 +200,7 @@ def _filled(tree: Any, leaves: Arrays) -> Any:
 
 def make_search(decoding: DecodingConfig, params: SearchParams) -> Search:
     """Returns the search of a resolved config."""
-    return Search(SearchProgram.from_config(decoding), params, int(params.eos_id))
+    return Search(SearchProgram.from_config(decoding), jax.tree.map(jnp.asarray, params), int(params.eos_id))
 
 
 def rooms(most: int) -> list[int]:

@@ -32,7 +32,7 @@ from jax import export
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.checks import check_decoding, starts_and_ends
 from jax_transformer.decoding.generation import make_search_params
-from jax_transformer.decoding.padding import SHORTEST, limit
+from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.target_tags import with_target_tag
 from jax_transformer.exporting.options import ExportError
 from jax_transformer.exporting.programs import (
@@ -62,6 +62,8 @@ GREEDY, BEAM_SEARCH = "greedy", "beam_search"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ROWS = (2, 8, 64)
 """Rows of a batch that `run.py` fills; two at least, which XLA multiplies three times as fast as one on a CPU."""
+SHORTEST = 16
+"""Lengths to which `run.py` pads sources are this times a power of two."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import jax
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import generate_each, padded_length, sources_fit
 from jax_transformer.decoding.checks import check_decoding, starts_and_ends
-from jax_transformer.decoding.padding import ROWS, SHORTEST, limit, round_length, round_rows
+from jax_transformer.decoding.padding import ROWS, limit, round_length, round_rows
 from jax_transformer.decoding.pairs import EncodedPair, PairScore, encode_pairs, finite, pairs_fit, score_ids
 from jax_transformer.decoding.prepared import PreparedModel
 from jax_transformer.decoding.search_params import SearchProgram
@@ -207,7 +207,7 @@ class Engine:
         most = min(longest, limit(self.model, "source"))
         length = 0
         while length < most:
-            length = min(max(2 * length, SHORTEST), most)
+            length = round_length(length + 1, most)
             unit = Unit([word] * length)
             room = min(2 * length, limit(self.model, "target"))
             room = max(room, (self.default.min_new_tokens or 0) + 1)

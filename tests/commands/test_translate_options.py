@@ -15,7 +15,7 @@ import pytest
 
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
 from jax_transformer.data.tokenizers.tokenizer import read_backend
-from jax_transformer.storage.model_directory import Model, save_model
+from jax_transformer.storage.model_directory import save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -120,17 +120,18 @@ def test_batches_hold_no_more_tokens_than_allowed(
 
     shapes = []
 
-    def recorded(model: Model, source_ids: np.ndarray, *arguments: Any, **options: Any) -> Any:
-        shapes.append(source_ids.shape)
-        return generate(model, source_ids, *arguments, **options)
+    def recorded(*arguments: Any) -> np.ndarray:
+        sources = padded_sources(*arguments)
+        shapes.append(sources.shape)
+        return sources
 
-    generate = batches.generate
+    padded_sources = batches.padded_sources
     file = write("text", "eins zwei\n" * 9 + "eins " * 18 + "\n" + "vier\n" * 9)
     _, expected, _ = run("translate", str(plain_model), "--input", file)
-    monkeypatch.setattr(batches, "generate", recorded)
+    monkeypatch.setattr(batches, "padded_sources", recorded)
     code, out, _ = run("translate", str(plain_model), "--input", file, "--batch-tokens", "128")
     assert (code, out) == (0, expected)
-    assert shapes == [(8, 16), (8, 16), (8, 16), (1, 24)]
+    assert shapes == [(8, 8), (8, 8), (8, 8), (1, 24)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,382 @@
+"""Translating a file of real lengths: this project beside CTranslate2 and transformers, greedily and by beams.
+
+    pip install 'jax-transformer[ctranslate2,parity]'
+    python benchmarks/corpus.py [--sentences 3000] [--rounds 5] [--write docs/speed.md]      # the demo's model
+    python benchmarks/corpus.py --size marian --sentences 1000 [--write docs/speed.md]       # 6+6 layers of width 512
+    python benchmarks/corpus.py --size marian-vocabulary --sentences 300                     # with 58,101 tokens, too
+
+The models translate sentences of the demo's test grammar, which have 3 to some 20 words. They are trained first, which
+takes minutes for the demo's and long for Marian's size, and kept under --folder, where a later run finds them. All
+contestants get the same texts, split them by the same tokenizer, compute in float32 on two threads, and return texts:
+
+    here          `translate_each` on the whole file, as the command does
+    2 streams     CTranslate2, one thread in each of two streams, which share the batches of a file
+    1 stream      CTranslate2, two threads in each product
+    transformers  `generate` on batches of 64 sentences in order of length, two threads in each product
+
+CTranslate2 sorts by length, too. Each of its settings is measured once with every size of batch in BATCHES, and goes on
+with the fastest. Then all translate the file once in each round, in turns. A ratio compares one round: CTranslate2's
+seconds over this project's, so that 0.5 is half of CTranslate2's speed. The same ratio of processor times says more on
+a machine that others use. The first sentence and the first file count what a new process compiles; memory is the
+largest that the process had.
+
+The vocabulary of `marian-vocabulary` is the text's, with further tokens that are never the most probable: they cost as
+much as others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "corpus.json"
+MARKERS = "<!-- corpus {}: written by benchmarks/corpus.py -->", "<!-- end of corpus {} -->"
+THREADS = 2
+STREAMS = {"2 streams": (2, 1), "1 stream": (1, 2)}
+"""CTranslate2's settings → streams, and threads in each."""
+CONTESTANTS = ("here", *STREAMS, "transformers")
+BATCHES = (("examples", 16), ("examples", 32), ("examples", 64), ("tokens", 1024), ("tokens", 4096))
+"""Sizes of CTranslate2's batches: their unit, and how many."""
+BEAMS = (1, 4)
+SIZES = ("demo", "marian", "marian-vocabulary")
+VOCABULARY = 58_101
+
+Translate = Callable[[list[str], int, tuple[str, int]], list[str]]
+"""Translates texts, with a number of beams and CTranslate2's size of batch."""
+
+
+def sample_sentences(count: int) -> list[str]:
+    """Returns sentences of the demo's test split, in the order in which the grammar draws them."""
+    from jax_transformer.data.phrasebook.pairs import sample_pairs
+
+    return [english for english, _ in sample_pairs("test", count)]
+
+
+# --- the models
+
+
+def trained(size: str, folder: Path) -> Path:
+    """Returns the directory of a model, which is trained unless the folder holds it."""
+    from jax_transformer.config.presets import demo
+    from jax_transformer.storage.model_directory import load_model, save_model
+    from jax_transformer.training import train
+
+    path = folder / size
+    if (path / "model").is_dir():
+        return path / "model"
+    if size == "marian-vocabulary":
+        save_model(with_vocabulary(load_model(trained("marian", folder)), VOCABULARY), path / "model")
+        return path / "model"
+    run = demo()
+    if size == "marian":
+        sizes = {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6}
+        model = dataclasses.replace(run.model, **sizes)  # type: ignore[arg-type]
+        schedule = dataclasses.replace(run.train, learning_rate=5e-4)
+        run = dataclasses.replace(run, model=model, train=schedule)
+    return Path(train(dataclasses.replace(run, run_dir=str(path))).model)
+
+
+def with_vocabulary(model: Any, size: int) -> Any:
+    """Returns the model with further tokens in both vocabularies, which are as good as never decoded."""
+    params = dict(model.params)
+
+    def longer(array: Any, value: float = 0.0, axis: int = 0) -> np.ndarray:
+        room = [(0, (size - array.shape[axis]) if i == axis else 0) for i in range(array.ndim)]
+        return np.pad(np.asarray(array), room, constant_values=value)
+
+    for side in ("source_embedding", "target_embedding"):
+        params[side] = {"embedding": longer(params[side]["embedding"])}
+    head = params["head"]
+    params["head"] = {"kernel": longer(head["kernel"], axis=1), "bias": longer(head["bias"], value=-1e4)}
+    config = dataclasses.replace(model.config, source_vocab_size=size, target_vocab_size=size)
+    return dataclasses.replace(model, config=config, params=params)
+
+
+# --- the contestants
+
+
+def here(folder: Path) -> Translate:
+    """Returns this project's function."""
+    from jax_transformer.decoding import prepare, translate_each
+    from jax_transformer.storage.model_directory import load_model
+
+    model = prepare(load_model(folder))
+    return lambda texts, beams, _: [one.text() for one in translate_each(model, texts, beam_size=beams)]
+
+
+def ctranslate2(folder: Path, name: str) -> Translate:
+    """Returns CTranslate2's function; `name` gives its streams and threads."""
+    import ctranslate2
+
+    from jax_transformer.exporting.ctranslate2 import export_ctranslate2
+    from jax_transformer.exporting.vocabularies import token_list
+    from jax_transformer.storage.model_directory import load_model
+
+    model = load_model(folder)
+    source, target = model.source_tokenizer, model.target_tokenizer
+    assert source is not None
+    assert target is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        export_ctranslate2(model, Path(temporary) / "model")
+        streams, threads = STREAMS[name]
+        translator: Any = ctranslate2.Translator(
+            str(Path(temporary) / "model"), compute_type="float32", inter_threads=streams, intra_threads=threads
+        )
+    source_tokens = token_list(source, model.config.source_vocab_size, as_shown=False)
+    target_tokens = token_list(target, model.config.target_vocab_size, as_shown=False)
+    target_ids = {token: index for index, token in enumerate(target_tokens)}
+    most = model.generation.max_decode_length or model.config.decoder.max_length
+
+    def translate(texts: list[str], beams: int, batch: tuple[str, int]) -> list[str]:
+        unit, size = batch
+        tokens = [[source_tokens[index] for index in ids] for ids in source.encode(texts)]
+        found = translator.translate_batch(
+            tokens, beam_size=beams, max_batch_size=size, batch_type=unit, max_decoding_length=most
+        )
+        return target.decode([[target_ids[token] for token in one.hypotheses[0]] for one in found])
+
+    return translate
+
+
+def transformers(folder: Path) -> Translate:
+    """Returns the function of transformers, with the family that computes the same."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    from jax_transformer.exporting.transformers import export_transformers
+    from jax_transformer.storage.model_directory import load_model
+
+    torch.set_num_threads(THREADS)
+    model = load_model(folder)
+    source, target = model.source_tokenizer, model.target_tokenizer
+    assert source is not None
+    assert target is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        export_transformers(model, Path(temporary) / "model")
+        network: Any = AutoModelForSeq2SeqLM.from_pretrained(Path(temporary) / "model").eval()
+    most = model.generation.max_decode_length or model.config.decoder.max_length
+    pad = model.config.source_pad_id
+
+    @torch.inference_mode()
+    def translate(texts: list[str], beams: int, _: tuple[str, int]) -> list[str]:
+        ids, found = source.encode(texts), [""] * len(texts)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        for batch in (order[start : start + 64] for start in range(0, len(order), 64)):
+            longest = max(len(ids[i]) for i in batch)
+            padded = torch.tensor([ids[i] + [pad] * (longest - len(ids[i])) for i in batch])
+            sequences = network.generate(
+                padded, attention_mask=(padded != pad).long(), num_beams=beams, do_sample=False, max_new_tokens=most
+            )
+            for i, text in zip(batch, target.decode(sequences[:, 1:].tolist()), strict=True):
+                found[i] = text
+        return found
+
+    return translate
+
+
+def worker(name: str, folder: Path) -> None:
+    """Answers each request, a line of JSON."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    translate = {"here": here, "transformers": transformers}.get(name, lambda path: ctranslate2(path, name))(folder)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        wall, busy = time.perf_counter(), time.process_time()
+        found = translate(request["texts"], request["beams"], tuple(request["batch"]))
+        answer = {"seconds": time.perf_counter() - wall, "busy": time.process_time() - busy, "found": found}
+        print(json.dumps(answer | {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}), flush=True)
+
+
+class Contestant:
+    """Runs a process that translates on request."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        command = [sys.executable, __file__, "--worker", name, "--model", str(folder)]
+        environment = os.environ | {"OMP_NUM_THREADS": str(STREAMS.get(name, (1, THREADS))[1])}
+        self.name, self.batch = name, BATCHES[0]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._answer()
+
+    def translate(self, texts: Sequence[str], beams: int, batch: tuple[str, int] | None = None) -> dict[str, Any]:
+        """Returns the answer to a request, with its own size of batch or another."""
+        assert self.process.stdin is not None
+        request = {"texts": texts, "beams": beams, "batch": batch or self.batch}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def choose_batch(self, texts: Sequence[str], beams: int) -> None:
+        """Goes on with the size of batch that is fastest."""
+        self.batch = min(BATCHES, key=lambda batch: self.translate(texts, beams, batch)["seconds"])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise SystemExit(f"{self.name} ended with {self.process.wait()}")
+
+
+# --- measuring
+
+
+def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str, Any]:
+    """Returns what each contestant took, in new processes: for its first sentence and first file, and in each round."""
+    contestants = [Contestant(name, folder) for name in CONTESTANTS]
+    try:
+        first_sentence = {one.name: one.translate(texts[:1], beams)["seconds"] for one in contestants}
+        first = {one.name: one.translate(texts, beams) for one in contestants}
+        for one in contestants:
+            if one.name in STREAMS:
+                one.choose_batch(texts, beams)
+        answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contestants}
+        for number in range(rounds):
+            turn = number % len(contestants)
+            for one in contestants[turn:] + contestants[:turn]:
+                answers[one.name].append(one.translate(texts, beams))
+    finally:
+        for one in contestants:
+            one.close()
+    ours = first["here"]["found"]
+    return {
+        "beams": beams,
+        "seconds": {name: [answer["seconds"] for answer in each] for name, each in answers.items()},
+        "busy": {name: [answer["busy"] for answer in each] for name, each in answers.items()},
+        "mib": {name: each[-1]["mib"] for name, each in answers.items()},
+        "first_sentence": first_sentence,
+        "first_file": {name: answer["seconds"] for name, answer in first.items()},
+        "batch": {one.name: " ".join(map(str, one.batch[::-1])) for one in contestants if one.name in STREAMS},
+        "same": {
+            name: float(np.mean([a == b for a, b in zip(answer["found"], ours, strict=True)]))
+            for name, answer in first.items()
+        },
+        "words": float(np.mean([len(text.split()) for text in ours])),
+    }
+
+
+def ratios(row: dict[str, Any], name: str, what: str = "seconds") -> list[float]:
+    """Returns this project's speed as a share of another's, round by round."""
+    return [theirs / ours for theirs, ours in zip(row[what][name], row[what]["here"], strict=True)]
+
+
+# --- the page
+
+
+def table(results: dict[str, Any]) -> str:
+    """Returns the tables of docs/speed.md."""
+    machine, count = results["machine"], results["sentences"]
+    lines = [
+        f"{machine['processor']}, {THREADS} threads, jax {machine['jax']}, CTranslate2 {machine['ctranslate2']}, "
+        f"transformers {machine['transformers']}; {count:,} sentences, float32, medians of {results['rounds']} rounds. "
+        "A share is this project's speed over the other's, with the range over the rounds:",
+        "",
+        "| sentences/s | here | CTranslate2, 2 streams of 1 thread | 1 stream of 2 threads | transformers "
+        "| share of 2 streams | of 1 stream | of transformers | share of 2 streams in processor time | same |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        speeds = [f"{count / statistics.median(row['seconds'][name]):,.0f}" for name in CONTESTANTS]
+        shares = [
+            f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
+            for found in (ratios(row, name) for name in CONTESTANTS[1:])
+        ]
+        busy = f"{statistics.median(ratios(row, '2 streams', 'busy')):.2f}"
+        cells = [_search(row), *speeds, *shares, busy, f"{100 * min(row['same'].values()):.1f} %"]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Seconds for the first sentence of a new process and for the first file after it, which compile, and the most "
+        "memory of the process in MiB:",
+        "",
+        f"| | {' | '.join(CONTESTANTS)} |",
+        f"|---|{'---|' * len(CONTESTANTS)}",
+    ]
+    for row in results["rows"]:
+        cells = [
+            f"{row['first_sentence'][name]:.1f}, {row['first_file'][name]:.1f}, {row['mib'][name]:,}"
+            for name in CONTESTANTS
+        ]
+        lines.append(f"| {_search(row)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _search(row: dict[str, Any]) -> str:
+    return "greedy" if row["beams"] == 1 else f"{row['beams']} beams"
+
+
+def write_page(page: Path, size: str, text: str) -> None:
+    """Replaces the lines between the markers of a size, which the page has."""
+    start, end = (marker.format(size) for marker in MARKERS)
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{page}: expected the lines {start} and {end}; received a page without them")
+    page.write_text(f"{before}{start}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def processor() -> str:
+    """Returns the processor's name."""
+    if Path("/proc/cpuinfo").exists():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="demo")
+    parser.add_argument("--sentences", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("runs/corpus"), help="where trained models are kept")
+    parser.add_argument("--model", type=Path, help="a model directory of the demo's text, instead of a trained one")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go, by size")
+    parser.add_argument("--write", type=Path, help="a page with the size's markers, between which the tables go")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.model)
+        return 0
+    folder = options.model or trained(options.size, options.folder)
+    texts = sample_sentences(options.sentences)
+    results = {
+        "machine": {
+            "processor": processor(),
+            "threads": THREADS,
+            **{name: version(name) for name in ("jax", "ctranslate2", "transformers")},
+        },
+        "sentences": options.sentences,
+        "rounds": options.rounds,
+        "rows": [measure(folder, texts, beams, options.rounds) for beams in BEAMS],
+    }
+    kept = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+    options.json.write_text(json.dumps(kept | {options.size: results}, indent=2) + "\n", encoding="utf-8")
+    print(table(results))
+    if options.write:
+        write_page(options.write, options.size, table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
