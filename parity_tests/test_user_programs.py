@@ -178,11 +178,11 @@ MISTAKES = {
     "no optimizer": ([*named("optimizer", "no_optimizer"), "--train", "."], "received generator"),
     "no rule": (named("loss", "loss"), "expected train, the TrainConfig that it should follow (--train FILE)"),
     "no program": (["--train", "."], "train: expected a loss or an optimizer that should follow it"),
-    "JAX alone": (named("jax-loss", "jax_loss"), "jax_loss: expected loss, the PyTorch program to compare it with"),
+    "JAX alone": (named("jax-loss", "jax_loss"), "jax_loss: expected loss too, the PyTorch program to compare it with"),
     "the start token": (named("decode", "greedy_with_start"), "expected the ids after the start token"),
     "too few rows": (named("decode", "no_decoder"), "expected ids [12, T], a row of integers for each sentence"),
     "too few scores": ([*named("decode", "beams_with_a_score_too_few"), *SEARCH], "the scores 12 numbers"),
-    "a search alone": (["--beam-size", "3"], "decoding: expected decode, the function that should search so"),
+    "a search alone": (["--beam-size", "3"], "decoding: expected decode too, the function that should search so"),
     "no such name": (named("loss", "los"), "expected los in user_programs; there is no such name (nearest: loss)"),
     "no such file": ([*named("loss", "loss"), "--train", "no.yaml"], "no.yaml: expected a YAML file"),
 }
