@@ -1,6 +1,6 @@
 """Compare benchmark results with the last recorded ones.
 
-    python benchmarks/compare_records.py benchmarks/results/decode_text.json     # with the committed file
+    python benchmarks/compare_records.py benchmarks/results/corpus.json     # with the committed file
     python benchmarks/compare_records.py OLD.json NEW.json [--most 0.1]
 
 Prints new / old of every measurement that moved by more than `--most`, the largest first, and where the machines or
