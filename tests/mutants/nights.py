@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 QUICK = 0.5
 """Processor seconds of a test that always runs."""
-LONG = 12.0
+LONG = 4.0
 """Processor seconds beyond which even the only test of a function waits."""
 
 

@@ -24,7 +24,7 @@ def test_of_slow_parametrisations_the_quickest_runs_with_every_change() -> None:
 
 
 def test_long_tests_wait() -> None:
-    tests = [case("long", 30.0, 1), case("slow", 5.0, 1), case("other", 20.0, 2)]
+    tests = [case("long", 30.0, 1), case("slow", 3.0, 1), case("other", 20.0, 2)]
     assert names(waiting(tests, [])) == ["long"]
     assert names(waiting(tests, ["long"])) == []
 
