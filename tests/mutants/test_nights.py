@@ -20,7 +20,7 @@ def names(tests: list[Timed]) -> list[str]:
 def test_of_slow_parametrisations_the_quickest_runs_with_every_change() -> None:
     slow = [case(f"f[{number}]", 2.0 - 0.1 * number, 1) for number in range(3)]
     quick = [case(f"q[{number}]", 0.1, 1) for number in range(6)]
-    assert names(waiting([*slow, *quick, case("alone", 5.0)], [])) == ["f[0]", "f[1]"]
+    assert names(waiting([*slow, *quick, case("alone", 3.0)], [])) == ["f[0]", "f[1]"]
 
 
 def test_long_tests_wait() -> None:
