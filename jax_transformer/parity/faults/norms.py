@@ -259,8 +259,13 @@ def _narrow_variance(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
 
     Args:
       options: further wrong options of the norm.
+
+    Raises:
+      LookupError: the node has no norm.
     """
-    spec = next(part for part in replay.with_options(**options).values() if isinstance(part, Norm))
+    spec = next((part for part in replay.with_options(**options).values() if isinstance(part, Norm)), None)
+    if spec is None:
+        raise LookupError("norm")
     normed = _normed(replay)._replace(scale=norm_scale(replay, spec))
     centred, factors = _factors(normed, spec.kind)
     own = 1.0 / formulas.deviation(spec, centred)
