@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fault_cases import LAYER, SIZES, make_case, matches
+from fault_cases import CONFIGS, LAYER, SIZES, make_case, matches, with_received
 
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
@@ -276,3 +276,13 @@ def test_faults_of_the_head() -> None:
     np.testing.assert_allclose(values["bias added twice"] - replay.own, replay.own - without, rtol=1e-10, atol=1e-12)
     scaled = values["head scaled by √d_model"] - replay.parameters["bias"]
     np.testing.assert_allclose(scaled, without * math.sqrt(12), rtol=1e-12, atol=1e-12)
+
+
+def test_an_embedding_in_a_stack_without_norms_has_no_variance_in_low_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(CONFIGS, "without norms", {"norm_kind": "none"})
+    replay = make_case("without norms").replay("encoder.embedding")
+    names = [name for name, _ in outcomes(with_received(replay, 2.0 * replay.own))]
+    assert names
+    assert not [name for name in names if "variance" in name]

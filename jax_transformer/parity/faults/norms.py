@@ -263,9 +263,8 @@ def _narrow_variance(replay: Replay, options: Mapping[str, Any]) -> np.ndarray:
     Raises:
       LookupError: the node has no norm.
     """
-    spec = next((part for part in replay.with_options(**options).values() if isinstance(part, Norm)), None)
-    if spec is None:
-        raise LookupError("norm")
+    _require_norm(replay)
+    spec = next(part for part in replay.with_options(**options).values() if isinstance(part, Norm))
     normed = _normed(replay)._replace(scale=norm_scale(replay, spec))
     centred, factors = _factors(normed, spec.kind)
     own = 1.0 / formulas.deviation(spec, centred)
