@@ -30,9 +30,7 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from workers import Worker, most_memory, processor
 
 RESULTS = Path(__file__).parent / "results" / "corpus.json"
 MARKERS = "<!-- corpus {}: written by benchmarks/corpus.py -->", "<!-- end of corpus {} -->"
@@ -107,12 +106,6 @@ def with_vocabulary(model: Any, size: int) -> Any:
 
 
 # --- the contestants
-
-
-def most_memory() -> int:
-    """Returns the largest memory that this process had, in MiB; the parent's doesn't count, as in getrusage."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) >> 10
 
 
 def here(folder: Path) -> Translate:
@@ -207,40 +200,22 @@ def worker(name: str, folder: Path) -> None:
         print(json.dumps(answer | {"mib": most_memory()}), flush=True)
 
 
-class Contestant:
+class Contestant(Worker):
     """Runs a process that translates on request."""
 
     def __init__(self, name: str, folder: Path) -> None:
+        self.batch = BATCHES[0]
+        threads = str(STREAMS.get(name, (1, THREADS))[1])
         command = [sys.executable, __file__, "--worker", name, "--model", str(folder)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(STREAMS.get(name, (1, THREADS))[1])}
-        self.name, self.batch = name, BATCHES[0]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self._answer()
+        super().__init__(name, command, os.environ | {"OMP_NUM_THREADS": threads})
 
     def translate(self, texts: Sequence[str], beams: int, batch: tuple[str, int] | None = None) -> dict[str, Any]:
         """Returns the answer to a request, with its own size of batch or another."""
-        assert self.process.stdin is not None
-        request = {"texts": texts, "beams": beams, "batch": batch or self.batch}
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return self._answer()
+        return self.ask({"texts": texts, "beams": beams, "batch": batch or self.batch})
 
     def choose_batch(self, texts: Sequence[str], beams: int) -> None:
         """Goes on with the size of batch that is fastest."""
         self.batch = min(BATCHES, key=lambda batch: self.translate(texts, beams, batch)["seconds"])
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return dict(json.loads(line))
-        raise SystemExit(f"{self.name} ended with {self.process.wait()}")
 
 
 # --- measuring
@@ -338,15 +313,6 @@ def write_page(page: Path, size: str, text: str) -> None:
     if not found or not closed:
         raise SystemExit(f"{page}: expected the lines {start} and {end}; received a page without them")
     page.write_text(f"{before}{start}\n\n{text}\n\n{end}{after}", encoding="utf-8")
-
-
-def processor() -> str:
-    """Returns the processor's name."""
-    if Path("/proc/cpuinfo").exists():
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def main() -> int:

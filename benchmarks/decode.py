@@ -21,7 +21,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from workers import Worker
 
 RESULTS = Path(__file__).parent / "results" / "decode.json"
 CONTESTANTS = ("jax", "transformers", "ctranslate2")
@@ -191,39 +191,16 @@ def worker(contestant: str, folder: Path, threads: int) -> None:
         print(json.dumps({"seconds": time.perf_counter() - start, "ids": ids.tolist()}), flush=True)
 
 
-class Contestant:
+class Contestant(Worker):
     """Runs a process that decodes on request."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, __file__, "--worker", name, "--folder", str(folder), "--threads", str(threads)]
-        self.name = name
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self._answer()
+        super().__init__(name, command, environment)
 
     def decode(self, work: Work) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(work) + "\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return dict(json.loads(line))
-        raise SystemExit(f"{self.name} ended with {self.process.wait()}")
+        return self.ask(work)
 
 
 # --- measuring
