@@ -33,8 +33,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.runtime.files import naming_errors, read_bytes, temporary_directory_beside
-from jax_transformer.runtime.limits import TOKENIZER_BYTES
+from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.adapters import ADAPTERS, Adapters, adapter_problems, arrange_adapters, described
 from jax_transformer.storage.hub import HubError, download_model, hub_name, parse_hub_name
@@ -53,7 +52,7 @@ from jax_transformer.storage.model_files import (
     ModelFiles,
     is_model_directory,
     param_problems,
-    read_config,
+    read_generation,
     read_manifest,
     sha256,
     tokenizer_files,
@@ -198,10 +197,10 @@ def ignored_tensors_of(path: str | os.PathLike[str]) -> Mapping[str, np.ndarray]
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
     """Reads the generation settings of a model or run directory; None if there is no model."""
     try:
-        return read_config(find_model(path), GENERATION, GenerationConfig, [])
+        return read_generation(find_model(path) / GENERATION)
     except HubError:
         raise
-    except (ModelError, OSError):
+    except (ValueError, OSError):
         return None
 
 
@@ -319,9 +318,7 @@ def load_directory(directory: Path, *, mapped: bool = False) -> Model:
         if problems or config is None or generation is None or leaves is None:
             raise ModelError(f"{directory} can't be loaded", problems)
         params = unflatten(leaves)
-        originals = {
-            Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)
-        }
+        originals = files.tokenizer_files()
     return Model(
         config,
         params,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,15 +17,14 @@ from jax_transformer.config.shapes import count_parameters, param_shapes
 from jax_transformer.config.short_names import named_values
 from jax_transformer.config.sizes import SIZES
 from jax_transformer.config.stored import config_from_plain
-from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
-from jax_transformer.runtime.files import read_text
+from jax_transformer.runtime.files import read_bytes, read_text
 from jax_transformer.runtime.json_text import read_json
 from jax_transformer.runtime.limits import TOKENIZER_BYTES
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.adapters import ADAPTERS
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
-from jax_transformer.storage.tensors import DTYPES, PortingError
+from jax_transformer.storage.tensors import DTYPES
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
@@ -105,25 +104,15 @@ class ModelFiles:
 
     def config(self) -> TransformerConfig | None:
         """Returns the model's config; None if it can't be read."""
-        return read_config(self.directory, CONFIG, TransformerConfig, self.problems) if CONFIG in self._names else None
+        return self._read(CONFIG, _read_config)
 
     def generation(self) -> GenerationConfig | None:
         """Returns the generation settings; None if they can't be read."""
-        if GENERATION not in self._names:
-            return None
-        return read_config(self.directory, GENERATION, GenerationConfig, self.problems)
+        return self._read(GENERATION, read_generation)
 
     def tokenizer(self, name: str) -> Tokenizer | None:
         """Returns the tokenizer in a file; None if there is none, or it can't be read."""
-        from jax_transformer.data.tokenizers import Tokenizer
-
-        if name not in self._names:
-            return None
-        try:
-            return Tokenizer.from_json(read_text(self.directory / name, TOKENIZER_BYTES))
-        except ValueError as error:
-            self.problems.append(f"{name}: {error}")
-            return None
+        return self._read(name, _read_tokenizer)
 
     def tensors(self, name: str, *, mapped: bool = False) -> Mapping[str, np.ndarray] | None:
         """Returns the tensors in a file; None if there are none, or they can't be read.
@@ -131,57 +120,71 @@ class ModelFiles:
         Args:
           mapped: leave them in the file, each to be read on access.
         """
-        if name not in self._names:
-            return None
-        try:
-            tensors = read_tensors(self.directory / name)
-            return tensors if mapped else dict(tensors)
-        except PortingError as error:
-            self.problems.append(f"{name}: {error}")
-            return None
+        return self._read(name, read_tensors if mapped else _in_memory)
 
     def mapped_parameters(self) -> Mapping[str, np.ndarray] | None:
         """Returns the parameters by path as views of their file; None if they can't be read."""
-        if PARAMS not in self._names:
+        return self._read(PARAMS, map_tensors)
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Returns the tokenizer files of a model of Hugging Face's by name, as they are."""
+        names = tokenizer_files(self.directory)
+        return {Path(name).name: read_bytes(self.directory / name, TOKENIZER_BYTES) for name in names}
+
+    def _read(self, name: str, read: Callable[[Path], Read]) -> Read | None:
+        """Returns what a file holds; None if it isn't there as it was saved, or can't be read."""
+        if name not in self._names:
             return None
         try:
-            return map_tensors(self.directory / PARAMS)
-        except PortingError as error:
-            self.problems.append(f"{PARAMS}: {error}")
-            return None
+            return read(self.directory / name)
+        except ModelError as error:
+            self.problems += [f"{name}: {problem}" for problem in error.problems]
+        except ValueError as error:
+            self.problems.append(f"{name}: {error}")
+        return None
 
 
 Read = TypeVar("Read")
 
 
-def read_config(directory: Path, name: str, config_class: type[Read], problems: list[str]) -> Read | None:
-    """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
+def read_generation(file: Path) -> GenerationConfig:
+    """Reads the generation settings.
+
+    Raises:
+      ValueError: it is no JSON object, or has an invalid value; as ModelError with unknown and missing fields.
+    """
+    content = _read_object(file)
+    known = {field.name: field for field in dataclasses.fields(GenerationConfig)}
+    problems = [f"unknown field {field}{nearest(field, known)}" for field in content if field not in known]
+    required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
+    problems += [f"missing field {name}" for name in required if name not in content]
+    if problems:
+        raise ModelError(f"{file} can't be read", problems)
+    return GenerationConfig(**content)
+
+
+def _read_config(file: Path) -> TransformerConfig:
+    return config_from_plain(_read_object(file))
+
+
+def _read_object(file: Path) -> dict[str, Any]:
     try:
-        content = read_json(directory / name)
+        content = read_json(file)
     except ValueError as error:
-        problems.append(f"{name}: no JSON ({error})")
-        return None
+        raise ValueError(f"no JSON ({error})") from None
     if not isinstance(content, dict):
-        problems.append(f"{name}: expected a JSON object; received {type(content).__name__}")
-        return None
-    if config_class is TransformerConfig:
-        try:
-            return config_from_plain(content)  # type: ignore[return-value]
-        except ConfigError as error:
-            problems.append(f"{name}: {error}")
-            return None
-    fields = {field.name: field for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    unknown = [field for field in content if field not in fields]
-    missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]
-    problems += [f"{name}: unknown field {field}{nearest(field, fields)}" for field in unknown]
-    problems += [f"{name}: missing field {field}" for field in missing]
-    if unknown or missing:
-        return None
-    try:
-        return config_class(**content)
-    except ConfigError as error:
-        problems.append(f"{name}: {error}")
-        return None
+        raise ValueError(f"expected a JSON object; received {type(content).__name__}")
+    return content
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    from jax_transformer.data.tokenizers import Tokenizer
+
+    return Tokenizer.from_json(read_text(file, TOKENIZER_BYTES))
+
+
+def _in_memory(file: Path) -> Mapping[str, np.ndarray]:
+    return dict(read_tensors(file))
 
 
 def tokenizer_files(directory: Path) -> list[str]:
