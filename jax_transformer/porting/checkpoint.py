@@ -144,6 +144,15 @@ class KnownCheckpoint:
         tensors, ignored = self.checkpoint.tensors, set(self.ignored)
         return Relocated({name: (tensors, name) for name in tensors if name not in ignored}) if ignored else tensors
 
+    @cached_property
+    def kept(self) -> Tensors | None:
+        """The ignored tensors that the model keeps: all for a map; for a dialect's file the numbers, such as versions,
+        which programs ask for."""
+        tensors, kept = self.checkpoint.tensors, self.ignored
+        if self.names is None:
+            kept = [name for name in kept if self.directory is None and tensors[name].size == 1]
+        return Relocated({name: (tensors, name) for name in kept}) if kept else None
+
 
 def identify(
     source: Source, dialect: str | None = None, names: NameMap | None = None, *, with_settings: bool = True

@@ -89,9 +89,9 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     """
     path = Path(path)
     config = _read_json(path / CONFIG)
+    generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
     table = _table(path / CONFIG, config)
     fields = read_fields(path / CONFIG, table, config)
-    generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
     try:
         content = in_effect(config, generation)
         resolved = resolved_config(family_file(table), config)

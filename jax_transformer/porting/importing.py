@@ -32,7 +32,7 @@ from jax_transformer.porting.one_level import values_of
 from jax_transformer.porting.state_dicts import deferred_params
 from jax_transformer.runtime.trees import map_leaves, nearest
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import Relocated, as_arrays, read_array
+from jax_transformer.storage.tensor_files import as_arrays, read_array
 from jax_transformer.storage.tensors import DTYPES, PortingError
 
 TIES = ("share_embeddings", "tie_head")
@@ -145,8 +145,8 @@ def _make_model(
         raise PortingError("hints with a map of names" if is_mapped else f"hints for dialect {what}", outside)
     params = _make_params(known, config, positions)
     tokenizer = None if known.directory is None else dict(known.directory.tokenizer) or None
-    kept, origin = _kept(known), _origin(known, config)
-    return Model(config, params, None, None, generation, origin, tokenizer_files=tokenizer, ignored_tensors=kept)
+    origin = _origin(known, config)
+    return Model(config, params, None, None, generation, origin, tokenizer_files=tokenizer, ignored_tensors=known.kept)
 
 
 # --- the config
@@ -412,14 +412,3 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
     if directory is not None:
         origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
     return origin
-
-
-def _kept(known: KnownCheckpoint) -> Relocated | None:
-    """Returns the ignored tensors to keep: all for a map; for a dialect's file the numbers, such as versions, which
-    programs ask for."""
-    tensors = known.checkpoint.tensors
-    if known.names is None:
-        kept = [name for name in known.ignored if known.directory is None and tensors[name].size == 1]
-    else:
-        kept = known.ignored
-    return Relocated({name: (tensors, name) for name in kept}) if kept else None
