@@ -31,7 +31,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
 from jax_transformer.parity.backends.jax_sides import QUICKLY, JaxSide, cast, understood
-from jax_transformer.parity.backends.modules import names_of
+from jax_transformer.parity.backends.modules import Naming, module_reference
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.run_results import Forward
@@ -39,7 +39,6 @@ from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.parity.stages.training import compare_gradients, compare_losses
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model
 
 transformers.logging.set_verbosity_error()
@@ -182,10 +181,8 @@ class Case:
     @property
     def family_reference(self) -> FamilyReference:
         """Runs their own model, not one that was exported from ours."""
-        dialect = get_dialect((self.model.origin or {})["dialect"])
-        constants = self.model.params.get("constants", {})
-        reference = FamilyReference(self.theirs, dialect, self.config, constants, names_of(dialect, self.config))
-        return reference.tried("transformers", own_problem(self.config, self.model.params))
+        naming, problem = Naming(None, None), own_problem(self.config, self.model.params)
+        return module_reference(FamilyReference, "transformers", self.theirs, self.model, naming, problem)
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """Returns the arguments of their model."""

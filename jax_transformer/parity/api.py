@@ -71,37 +71,31 @@ def compare(candidate: Any, reference: Any = None, options: Options | None = Non
     """
     ours, theirs, asked = as_side(candidate), as_side(reference), Options.of(options, changes)
     kinds = ours.kind, theirs.kind
-    if "frozen" in kinds:
+    sort = asked.sort_of(kinds)
+    asked.check(sort, ours, theirs)
+    if sort == "a frozen reference":
         from jax_transformer.parity.freezing import compare_frozen
 
         return compare_frozen(ours, theirs, kinds, asked)
-    if "weighted" in kinds or (asked.inputs is not None and kinds == ("module", "module")):
+    if sort == "two programs by numbers":
         from jax_transformer.parity.layerwise.api import compare_programs
 
-        if asked.inputs is None or theirs.program is None:
-            raise ParityError("expected two programs, and inputs: the arguments of both by name, arrays or an .npz")
-        asked.check("two programs by numbers", ours, theirs)
         return compare_programs((ours, theirs), kinds, asked)
-    if "arrays" in kinds:
-        asked.check("named arrays", ours, theirs)
+    if sort == "named arrays":
         return compare_arrays(ours.program, theirs.program, asked.truth, asked.tolerance, ours.name, theirs.name)
-    if asked.inputs is not None:
-        if kinds != ("function", "module"):
-            raise ParityError("inputs: only a JAX function compared with a torch.nn.Module takes them")
+    if sort == "a function and a module on inputs":
         from jax_transformer.comparison.any_two import compare_on_inputs
 
-        asked.check("a function and a module on inputs", ours, theirs)
         return compare_on_inputs(
             ours.program,
             theirs.program,
-            asked.inputs,
+            asked.inputs or {},
             read_names(asked.names),
             asked.stages,
             asked.dtypes,
             ours.name,
             theirs.name,
         )
-    asked.check("models", ours, theirs)
     if asked.model is not None and kind_of(asked.model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(asked.model).__name__}")
     from jax_transformer.parity.problems import ALLOWANCES

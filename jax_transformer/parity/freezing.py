@@ -96,9 +96,6 @@ def compare_frozen(ours: Side, theirs: Side, kinds: Kinds, asked: Options) -> Re
       ParityError: they can't be compared.
     """
     candidate, reference = as_frozen(ours.program), as_frozen(theirs.program)
-    if theirs.program is None:
-        raise ParityError("expected a candidate to compare with the frozen reference; received one side")
-    asked.check("a frozen reference", ours, theirs)
     if candidate is not None and reference is not None:
         check_inputs(candidate, reference)
         pair = frozen_pair(candidate, reference)

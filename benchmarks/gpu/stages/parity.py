@@ -85,12 +85,16 @@ def _exported(preset: str, small: bool, vocabulary: int) -> Any:
 def _compare(context: Context, name: str, model: Any) -> None:
     import jax
 
-    from jax_transformer.parity.backends.families import family_reference
+    from jax_transformer.parity.backends.families import FamilyReference, exported_module
     from jax_transformer.parity.backends.jax_sides import without_dropout
+    from jax_transformer.parity.backends.modules import Naming, module_reference
+    from jax_transformer.parity.problems import own_problem
     from jax_transformer.porting.names_of_dialects import dialect_of_origin
 
     model = dataclasses.replace(model, config=without_dropout(model.config))
-    reference = family_reference(model, dialect_of_origin(model.origin or {}))
+    module = exported_module(model, dialect_of_origin(model.origin or {}))
+    problem = own_problem(model.config, model.params)
+    reference = module_reference(FamilyReference, "transformers", module, model, Naming(None, None), problem)
     ids = _ids(model.config, context.small)
     on_gpu = jax.default_backend() == "gpu"
     truths: dict[str, Any] = {}

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.parity.backends.modules import ModuleReference, names_of
+from jax_transformer.parity.backends.modules import ModuleReference
 from jax_transformer.parity.backends.torch_module import Pass
-from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.exporting import export_directory
 from jax_transformer.storage.model_directory import Model
@@ -85,12 +84,8 @@ class FamilyReference(ModuleReference):
         return tokens[:, 1:]
 
 
-def family_reference(model: Model, dialect: Dialect, problem: Problem | None = None) -> FamilyReference:
+def exported_module(model: Model, dialect: Dialect) -> nn.Module:
     """Exports a ported model in the format of transformers, and loads it there.
-
-    Args:
-      dialect: the family's.
-      problem: the model's own weights, with ids. None: a new one.
 
     Raises:
       ImportError: transformers isn't installed.
@@ -102,13 +97,11 @@ def family_reference(model: Model, dialect: Dialect, problem: Problem | None = N
         directory = Path(folder) / "model"
         export_directory(model, directory, dialect)
         with _quietly(transformers):
-            module = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(
                 directory, dtype=torch.float32, attn_implementation="eager"
-            ).eval()
-    reference = FamilyReference(
-        module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
-    )
-    return reference.tried(f"transformers, {dialect.name}", problem or own_problem(model.config, model.params))
+            )
+    module: nn.Module = loaded.eval()
+    return module
 
 
 @contextlib.contextmanager

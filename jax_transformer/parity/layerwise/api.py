@@ -10,11 +10,9 @@ import jax
 import numpy as np
 
 from jax_transformer.comparison.gates.arrays import ParityError, named_arrays
-from jax_transformer.comparison.lowering import weights_of
 from jax_transformer.comparison.report.report import Report
 from jax_transformer.comparison.sides import CannotRun
 from jax_transformer.matching.programs import PureProgram, pure_program
-from jax_transformer.matching.sides import flattened
 from jax_transformer.parity.layerwise.calls import RunnableSide
 from jax_transformer.parity.layerwise.comparing import Task, compare_layerwise
 from jax_transformer.parity.layerwise.gates import Gates, TopK
@@ -120,14 +118,8 @@ def _with_one_sides_weights(
     carried = pair.carried_side
     program = pure[carried]
     assert program is not None
-    other = pure[1 - carried]
-    held = weights_of(sides[1 - carried].program, None) if other is None else flattened(other.params)[0]
-    leaves, rebuilt = flattened(program.params)
-    found = pair.found.to_candidate(held)
-    made = {name: np.asarray(found.get(name, leaf), leaf.dtype) for name, leaf in leaves.items()}
-    params = jax.tree.map(lambda leaf: leaf, rebuilt(made))
     pure = [*pure]
-    pure[carried] = program._replace(params=params)
+    pure[carried] = program._replace(params=pair.carried_params())
     whose = names[1 - carried]
     how = "the map that is given" if pair.is_given else "the map that was found"
     guesses = tuple(pair.found.by_name) + (() if pair.is_given else tuple(pair.found.unused))

@@ -592,6 +592,15 @@ def recompute(
         return node.compute(config, inputs, parameters)
 
 
+def masks_of(
+    config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray, decoder_input_ids: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns the model's masks for ids [B, S] and [B, T], by name."""
+    ids = dict(zip(MODEL_INPUTS, (source_ids, decoder_input_ids), strict=True))
+    masks = [node for node in nodes(config) if node.kind == "mask"]
+    return {node.name: recompute(node, config, ids, params) for node in masks}
+
+
 def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
     """Returns a parameter or constant in float64, that of a layer as `encoder/layers/self_attention/query/kernel[0]`.
 

@@ -84,19 +84,26 @@ class MappedPair:
         self.is_given = given is not None
         if self.found.missing:
             return
-        weights, read = (flattened(other.params)[0], _by_names(other)) if is_pure else (weights_of(other, None), other)
-        weights = {name: array for name, array in weights.items() if name not in self.constants}
+        held, read = (flattened(other.params)[0], _by_names(other)) if is_pure else (weights_of(other, None), other)
+        self._held: Mapping[str, np.ndarray] = held
+        weights = {name: array for name, array in held.items() if name not in self.constants}
         pair = [read, through(own, self.found)] if self.carried_side else [through(own, self.found), read]
         ours, theirs = (AnyProgram(name, each, inputs, weights) for name, each in zip(self.names, pair, strict=True))
         self._pair(own, ours, theirs)
 
     def _pair(self, own: PureProgram, ours: Any, theirs: Any) -> None:
         """Pairs both programs, of which `own` is the one whose weights are carried over."""
-        self.two = AnyTwo(ours, theirs)
+        self._own, self.two = own, AnyTwo(ours, theirs)
         leaves = flattened(own.params)[0]
         named = AnyProgram(self.names[self.carried_side], _by_names(own), self.inputs, leaves).reads(leaves)
         self._read = {name: self.found.partners[name] for name in leaves if name in named}
         self.conditions = (*self.two.conditions, *self._conditions())
+
+    def carried_params(self) -> Any:
+        """Returns the tree of the side whose weights are carried over, with the numbers of the other side."""
+        leaves, rebuilt = flattened(self._own.params)
+        found = self.found.to_candidate(self._held)
+        return rebuilt({name: np.asarray(found.get(name, leaf), leaf.dtype) for name, leaf in leaves.items()})
 
     def _conditions(self) -> tuple[str, ...]:
         """Lists the weights that one program has apart, and that are one in the other, one text for each of these."""
@@ -129,7 +136,7 @@ class MappedPair:
         if self.found.missing:
             return
         lowered_reference(other, self.constants)  # which raises if there is none
-        theirs = FrozenSide(other, self.constants)
+        self._held, theirs = other.weights, FrozenSide(other, self.constants)
         ours = AnyProgram(self.names[0], through(carried.program, self.found), self.inputs, theirs.weights)
         self._pair(carried.program, ours, theirs)
 

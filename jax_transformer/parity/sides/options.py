@@ -203,6 +203,28 @@ class Options:
                 raise ParityError(f"{name} must be at least 0; received {getattr(made, name)}")
         return made
 
+    def sort_of(self, kinds: Kinds) -> str:
+        """Names the sort of comparison that sides of these kinds get with these options, one of `OPTIONS`.
+
+        Raises:
+          ParityError: they get none.
+        """
+        if "frozen" in kinds:
+            if kinds[1] is None:
+                raise ParityError("expected a candidate to compare with the frozen reference; received one side")
+            return "a frozen reference"
+        if "weighted" in kinds or (self.inputs is not None and kinds == ("module", "module")):
+            if self.inputs is None or kinds[1] is None:
+                raise ParityError("expected two programs, and inputs: the arguments of both by name, arrays or an .npz")
+            return "two programs by numbers"
+        if "arrays" in kinds:
+            return "named arrays"
+        if self.inputs is None:
+            return "models"
+        if kinds != ("function", "module"):
+            raise ParityError("inputs: only a JAX function compared with a torch.nn.Module takes them")
+        return "a function and a module on inputs"
+
     def check(self, comparison: str, candidate: Side, reference: Side) -> None:
         """Raises ParityError for options, and programs of a side, that this sort of comparison doesn't take."""
         allowed, usual = OPTIONS[comparison], Options()

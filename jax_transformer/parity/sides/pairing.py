@@ -243,10 +243,10 @@ def _check_axes(mesh: AnyMesh) -> None:
 
 def _names(sides: Sides) -> tuple[str, str]:
     """Returns the names of both sides."""
-    program = sides.reference.program
-    reference = sides.reference.name or name_of(sides.candidate.program if program is None else program)
-    candidate = f"{reference} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate.program)
-    return sides.candidate.name or candidate, reference
+    ours, theirs = sides.candidate, sides.reference
+    reference = theirs.name or (ours if theirs.program is None else theirs).label
+    ported = ours.name or f"{reference} in JAX"
+    return ported if sides.kinds[0] == "module" else ours.label, reference
 
 
 # --- the model
@@ -346,27 +346,28 @@ def _reference(sides: Sides, model: Model, name: str, problem: Problem) -> tuple
     """
     if sides.module is None and sides.reference.program is not None:
         return _model_side(sides, model, name), None
+    from jax_transformer.parity.backends.families import FamilyReference
+    from jax_transformer.parity.backends.modules import ModuleReference, Naming, module_reference
+    from jax_transformer.parity.backends.systems import SystemReference
     from jax_transformer.parity.backends.torch_module import TorchSide
 
-    if sides.module is not None:
-        from jax_transformer.parity.backends.families import FamilyReference
-        from jax_transformer.parity.backends.modules import ModuleReference, Naming, module_reference
-
-        kind = FamilyReference if _is_of_transformers(sides.module) else ModuleReference
+    program = sides.module
+    if program is None:
+        title, program = _published(sides, model)
+        name = sides.reference.name or title
+    if not isinstance(program, SystemReference):
+        kind = FamilyReference if _is_of_transformers(program) else ModuleReference
         file = sides.options.names
         by = os.fspath(file) if isinstance(file, str | os.PathLike) else "the map of names"
-        how = Naming(sides.options.dialect, sides.names, by)
-        program: Any = module_reference(kind, name, sides.module, model, how, problem)
-    else:
-        title, program = _program(sides, model, problem)
-        name = sides.reference.name or title
+        program = module_reference(kind, name, program, model, Naming(sides.options.dialect, sides.names, by), problem)
     shown = program.visible()
     side = TorchSide(name, model, program, sides.rules, sides.reference.programs)
     return side, None if shown is None else frozenset(shown)
 
 
-def _program(sides: Sides, model: Model, problem: Problem) -> tuple[str, Any]:
-    """Returns the published program of the model's dialect, and its name."""
+def _published(sides: Sides, model: Model) -> tuple[str, Any]:
+    """Returns the published program of the model's dialect, a module if it is one of transformers, and its name."""
+    from jax_transformer.parity.backends.families import exported_module
     from jax_transformer.parity.backends.modules import constants_of
     from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.porting.dialects import get_dialect
@@ -384,9 +385,7 @@ def _program(sides: Sides, model: Model, problem: Problem) -> tuple[str, Any]:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
     if knows(dialect):
         return f"torch_reference.{dialect}", SystemReference(dialect, model.config, constants_of(model))
-    from jax_transformer.parity.backends.families import family_reference
-
-    return f"transformers, {dialect}", family_reference(model, table, problem)
+    return f"transformers, {dialect}", exported_module(model, table)
 
 
 def _model_side(sides: Sides, model: Model, name: str) -> Any:

@@ -21,7 +21,7 @@ from jax_transformer.parity.backends.side import Backend
 from jax_transformer.parity.diagnosis.head_orders import in_order
 from jax_transformer.parity.diagnosis.nodes import diagnose, walk, with_ids
 from jax_transformer.parity.diagnosis.padding import ZERO, counting, where_not_padding
-from jax_transformer.parity.oracle.graph import Node, known_nodes, nodes, recompute
+from jax_transformer.parity.oracle.graph import Node, known_nodes, masks_of, nodes
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.run_results import Forward, Pair, RunResults
 
@@ -49,7 +49,7 @@ def compare_forward(
     if visible is not None:
         shown_by_reference = {name: reference[name] for name in reference if name in visible}
         graph = nodes(config)
-        reference = with_shared_masks(graph, shown_by_reference, right_masks(graph, config, problem))
+        reference = with_shared_masks(graph, shown_by_reference, masks_of(config, problem.params, *problem.ids))
     where = attended(config, candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
@@ -290,7 +290,7 @@ def unseen(config: TransformerConfig, problem: Problem, trace: Arrays) -> frozen
     graph = nodes(config)
     internal = [node for node in graph if node.kind in INSIDE_ATTENTION]
     missing = {node.name for node in internal if node.name not in trace}
-    masks = right_masks(graph, config, problem)
+    masks = masks_of(config, problem.params, *problem.ids)
     trace = with_shared_masks(graph, trace, masks)
     wrong = {name for name, mask in masks.items() if name in trace and not _same(mask, trace[name])}
     if not wrong:
@@ -309,7 +309,7 @@ def with_shared_masks(graph: Sequence[Node], trace: Arrays, masks: Arrays) -> di
     masked logits may be larger than usual.
 
     Args:
-      masks: the right masks; see `right_masks`.
+      masks: the right masks; see `masks_of`.
     """
     shared = dict(trace)
     for node in graph:
@@ -318,12 +318,6 @@ def with_shared_masks(graph: Sequence[Node], trace: Arrays, masks: Arrays) -> di
         if is_wrong and _applies(trace[node.name], masks[name]):
             shared[name] = masks[name]
     return shared
-
-
-def right_masks(graph: Sequence[Node], config: TransformerConfig, problem: Problem) -> dict[str, np.ndarray]:
-    """Returns the model's masks for a problem's ids, by name."""
-    ids = with_ids({}, *problem.ids)
-    return {node.name: recompute(node, config, ids, problem.params) for node in graph if node.kind == "mask"}
 
 
 def _mask_of(node: Node, graph: tuple[Node, ...]) -> str:
