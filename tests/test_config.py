@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pydoc
+import typing
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.decoding import DecodingConfig, DecodingOptions, GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
-from jax_transformer.config.specs import DECODER, Attention, FeedForward, LayerNorm, Residual, RmsNorm, Stack
+from jax_transformer.config.short_names import ModelOptions, short_names
+from jax_transformer.config.specs import (
+    DECODER,
+    Attention,
+    FeedForward,
+    LayerNorm,
+    ModelParts,
+    Residual,
+    RmsNorm,
+    Stack,
+)
 from jax_transformer.config.validation import ConfigError
 
 ACTIVATIONS = "relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, relu_squared, tanh"
@@ -50,6 +62,20 @@ def test_the_defaults_are_the_base_model_of_the_paper() -> None:
         "relu",
     )
     assert (config.dropout_rate, config.scale_embedding, config.position_kind) == (0.1, True, "sinusoidal")
+
+
+def test_type_checkers_know_each_option_with_its_type() -> None:
+    parts = {one.name: typing.get_type_hints(ModelParts)[one.name] for one in dataclasses.fields(TransformerConfig)}
+    assert typing.get_type_hints(ModelOptions) == parts | short_names()
+    assert typing.get_type_hints(DecodingOptions) == typing.get_type_hints(DecodingConfig)
+
+
+def test_help_lists_each_option_with_its_default_and_text() -> None:
+    text = pydoc.plain(pydoc.render_doc(TransformerConfig))
+    assert "Configures an encoder-decoder Transformer." in text
+    assert "num_heads: int = 8\n |      Heads of queries (N)." in text
+    assert "norm_placement: Literal['pre', 'post', 'none'] = 'post'" in text
+    assert all(f" |    {name}: " in text for name in (*short_names(), "encoder", "share_embeddings"))
 
 
 def test_a_config_is_never_changed() -> None:

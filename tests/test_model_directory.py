@@ -160,6 +160,18 @@ def test_jax_arrays_are_saved_too(tmp_path):
     assert all(np.array_equal(received[path], leaf) for path, leaf in flatten(params).items())
 
 
+def test_a_model_describes_itself_without_its_arrays():
+    origin, training = {"dialect": "marian"}, {"step": 1200}
+    model = make_model(target_tokenizer=make_tokenizer(), origin=origin, training=training)
+    assert repr(model).splitlines() == [
+        "Model: 3,872 parameters in float32",
+        "  encoder: layers 2, width 12, heads 3, feed-forward 7",
+        "  decoder: layers 1, width 12, heads 3, feed-forward 7",
+        "  tokenizers: target of 9 tokens",
+        "  weights: ported, dialect marian; trained, step 1,200",
+    ]
+
+
 def test_the_files(saved):
     assert sorted(file.name for file in saved.iterdir()) == [
         "config.json",

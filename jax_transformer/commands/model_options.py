@@ -12,9 +12,9 @@ import tyro
 from jax_transformer.config.field_docs import field_docs
 from jax_transformer.config.files import set_in
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.option_docs import option_doc
 from jax_transformer.config.run import RunConfig
-from jax_transformer.config.short_names import ShortNames, is_of_decoder, option_at, short_names
-from jax_transformer.config.specs import ModelParts
+from jax_transformer.config.short_names import short_names
 from jax_transformer.config.validation import ConfigError
 
 MODEL = "--model."
@@ -119,20 +119,9 @@ def _model_class() -> type:
     hints = {**typing.get_type_hints(TransformerConfig), **short_names()}
     return dataclasses.make_dataclass(
         "ModelOptions",
-        [(name, Annotated[hints[name], tyro.conf.arg(help=_help(name))]) for name in _names()],
+        [(name, Annotated[hints[name], tyro.conf.arg(help=option_doc(name))]) for name in _names()],
         kw_only=True,
     )
-
-
-def _help(name: str) -> str:
-    own = field_docs(ShortNames).get(name) or field_docs(ModelParts).get(name)
-    if own is not None:
-        return own
-    if is_of_decoder(name):
-        return f"{name.removeprefix('decoder_')} of the decoder. null: as in the encoder."
-    at = option_at(name)
-    assert at is not None
-    return next(text for part in at.classes() if (text := field_docs(part).get(at.field)) is not None)
 
 
 @functools.cache

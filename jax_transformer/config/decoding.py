@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from jax_transformer.config.validation import ConfigError, check_field_types, require
 from jax_transformer.runtime.trees import nearest
@@ -177,6 +177,29 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
         ]
 
 
+class DecodingOptions(TypedDict, total=False):
+    """The fields of `DecodingConfig`, as `generate` and `translate` take them, for type checkers."""
+
+    max_new_tokens: int | None
+    min_new_tokens: int | None
+    no_repeat_ngram: int | None
+    bad_words: tuple[tuple[int, ...], ...] | None
+    forced_bos_id: int | None
+    forced_eos_id: int | None
+    beam_size: int | None
+    semantics: Semantics | None
+    length_penalty: float | None
+    early_stopping: bool | Literal["never"] | None
+    renormalize: bool | None
+    sampling: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    num_return: int | None
+    seed: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig(DecodingSettings):
     """Configures how to decode. None, the default of every option: the model's own setting, or else the default.
@@ -236,7 +259,7 @@ class DecodingConfig(DecodingSettings):
         """The options that are set, by name."""
         return {name: getattr(self, name) for name in DEFAULTS if getattr(self, name) is not None}
 
-    def updated(self, **options: Any) -> DecodingConfig:
+    def updated(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:
         """Returns a config with the options that aren't None set on top of this one's.
 
         Raises:

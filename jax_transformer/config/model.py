@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from jax_transformer.config.guarantees import Guarantees
 from jax_transformer.config.model_validation import model_problems
-from jax_transformer.config.short_names import short_names, with_short_names
+from jax_transformer.config.option_docs import DocWithOptions
+from jax_transformer.config.short_names import ModelOptions, short_names, with_short_names
 from jax_transformer.config.specs import Attention
 from jax_transformer.config.validation import ConfigError, check_field_types, check_types, require
 
@@ -47,8 +48,8 @@ class TransformerConfig(Guarantees):
       jax_transformer.config.validation.ConfigError: TransformerConfig: dropout_rate must be in [0, 1); received 1.0
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._set(options, ignores_unused=False)
+    def __init__(self, **options: Unpack[ModelOptions]) -> None:
+        self._set(dict(options), ignores_unused=False)
 
     def _set(self, options: dict[str, Any], *, ignores_unused: bool) -> None:
         parts = {one.name: options.pop(one.name, one.default) for one in dataclasses.fields(self)}
@@ -69,7 +70,7 @@ class TransformerConfig(Guarantees):
             object.__setattr__(self, name, value)
         require(self, model_problems(self))
 
-    def replace(self, **options: Any) -> TransformerConfig:
+    def replace(self, **options: Unpack[ModelOptions]) -> TransformerConfig:
         """Returns a config with other values, named as in the constructor: `dataclasses.replace` for type checkers.
 
         Example:
@@ -77,7 +78,8 @@ class TransformerConfig(Guarantees):
           >>> TransformerConfig().replace(num_heads=4, decoder_norm_placement="pre").decoder.norm_placement
           'pre'
         """
-        return dataclasses.replace(self, **options)
+        values: dict[str, Any] = {**options}
+        return dataclasses.replace(self, **values)
 
     @classmethod
     def from_flat(cls, fields: dict[str, Any]) -> TransformerConfig:
@@ -103,3 +105,6 @@ class TransformerConfig(Guarantees):
         """Returns the config with the padding masks that apply while decoding."""
         made: TransformerConfig = super().while_decoding()
         return made
+
+
+TransformerConfig.__doc__ = DocWithOptions(TransformerConfig.__doc__)  # type: ignore[assignment]

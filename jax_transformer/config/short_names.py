@@ -13,7 +13,7 @@ import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from jax_transformer.config.positions import KINDS, Index, Layout, PositionKind, RelativeBias
 from jax_transformer.config.specs import (
@@ -556,3 +556,121 @@ def _with_factors(stacks: dict[str, Any], values: Mapping[str, Any]) -> dict[str
         own = values["decoder_embedding_factor"]
         decoder = dataclasses.replace(decoder, embedding_scale=encoder.embedding_scale if own is None else own)
     return {"encoder": encoder, "decoder": decoder}
+
+
+class ModelOptions(TypedDict, total=False):
+    """The parts and short names that `TransformerConfig` takes, for type checkers."""
+
+    source: Tokens
+    target: Tokens
+    encoder: Stack
+    decoder: Stack
+    head: Head
+    share_embeddings: bool
+    initializer: Literal["xavier_uniform", "torch", "kaiming_uniform", "fairseq"]
+    compute: Compute
+
+    source_vocab_size: int
+    target_vocab_size: int
+    d_model: int
+    num_heads: int
+    num_kv_heads: int | None
+    head_dim: int | None
+    value_dim: int | None
+    d_ff: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    share_layers: bool
+    max_length: int
+    decoder_num_heads: int | None
+    decoder_num_kv_heads: int | None
+    decoder_head_dim: int | None
+    decoder_value_dim: int | None
+    decoder_d_ff: int | None
+    decoder_max_length: int | None
+    source_pad_id: int
+    target_pad_id: int
+    decoder_padding_id: int | None
+    tie_head: bool
+    scale_embedding: bool
+    embedding_factor: float | None
+    decoder_embedding_factor: float | None
+    trains_pad_embedding: bool
+    encoder_embedding_norm: EmbeddingNorm
+    decoder_embedding_norm: EmbeddingNorm
+    scale_head: bool
+    logits_factor: float
+    logits_cap: float | None
+    head_bias: Literal["parameter", "buffer", "none"]
+    position_kind: PositionKind
+    decoder_position_kind: PositionKind | None
+    position_layout: Layout
+    position_frequency: Literal["standard", "inclusive", "doubled"]
+    position_index: Index
+    position_offset: int
+    position_factor: float
+    learned_position_scale: bool
+    rotary_base: float
+    rotary_dim: int | None
+    rotary_cross_attention: bool
+    relative_buckets: int
+    relative_max_distance: int
+    relative_bias_factor: float
+    decoder_relative_bias_factor: float | None
+    relative_bias_per_layer: bool
+    relative_value_vectors: bool
+    norm_kind: Literal["layer_norm", "rms_norm", "none"]
+    norm_placement: NormPlacement
+    decoder_norm_placement: NormPlacement | None
+    norm_eps: float
+    norm_eps_outside: bool
+    norm_unbiased: bool
+    norm_scale: bool
+    norm_scale_offset: float
+    norm_bias: bool
+    output_norm: Literal["none", "self_attention", "attention", "all"]
+    final_norm: bool
+    decoder_final_norm: bool | None
+    share_norms: bool
+    parallel_residual: bool
+    residual_factor: float
+    decoder_residual_factor: float | None
+    sublayer_factor: float
+    decoder_sublayer_factor: float | None
+    learned_residual_scale: Literal["none", "feed_forward", "all"]
+    learned_sublayer_scale: Literal["none", "channel", "scalar"]
+    sublayer_scale_init: float | None
+    attention_scale: float | None
+    attention_logits_cap: float | None
+    attention_bias: bool
+    attention_output: bool
+    attention_output_bias: bool
+    query_key_norm: bool
+    head_scale: bool
+    context_norm: Literal["none", "self_attention", "attention"]
+    masked_value: float | None
+    feed_forward: bool
+    activation: Activation
+    decoder_activation: Activation | None
+    activation_slope: float
+    feed_forward_gated: bool
+    feed_forward_hidden_norm: bool
+    feed_forward_bias: bool
+    feed_forward_output_bias: bool | None
+    encoder_padding: PaddingCover
+    decoder_padding: PaddingCover
+    cross_padding: PaddingCover
+    decoding_decoder_padding: PaddingCover | None
+    decoding_cross_padding: PaddingCover | None
+    decoder_causal: bool
+    window: int | None
+    full_every: int | None
+    dropout_rate: float
+    embedding_dropout_rate: float | None
+    attention_dropout_rate: float | None
+    feed_forward_dropout_rate: float | None
+    output_dropout_rate: float
+    compute_dtype: Literal["float32", "bfloat16", "float64"] | None
+    attention_path: AttentionPath
+    layer_loop: Literal["scan", "unrolled"]
+    remat: Literal["none", "all_but_products", "all"]

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_transformer.config.decoding import NO_ID, DecodingConfig
+from jax_transformer.config.decoding import NO_ID, DecodingConfig, DecodingOptions
 from jax_transformer.decoding.padding import limit, pad
 from jax_transformer.runtime.arguments import check_id_lists
 from jax_transformer.storage.model_directory import Model
@@ -39,7 +39,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def merged_options(decoding: DecodingConfig | None, options: dict[str, Any]) -> DecodingConfig:
+def merged_options(decoding: DecodingConfig | None, options: DecodingOptions) -> DecodingConfig:
     """Merges options by name over those of `decoding`.
 
     Raises:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
 
-from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.checks import (
     check_count,
@@ -50,7 +50,7 @@ def generate(
     *,
     prefix_ids: Sequence[Sequence[int]] | None = None,
     sentence_numbers: Sequence[int] | None = None,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> Generated:
     """Decodes a batch of B sentences.
 

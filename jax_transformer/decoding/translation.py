@@ -6,9 +6,9 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
 from jax_transformer.decoding.batches import MOST_TOKENS, Decoded, generate_each
 from jax_transformer.decoding.checks import DecodingError, merged_options
 from jax_transformer.decoding.padding import limit
@@ -84,7 +84,7 @@ def translate(
     rows: int = 64,
     source_tag: str = "",
     on_batch: Callable[[int], None] | None = None,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> list[str]:
     """Translates sentences; returns the best translation of each, in order. A blank sentence gives "".
 
@@ -147,7 +147,7 @@ def translate_each(
     split_long: bool = False,
     first_number: int = 0,
     on_batch: Callable[[int], None] | None = None,
-    **options: Any,
+    **options: Unpack[DecodingOptions],
 ) -> list[Translation]:
     """Translates each sentence, or reports why it can't. Batching by length changes no translation.
 

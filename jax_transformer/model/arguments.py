@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.ids import Ids
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 VOCABULARIES = {
     "source_ids": "source_vocab_size",
@@ -20,14 +23,14 @@ VOCABULARIES = {
 """Argument with token ids → the config field with the size of their vocabulary."""
 
 
-def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compiled(*static: str) -> Callable[[Function], Function]:
     """Decorates a function of (config, params, …): compiles it once per config and shape, and checks its arguments.
 
     Args:
       static: names of further arguments that are compiled in.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Function) -> Function:
         jitted = jax.jit(function, static_argnames=("config", *static))
         signature, name = inspect.signature(function), function.__name__
 
@@ -44,7 +47,7 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
                     check_ids(name, argument, arguments[argument], getattr(config, size))
             return jitted(*args, **kwargs)
 
-        return checked
+        return cast(Function, checked)
 
     return decorate
 
@@ -99,7 +102,7 @@ def check_ids(function: str, name: str, ids: Any, size: int) -> None:
         )
 
 
-def check_rows(function: str, source_ids: jax.Array, decoder_input_ids: jax.Array) -> None:
+def check_rows(function: str, source_ids: Ids, decoder_input_ids: Ids) -> None:
     """Raises ValueError unless there are as many targets as sources."""
     if source_ids.shape[0] != decoder_input_ids.shape[0]:
         raise ValueError(

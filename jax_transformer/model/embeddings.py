@@ -11,6 +11,7 @@ from jax_transformer.config.positions import Sinusoidal
 from jax_transformer.config.specs import Stack, Tokens
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dtypes import at_least_float32, compute_dtype
+from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.sharding import constrain, divisor, width_shards
 
@@ -23,7 +24,7 @@ class Embedding(nnx.Module):
         table = initializers.embedding(config, next(keys), (tokens.vocab_size, width), tokens.pad_id)
         self.embedding = nnx.Param(table)  # [V, D]
 
-    def __call__(self, ids: jax.Array, factor: float) -> jax.Array:
+    def __call__(self, ids: Ids, factor: float) -> jax.Array:
         """Returns the vectors [B, T, D] of ids [B, T], times the factor of the stack that reads them."""
         table = self.embedding[...]
         dtype = compute_dtype(self.config, table)
@@ -37,7 +38,7 @@ class Embedding(nnx.Module):
         return (vectors.astype(at_least_float32(dtype)) * factor).astype(dtype)
 
 
-def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+def _rows(table: jax.Array, ids: Ids) -> jax.Array:
     """Looks up rows [B, T, D] of a table [V, D], whose vocabulary or, if it doesn't divide, features a mesh shards.
 
     Each device looks up its features of the rows that its group needs. The group then exchanges these rows, which are

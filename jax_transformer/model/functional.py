@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 from flax import nnx
@@ -22,6 +22,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.arguments import check_config, check_fit, check_key, check_rows, compiled
 from jax_transformer.model.decoder_state import DecoderState
+from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, make_masks
 from jax_transformer.model.positions import check_fits
@@ -147,12 +148,42 @@ def join_constants(trained: Params, constants: Params) -> Params:
     return {**trained, "constants": constants} if constants else dict(trained)
 
 
+@overload
+def apply(
+    config: TransformerConfig,
+    params: Params,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
+    *,
+    dropout_key: jax.Array | None = None,
+    return_trace: Literal[False] = False,
+    masks: Masks | None = None,
+    add: Mapping[str, jax.Array] | None = None,
+    replace: Mapping[str, jax.Array] | None = None,
+    source_segments: jax.Array | None = None,
+    target_segments: jax.Array | None = None,
+) -> jax.Array: ...
+@overload
+def apply(
+    config: TransformerConfig,
+    params: Params,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
+    *,
+    dropout_key: jax.Array | None = None,
+    return_trace: Literal[True],
+    masks: Masks | None = None,
+    add: Mapping[str, jax.Array] | None = None,
+    replace: Mapping[str, jax.Array] | None = None,
+    source_segments: jax.Array | None = None,
+    target_segments: jax.Array | None = None,
+) -> tuple[jax.Array, Trace]: ...
 @compiled("return_trace")
 def apply(
     config: TransformerConfig,
     params: Params,
-    source_ids: jax.Array,
-    decoder_input_ids: jax.Array,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
     return_trace: bool = False,
@@ -232,7 +263,7 @@ def apply(
 def encode(
     config: TransformerConfig,
     params: Params,
-    source_ids: jax.Array,
+    source_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
     mask: Mask = None,
@@ -268,8 +299,8 @@ def decode(
     config: TransformerConfig,
     params: Params,
     encoder_output: jax.Array,
-    source_ids: jax.Array,
-    decoder_input_ids: jax.Array,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
     masks: Masks | None = None,
@@ -311,8 +342,8 @@ def decode(
 def hidden_states(
     config: TransformerConfig,
     params: Params,
-    source_ids: jax.Array,
-    decoder_input_ids: jax.Array,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
     source_segments: jax.Array | None = None,
@@ -370,7 +401,7 @@ def start_decoding(
     config: TransformerConfig,
     params: Params,
     encoder_output: jax.Array,
-    source_ids: jax.Array,
+    source_ids: Ids,
     length: int,
     num_beams: int = 1,
     *,
@@ -417,7 +448,7 @@ def start_decoding(
 
 @compiled()
 def decode_step(
-    config: TransformerConfig, params: Params, state: DecoderState, ids: jax.Array, *, layers: list[Any] | None = None
+    config: TransformerConfig, params: Params, state: DecoderState, ids: Ids, *, layers: list[Any] | None = None
 ) -> tuple[jax.Array, DecoderState]:
     """Computes the logits that follow one more token of every target.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import PaddingCover
+from jax_transformer.model.ids import Ids
 
 Mask = jax.Array | None
 """Boolean, [B, 1, Q, K] or broadcastable to it; None = everything may be attended."""
@@ -75,7 +76,7 @@ def both(first: Mask, second: Mask) -> Mask:
 
 
 def make_masks(
-    config: TransformerConfig, source_ids: jax.Array, decoder_input_ids: jax.Array, segments: Segments = UNPACKED
+    config: TransformerConfig, source_ids: Ids, decoder_input_ids: Ids, segments: Segments = UNPACKED
 ) -> Masks:
     """Derives the training masks of source_ids [B, S] and decoder_input_ids [B, T]."""
     of_encoder, of_decoder, of_cross = config.attentions

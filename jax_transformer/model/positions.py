@@ -11,6 +11,7 @@ import numpy as np
 from jax_transformer.config.positions import Learned, Sinusoidal
 from jax_transformer.config.sizes import check_table
 from jax_transformer.config.specs import Stack
+from jax_transformer.model.ids import Ids
 
 
 class Places(NamedTuple):
@@ -58,7 +59,7 @@ def sinusoid_table(stack: Stack) -> np.ndarray:
     return table
 
 
-def position_numbers(stack: Stack, ids: jax.Array, pad_id: int, segments: jax.Array | None = None) -> jax.Array:
+def position_numbers(stack: Stack, ids: Ids, pad_id: int, segments: jax.Array | None = None) -> jax.Array:
     """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1].
 
     Args:

@@ -17,6 +17,7 @@ from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.embeddings import Constants, Embedding
+from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, DecoderTerms, EncoderLayer
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id
@@ -31,7 +32,7 @@ class Source(NamedTuple):
     """Holds the encoder's output and the tokens that it was computed from."""
 
     output: jax.Array  # [B, S, D]
-    ids: jax.Array  # [B, S]
+    ids: Ids  # [B, S]
     segments: jax.Array | None = None  # [B, S], of packed rows
 
 
@@ -55,7 +56,7 @@ class Transformer(nnx.Module):
         elif use_bias:
             self.head_bias = nnx.Param(initializers.bias(config, next(keys), vocabulary, *features))
 
-    def encode(self, source_ids: jax.Array, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
+    def encode(self, source_ids: Ids, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
         """Returns the encoder's output [B, S, D] for source_ids [B, S] and, of packed rows, their segments [B, S]."""
         positions.check_fits(self.config.encoder, "source_ids", source_ids.shape)
         numbers = positions.position_numbers(self.config.encoder, source_ids, self.config.source.pad_id, segments)
@@ -70,7 +71,7 @@ class Transformer(nnx.Module):
     def decode(
         self,
         source: Source,
-        decoder_input_ids: jax.Array,
+        decoder_input_ids: Ids,
         masks: Masks,
         scope: Scope,
         segments: jax.Array | None = None,
@@ -136,7 +137,7 @@ class Transformer(nnx.Module):
         return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
 
     def start_decoding(
-        self, encoder_output: jax.Array, source_ids: jax.Array, layers: list[Any] | None, *, length: int, num_beams: int
+        self, encoder_output: jax.Array, source_ids: Ids, layers: list[Any] | None, *, length: int, num_beams: int
     ) -> DecoderState:
         """Returns the state before the first of at most `length` tokens.
 
@@ -153,9 +154,7 @@ class Transformer(nnx.Module):
         cross_mask = source_is_real[:, None, None, :] if covers_keys else None
         return empty_state(cross, self.config.decoder.heads, cross_mask, num_beams, length)
 
-    def decode_step(
-        self, state: DecoderState, ids: jax.Array, layers: list[Any] | None
-    ) -> tuple[jax.Array, DecoderState]:
+    def decode_step(self, state: DecoderState, ids: Ids, layers: list[Any] | None) -> tuple[jax.Array, DecoderState]:
         """Returns the logits [B, K, V] after the tokens ids [B, K] at `state.position`, and the next state.
 
         Args:

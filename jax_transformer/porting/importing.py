@@ -192,7 +192,8 @@ def _make_config(
     if base is None:
         return TransformerConfig.from_flat(flat)
     config = base.replace(**fields)
-    return config.replace(**_vocabulary_sizes(known, config))
+    sizes: dict[str, Any] = {**_vocabulary_sizes(known, config)}
+    return config.replace(**sizes)
 
 
 def _flat_fields(table: Dialect, read: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
@@ -33,6 +34,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import Stack
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.adapters import ADAPTERS, Adapters, adapter_problems, arrange_adapters, described
@@ -100,6 +102,31 @@ class Model:
     """For a model trained by LoRA: the adapters, which `params` contain already."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
+
+    def __repr__(self) -> str:
+        """Describes the model in five lines; its arrays are too long."""
+        leaves = flatten(self.params).values()
+        dtypes = ", ".join(dict.fromkeys(str(np.dtype(leaf.dtype)) for leaf in leaves))
+        tokenizers = [
+            f"{side} of {tokenizer.vocab_size:,} tokens"
+            for side, tokenizer in (("source", self.source_tokenizer), ("target", self.target_tokenizer))
+            if tokenizer is not None
+        ]
+        weights = [
+            f"ported, dialect {self.origin['dialect']}" if self.origin and "dialect" in self.origin else "",
+            f"trained, step {self.training['step']:,}" if self.training and "step" in self.training else "",
+        ]
+        made = f"  weights: {'; '.join(filter(None, weights)) or 'as they were given'}"
+        sizes = f"{sum(math.prod(np.shape(leaf)) for leaf in leaves):,} parameters in {dtypes}"
+        stacks = [_described(side, getattr(self.config, side)) for side in ("encoder", "decoder")]
+        return "\n".join([f"Model: {sizes}", *stacks, f"  tokenizers: {', '.join(tokenizers) or 'none'}", made])
+
+
+def _described(name: str, stack: Stack) -> str:
+    return (
+        f"  {name}: layers {stack.num_layers}, width {stack.d_model}, heads {stack.self_attention.num_heads}, "
+        f"feed-forward {stack.feed_forward.width if stack.feed_forward else 'none'}"
+    )
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
