@@ -146,6 +146,9 @@ def test_rules_of_allowed_and_forced_tokens_are_transformers(beams: int, folder:
     words = ((first,), (second, third), (third, first, second))
     ruled = [
         ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram": 2}),
+        ({"encoder_no_repeat_ngram_size": 1}, {"encoder_no_repeat_ngram": 1}),
+        ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
+        ({"repetition_penalty": 0.9, "renormalize_logits": True}, {"repetition_penalty": 0.9, "renormalize": True}),
         ({"bad_words_ids": [list(word) for word in words]}, {"bad_words": words}),
         ({"bad_words_ids": [[first]], "renormalize_logits": True}, {"bad_words": ((first,),), "renormalize": True}),
         ({"min_length": 6}, {"min_new_tokens": 5}),

@@ -32,6 +32,8 @@ DEFAULTS: Mapping[str, Any] = {
     "early_stopping": False,
     "renormalize": False,
     "no_repeat_ngram": 0,
+    "encoder_no_repeat_ngram": 0,
+    "repetition_penalty": 1.0,
     "bad_words": (),
     "forced_bos_id": NO_ID,
     "forced_eos_id": NO_ID,
@@ -55,6 +57,11 @@ class DecodingSettings:
     """Fewest tokens to decode before the end token. (Default: 0)"""
     no_repeat_ngram: int | None = None
     """Never decode the same sequence of this many tokens twice; 0 allows it. (Default: 0)"""
+    encoder_no_repeat_ngram: int | None = None
+    """Never decode a sequence of this many tokens that the source has; 0 allows it. (Default: 0)"""
+    repetition_penalty: float | None = None
+    """Divide the logit of each token that is there already by this, or multiply it where it is below 0; in beam search,
+    the log-probability. Above 1 disfavours repetitions (Keskar et al. 2019). (Default: 1)"""
     bad_words: tuple[tuple[int, ...], ...] | None = None
     """Sequences of ids never to decode. (Default: none)"""
     forced_bos_id: int | None = None
@@ -102,9 +109,10 @@ class DecodingSettings:
 
         for field in ("beam_size", "max_new_tokens"):
             check(field, lambda value: value >= 1, "at least 1")
-        for field in ("min_new_tokens", "no_repeat_ngram", "top_k"):
+        for field in ("min_new_tokens", "no_repeat_ngram", "encoder_no_repeat_ngram", "top_k"):
             check(field, lambda value: value >= 0, "at least 0")
         check("length_penalty", math.isfinite, "finite")
+        check("repetition_penalty", lambda value: 0 < value < math.inf, "greater than 0, and finite")
         check("temperature", lambda value: value > 0, "greater than 0")
         check("temperature", lambda value: not value > 0 or 1e-30 <= value <= 1e30, "from 1e-30 to 1e+30, for float32")
         check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
@@ -183,6 +191,8 @@ class DecodingOptions(TypedDict, total=False):
     max_new_tokens: int | None
     min_new_tokens: int | None
     no_repeat_ngram: int | None
+    encoder_no_repeat_ngram: int | None
+    repetition_penalty: float | None
     bad_words: tuple[tuple[int, ...], ...] | None
     forced_bos_id: int | None
     forced_eos_id: int | None

@@ -24,8 +24,15 @@ def constrained(
     history = jnp.concatenate(
         [jnp.broadcast_to(search.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2
     )
+    if program.has_repetition_penalty:
+        scores = _penalised(search.repetition_penalty, history, column + 1, scores)
     if program.no_repeat_ngram:
-        scores = _without_repeats(program.no_repeat_ngram, history, column + 1, scores)
+        scores = _without_repeats(program.no_repeat_ngram, history, column + 1, history, column + 1, scores)
+    if program.encoder_no_repeat_ngram:
+        assert search.source is not None
+        source = search.source[:, None]
+        lengths = jnp.sum(source >= 0, axis=2, keepdims=True)
+        scores = _without_repeats(program.encoder_no_repeat_ngram, history, column + 1, source, lengths, scores)
     for words in program.bad_words:
         scores = _without_words(words, history, column + 1, scores)
     if program.has_min_new:
@@ -57,21 +64,33 @@ def _forced_ids(
     return [(forced_id, jnp.broadcast_to(now, (batch,))) for is_forced, forced_id, now in places if is_forced]
 
 
-def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:
-    """Masks tokens that would complete a sequence of `size` tokens that is in history[:, :, :length] already."""
-    rows, room = history.shape[:2], history.shape[2]
-    if room < size:
+def _penalised(penalty: jax.Array, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:
+    """Divides the scores of tokens in history[:, :, :length] by the penalty, and multiplies those below 0."""
+    rows, size = history.shape[:2], scores.shape[-1]
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    ids = jnp.where(jnp.arange(history.shape[2]) < length, history, size)  # beyond the vocabulary: dropped
+    batch, beams = jnp.arange(rows[0])[:, None, None], jnp.arange(rows[1])[None, :, None]
+    is_there = jnp.zeros(scores.shape, bool).at[batch, beams, ids].set(True, mode="drop")
+    return jnp.where(is_there, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def _without_repeats(
+    size: int, history: jax.Array, length: jax.Array, other: jax.Array, until: jax.Array, scores: jax.Array
+) -> jax.Array:
+    """Masks tokens that would complete a sequence of `size` tokens, the last of them in history[:, :, :length], that is
+    in other[:, :, :until] already."""
+    rows, starts = history.shape[:2], other.shape[2] - size + 1
+    if starts < 1 or history.shape[2] < size - 1:
         return scores
     tail = jax.lax.dynamic_slice_in_dim(
         history, jnp.maximum(length - size + 1, 0), size - 1, axis=2
     )  # [B, K, size - 1]
-    starts = room - size + 1
     begins_alike = jnp.ones((*rows, starts), bool)
     for i in range(size - 1):
-        begins_alike &= history[:, :, i : i + starts] == tail[:, :, i : i + 1]
-    is_whole = jnp.arange(starts) + size <= length
+        begins_alike &= other[:, :, i : i + starts] == tail[:, :, i : i + 1]
+    is_whole = (jnp.arange(starts) + size <= until) & (length >= size - 1)
     ends = jnp.where(
-        begins_alike & is_whole, history[:, :, size - 1 :], scores.shape[-1]
+        begins_alike & is_whole, other[:, :, size - 1 :], scores.shape[-1]
     )  # beyond the vocabulary: dropped
     batch, beams = jnp.arange(rows[0])[:, None, None], jnp.arange(rows[1])[None, :, None]
     return scores.at[batch, beams, ends].set(-jnp.inf, mode="drop")

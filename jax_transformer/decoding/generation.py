@@ -151,7 +151,7 @@ class Search:
         self.shape: tuple[int, int] = source.shape
         """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
-            self._params = make_search_params(model, decoding, max_new, prefixes, numbers)
+            self._params = make_search_params(model, decoding, max_new, prefixes, numbers, source)
             source = place_rows(source, model.mesh)
             self._state = start(config, self._program, model.weights, source, self._params, self._room)
         self.length = 0
@@ -231,12 +231,14 @@ def make_search_params(
     max_new: int | np.ndarray,
     prefixes: Sequence[Sequence[int]] = (),
     numbers: Sequence[int] = (),
+    source: np.ndarray | None = None,
 ) -> SearchParams:
     """Returns the numbers that a search takes, on the host; see `generate` for the arguments, which must be checked and
     complete.
 
     Args:
       max_new: the maximum number of tokens to decode, for all sentences or for each, [B].
+      source: the sources [B, S], padded, for `encoder_no_repeat_ngram`.
     """
     settings: Any = decoding  # every option is set
     start_id, eos_id = starts_and_ends(model)
@@ -245,8 +247,11 @@ def make_search_params(
     penalties = (base**settings.length_penalty).astype(np.float32)
     search = SearchParams.from_numbers(
         start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
-        settings.forced_bos_id, settings.forced_eos_id,
+        settings.forced_bos_id, settings.forced_eos_id, settings.repetition_penalty,
     )  # fmt: skip
+    if settings.encoder_no_repeat_ngram and source is not None:
+        unpadded: Any = np.where(source == model.config.source_pad_id, -1, source)
+        search = search._replace(source=unpadded)
     if any(prefixes):
         length = round_length(max(map(len, prefixes)), limit(model, "target"))
         ids: Any = pad(prefixes, pad_id=-1, length=length)

@@ -21,6 +21,8 @@ class SearchProgram(NamedTuple):
     early_stopping: bool | str
     renormalize: bool
     no_repeat_ngram: int
+    encoder_no_repeat_ngram: int
+    has_repetition_penalty: bool
     bad_words: tuple[tuple[int, ...], ...]
     has_forced_bos: bool
     has_forced_eos: bool
@@ -40,6 +42,8 @@ class SearchProgram(NamedTuple):
             early_stopping=config.early_stopping,
             renormalize=config.renormalize,
             no_repeat_ngram=config.no_repeat_ngram,
+            encoder_no_repeat_ngram=config.encoder_no_repeat_ngram,
+            has_repetition_penalty=config.repetition_penalty != 1.0,
             bad_words=config.bad_words,
             has_forced_bos=config.forced_bos_id != NO_ID,
             has_forced_eos=config.forced_eos_id != NO_ID,
@@ -79,6 +83,10 @@ class SearchParams(NamedTuple):
     forced_bos_id: jax.Array
     """Such as the tag of a target language: one program serves all languages. Read if the program has one."""
     forced_eos_id: jax.Array
+    repetition_penalty: jax.Array
+    """Read if the program has one."""
+    source: jax.Array | None = None
+    """[B, S]: the source's ids, then -1, if the program has encoder_no_repeat_ngram."""
     prefix: jax.Array | None = None
     """[B, P]: the ids that each target begins with, then -1."""
     sampling: SamplingParams | None = None
@@ -94,11 +102,13 @@ class SearchParams(NamedTuple):
         min_new: int = 0,
         forced_bos_id: int = NO_ID,
         forced_eos_id: int = NO_ID,
+        repetition_penalty: float = 1.0,
     ) -> SearchParams:
         """Returns the parameters of a search without prefixes or sampling."""
         number: Any = np.int32
         lengths: Any = np.asarray(max_new, np.int32)
         divisors: Any = penalties
+        penalty: Any = np.float32(repetition_penalty)
         return cls(
             start_id=number(start_id),
             eos_id=number(eos_id),
@@ -109,6 +119,7 @@ class SearchParams(NamedTuple):
             min_new=number(min_new),
             forced_bos_id=number(forced_bos_id),
             forced_eos_id=number(forced_eos_id),
+            repetition_penalty=penalty,
         )
 
     def prefix_lengths(self, batch: int) -> jax.Array:
@@ -137,8 +148,9 @@ class SearchParams(NamedTuple):
         changed = self._replace(
             max_new=replaced(self.max_new, other.max_new), last_penalty=replaced(self.last_penalty, other.last_penalty)
         )
-        if self.prefix is not None:
-            changed = changed._replace(prefix=replaced(self.prefix, other.prefix))
+        for name in ("source", "prefix"):
+            if getattr(self, name) is not None:
+                changed = changed._replace(**{name: replaced(getattr(self, name), getattr(other, name))})
         if self.sampling is not None and other.sampling is not None:
             keys = replaced(self.sampling.keys, other.sampling.keys)
             changed = changed._replace(sampling=self.sampling._replace(keys=keys))

@@ -217,11 +217,14 @@ def _search(
     loop: Any = beam if search.program.uses_beams else sampling_loop
     weights = Weights.of(config, unflatten(params))
     first, *more = rooms(length)
-    state = loop.start(config, search.program, weights, source_ids, search.params, first)
-    state = loop.run(config, search.program, weights, search.params, state)
+    settings = search.params
+    if search.program.encoder_no_repeat_ngram:
+        settings = settings._replace(source=jnp.where(source_ids == config.source.pad_id, -1, source_ids))
+    state = loop.start(config, search.program, weights, source_ids, settings, first)
+    state = loop.run(config, search.program, weights, settings, state)
     for room in more:
-        state = loop.run(config, search.program, weights, search.params, state.grown(config, room))
-    tokens, scores = state.hypotheses(search.params)
+        state = loop.run(config, search.program, weights, settings, state.grown(config, room))
+    tokens, scores = state.hypotheses(settings)
     best = tokens[:, 0]  # [B, T]
     return {"tokens": best, "lengths": _lengths(config, search.eos_id, source_ids, best), "scores": scores[:, 0]}
 

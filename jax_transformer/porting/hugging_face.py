@@ -260,6 +260,8 @@ def family_file(table: Dialect) -> ConfigFile:
 
 SAME = {
     "no_repeat_ngram_size": "no_repeat_ngram",
+    "encoder_no_repeat_ngram_size": "encoder_no_repeat_ngram",
+    "repetition_penalty": "repetition_penalty",
     "bad_words_ids": "bad_words",
     "forced_bos_token_id": "forced_bos_id",
     "forced_eos_token_id": "forced_eos_id",
@@ -281,9 +283,7 @@ TOP_K = 50
 UNBUILT = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
     "suppress_tokens": None,
     "begin_suppress_tokens": None,
     "sequence_bias": None,
@@ -309,7 +309,14 @@ IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
 """Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
 IDS_AND_PADS = ("pad_token_id", "bos_token_id", *IDS)
 INTEGERS = (
-    *("num_beams", "no_repeat_ngram_size", "top_k", "forced_bos_token_id", "forced_eos_token_id"),
+    *(
+        "num_beams",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "top_k",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+    ),
     *LENGTHS,
     *LENGTHS.values(),
     *IDS_AND_PADS,

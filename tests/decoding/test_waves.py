@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        {"encoder_no_repeat_ngram": 1, "repetition_penalty": 1.3},
         {"beam_size": 3, "num_return": 2},
         {"sampling": True, "num_return": 2, "seed": 3},
         {"beam_size": 2, "semantics": "floydhub"},

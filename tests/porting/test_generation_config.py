@@ -61,14 +61,23 @@ def test_what_is_read(content: dict[str, Any], fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("content", "message", "fields"),
     [
-        ({"repetition_penalty": 1.2, "num_beams": 4}, {"repetition_penalty": 1.2}, {"beam_size": 4}),
+        ({"encoder_repetition_penalty": 1.2, "num_beams": 4}, {"encoder_repetition_penalty": 1.2}, {"beam_size": 4}),
         ({"num_beam_groups": 2, "diversity_penalty": 0.5}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {}),
         (
             {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
-            {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
+            {"suppress_tokens": [4], "num_return_sequences": 2},
+            {"encoder_no_repeat_ngram": 3},
+        ),
+        (
+            {
+                "encoder_repetition_penalty": 1.0,
+                "diversity_penalty": 0.0,
+                "suppress_tokens": [],
+                "guidance_scale": None,
+            },
+            {},
             {},
         ),
-        ({"repetition_penalty": 1.0, "diversity_penalty": 0.0, "suppress_tokens": [], "guidance_scale": None}, {}, {}),
         (
             {"do_sample": True, "num_beams": 4, "temperature": 0.5},
             {"do_sample": True},
@@ -151,7 +160,7 @@ def test_a_changed_config_json_becomes_a_file_of_its_own() -> None:
     config = {
         "d_model": 8,
         "num_beams": 4,
-        "repetition_penalty": 1.2,
+        "encoder_repetition_penalty": 1.2,
         "eos_token_id": 2,
         "pad_token_id": 1,
         "decoder_start_token_id": 2,
