@@ -20,11 +20,24 @@ from jax_transformer.storage.model_directory import Model
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
+def counted_merges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list to which each merge of batches adds the number of sentences that move."""
+    merged: list[int] = []
+    take_rows = Search.take_rows
+
+    def counted(self: Search, into: list[int], other: Search, rows: list[int]) -> None:
+        merged.append(len(rows))
+        take_rows(self, into, other, rows)
+
+    monkeypatch.setattr(Search, "take_rows", counted)
+    return merged
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize(
     "options",
     [
-        {"encoder_no_repeat_ngram": 1, "repetition_penalty": 1.3},
+        {},
         {"beam_size": 3, "num_return": 2},
         {"sampling": True, "num_return": 2, "seed": 3},
         {"beam_size": 2, "semantics": "floydhub"},
@@ -34,14 +47,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def test_each_sentence_is_decoded_as_if_alone(
     model: Model, sources: list[list[int]], options: dict[str, Any], cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged: list[int] = []
-    take_rows = Search.take_rows
-
-    def counted(self: Search, into: list[int], other: Search, rows: list[int]) -> None:
-        merged.append(len(rows))
-        take_rows(self, into, other, rows)
-
-    monkeypatch.setattr(Search, "take_rows", counted)
+    merged = counted_merges(monkeypatch)
     monkeypatch.setattr(batches, "num_cores", lambda: cores)
     decoding, many = DecodingConfig(max_new_tokens=9, **options), [*sources, *sources[::-1]] * 6
     counts: list[int] = []
@@ -53,6 +59,19 @@ def test_each_sentence_is_decoded_as_if_alone(
         for (ids, score), row, its_score in zip(each, sequences.tolist(), scores, strict=True):
             assert ids == row[: len(ids)]
             np.testing.assert_allclose(score, its_score, rtol=1e-6)
+
+
+def test_a_sentence_that_moves_takes_its_source_along(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or other tokens would be forbidden."""
+    merged = counted_merges(monkeypatch)
+    rng = np.random.default_rng(1)
+    many = [[int(token) for token in rng.permutation([0, 5, 6, 8, 9])[: rng.integers(1, 5)]] for _ in range(96)]
+    options: dict[str, Any] = {"max_new_tokens": 9, "encoder_no_repeat_ngram": 1, "repetition_penalty": 1.3}
+    found = [each[0].ids for each in generate_each(model, many, DecodingConfig(**options), rows=8)]
+    assert merged
+    alone = generate(model, many, **options).sequences[:, 0].tolist()
+    assert found == [row[: len(ids)] for row, ids in zip(alone, found, strict=True)]
+    assert all(not {*ids} & {*source} for ids, source in zip(found, many, strict=True))
 
 
 def test_batches_of_one_sentence_become_one(model: Model, sources: list[list[int]]) -> None:
