@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from jax_transformer import __version__
 from jax_transformer.commands.average import average
 from jax_transformer.commands.compile import compile
+from jax_transformer.commands.completion import completion
 from jax_transformer.commands.discover import discover
 from jax_transformer.commands.doctor import doctor
 from jax_transformer.commands.evaluate import evaluate
@@ -113,6 +114,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": doctor,
     "plot": plot,
     "compile": compile,
+    "completion": completion,
 }
 USAGE = """jax-transformer COMMAND …
 
@@ -135,6 +137,7 @@ USAGE = """jax-transformer COMMAND …
   doctor      tell whether the installed compilers compute what they are asked to
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
+  completion  make the shell complete commands, options and presets
 
 jax-transformer COMMAND --help, or help COMMAND, tells the options; --version, the version.
 Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""

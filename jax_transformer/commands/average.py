@@ -8,6 +8,7 @@ from typing import Literal
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.config.parallel import MeshConfig
 
 
@@ -28,7 +29,7 @@ class AverageOptions:
 
 def average(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer average ARGUMENTS`; returns the exit code."""
-    options = tyro.cli(AverageOptions, args=arguments, prog="jax-transformer average")
+    options = parsed(AverageOptions, arguments, "average")
     if options.count < 1:
         raise ValueError(f"--count must be at least 1; received {options.count}")
     from jax_transformer.parallel.mesh import make_mesh

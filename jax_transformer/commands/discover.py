@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.user_modules import load_factory
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def discover(arguments: Sequence[str]) -> int:
       ValueError: there is no such module; no way to call it was found, or it can't be run; the directory can't be
         written.
     """
-    options = tyro.cli(DiscoverOptions, args=list(arguments), prog="jax-transformer discover")
+    options = parsed(DiscoverOptions, arguments, "discover")
     if options.longest is not None and options.longest < 1:
         raise ValueError(f"--longest: expected at least 1 token; received {options.longest}")
     target = Path(options.output)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tyro
+from jax_transformer.commands.parsing import parsed
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class DoctorOptions:
 
 def doctor(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer doctor ARGUMENTS`; returns the exit code."""
-    tyro.cli(DoctorOptions, args=arguments, prog="jax-transformer doctor")
+    parsed(DoctorOptions, arguments, "doctor")
     from jax_transformer.integrity import examine, versions
 
     for name, version in versions().items():

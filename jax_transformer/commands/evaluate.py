@@ -14,6 +14,7 @@ import tyro
 
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.progress import progress
 from jax_transformer.config.parallel import MeshConfig
 
@@ -64,7 +65,7 @@ SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer evaluate ARGUMENTS`; returns the exit code: 2 if some lines can't be translated."""
-    options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
+    options = parsed(EvaluateOptions, arguments, "evaluate")
     _check(options)
     from jax_transformer.training.metrics import check_tokenizer, compare_systems
 

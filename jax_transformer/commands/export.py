@@ -9,6 +9,7 @@ from typing import Literal
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.exporting.options import ExportError, Quantization
 
 
@@ -56,7 +57,7 @@ def export(arguments: Sequence[str]) -> int:
     Raises:
       ValueError: the target can't compute what the model computes; a path or an option is wrong. Nothing is written.
     """
-    options = tyro.cli(ExportOptions, args=list(arguments), prog="jax-transformer export")
+    options = parsed(ExportOptions, arguments, "export")
     for field in dataclasses.fields(options):
         if getattr(options, field.name) != field.default and field.name not in (*FOR_ALL, *OF_TARGET[options.to]):
             (target,) = (name for name, own in OF_TARGET.items() if field.name in own)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from jax_transformer.commands.parallel_text import check_writable
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.user_modules import load_factory
 
 FILE = tyro.conf.arg(metavar="FILE")
@@ -45,7 +46,7 @@ def freeze(arguments: Sequence[str]) -> int:
     Raises:
       ValueError: the program can't be run on the inputs; a file can't be read or written.
     """
-    options = tyro.cli(FreezeOptions, args=list(arguments), prog="jax-transformer freeze")
+    options = parsed(FreezeOptions, arguments, "freeze")
     if options.inspect is not None:
         if options.program or options.out or options.inputs:
             raise ValueError("--inspect: expected no program, --inputs or --out with it: it reads one file")

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 from jax_transformer.commands.parity_options import ParityOptions, ProgramOptions, check_proof, check_verification
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.runtime.json_text import indented_json
@@ -36,7 +35,7 @@ def parity(arguments: Sequence[str]) -> int:
     Raises:
       ValueError: the sides can't be compared; a file can't be read or written.
     """
-    options = tyro.cli(ParityOptions, args=list(arguments), prog="jax-transformer parity")
+    options = parsed(ParityOptions, arguments, "parity")
     if options.verify is not None:
         return _verify(options)
     _check(options)

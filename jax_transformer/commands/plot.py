@@ -12,6 +12,7 @@ import tyro
 from jax_transformer.commands.attention import PAGE, AttentionOptions
 from jax_transformer.commands.attention import draw as draw_attention
 from jax_transformer.commands.attention import page as attention_page
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.picture_options import PictureOptions
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import PRESETS, get_preset
@@ -97,7 +98,7 @@ def plot(arguments: list[str]) -> int:
     if name not in KINDS:
         raise ValueError(f"unknown picture {name!r}; expected one of {', '.join(KINDS)}")
     kind, draw = KINDS[name]
-    options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
+    options: Any = parsed(kind, arguments[1:], f"plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
     from jax_transformer.plotting.formats import FORMATS, check_path

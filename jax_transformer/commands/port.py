@@ -15,6 +15,7 @@ import tyro
 
 from jax_transformer.commands import port_adapters, port_training
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.port_training import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
 from jax_transformer.runtime.files import naming_errors
@@ -88,7 +89,7 @@ def port(arguments: Sequence[str]) -> int:
     """
     from jax_transformer.porting.adapters import is_adapter_directory
 
-    options = tyro.cli(PortOptions, args=list(arguments), prog="jax-transformer port")
+    options = parsed(PortOptions, arguments, "port")
     if options.inspect:
         _refuse_others(options, ("inspect",), "with --inspect")
         if is_adapter_directory(options.source):

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.presets import MEASURED, PRESETS, get_preset
 
@@ -27,7 +28,7 @@ class PresetsOptions:
 
 def presets(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer presets ARGUMENTS`; returns the exit code."""
-    name = tyro.cli(PresetsOptions, args=arguments, prog="jax-transformer presets").name
+    name = parsed(PresetsOptions, arguments, "presets").name
     if name:
         config = get_preset(name)
         lines = _description(name).splitlines()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.runtime.files import atomic_write
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def push(arguments: Sequence[str]) -> int:
     Raises:
       ValueError: the model can't be read, or not be uploaded.
     """
-    options = tyro.cli(PushOptions, args=list(arguments), prog="jax-transformer push")
+    options = parsed(PushOptions, arguments, "push")
     from jax_transformer.sharing.card import make_card
     from jax_transformer.sharing.facts import CardOptions, read_facts
     from jax_transformer.storage.hub import parse_hub_name

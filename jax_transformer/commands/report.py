@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
+
 
 @dataclass(frozen=True)
 class ReportOptions:
@@ -18,7 +20,7 @@ class ReportOptions:
 
 def report(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer report ARGUMENTS`; returns the exit code."""
-    options = tyro.cli(ReportOptions, args=arguments, prog="jax-transformer report")
+    options = parsed(ReportOptions, arguments, "report")
     from jax_transformer.training.report import write_report
 
     print(write_report(options.run))

@@ -13,6 +13,7 @@ import tyro
 
 from jax_transformer.commands.decode_options import check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import read_columns, shown
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.progress import progress
 from jax_transformer.config.parallel import MeshConfig
 
@@ -80,7 +81,7 @@ class Totals:
 
 def score(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer score ARGUMENTS`; returns the exit code: 2 if some lines can't be scored."""
-    options = tyro.cli(ScoreOptions, args=arguments, prog="jax-transformer score")
+    options = parsed(ScoreOptions, arguments, "score")
     check_rows(options.rows)
     sources, targets = read_columns((options.source, options.target))
     from jax_transformer.decoding.pairs import score_pairs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.runtime.extras import require
 from jax_transformer.serving.limits import Limits
@@ -50,7 +51,7 @@ class ServeOptions(Limits, DecodeOptions):
 
 def serve(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer serve ARGUMENTS`; returns the exit code: 1 if requests were cut off at the end."""
-    options = tyro.cli(ServeOptions, args=arguments, prog="jax-transformer serve")
+    options = parsed(ServeOptions, arguments, "serve")
     _check(options)
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, "serve")

@@ -13,6 +13,7 @@ import tyro
 
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.progress import progress
 from jax_transformer.commands.stdin_lines import arriving_lines, windows
 from jax_transformer.config.parallel import MeshConfig
@@ -173,7 +174,7 @@ class Translator:
 
 def translate(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer translate ARGUMENTS`; returns the exit code: 2 if some lines can't be translated."""
-    options = tyro.cli(TranslateOptions, args=arguments, prog="jax-transformer translate")
+    options = parsed(TranslateOptions, arguments, "translate")
     check_rows(options.rows)
     if options.batch_tokens < 1:
         raise ValueError(f"--batch-tokens must be at least 1; received {options.batch_tokens}")

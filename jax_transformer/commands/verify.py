@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import tyro
 
+from jax_transformer.commands.parsing import parsed
+
 
 @dataclass(frozen=True)
 class VerifyOptions:
@@ -21,7 +23,7 @@ class VerifyOptions:
 
 def verify(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer verify ARGUMENTS`; returns the exit code."""
-    options = tyro.cli(VerifyOptions, args=arguments, prog="jax-transformer verify")
+    options = parsed(VerifyOptions, arguments, "verify")
     from jax_transformer.integrity import verify as verify_path
 
     if not options.paths:
