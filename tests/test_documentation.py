@@ -1,9 +1,12 @@
-"""The Markdown pages: what they link to exists in the repository, too, where no site builder looks."""
+"""The Markdown pages: what they link to exists in the repository, too, where no site builder looks. Words of other
+programs lead to options that there are."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from jax_transformer.commands.completion import words_of_commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -16,3 +19,11 @@ URL = re.compile(r"[a-z]+:")
 def test_relative_links_lead_to_files(page: Path) -> None:
     links = LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
     assert [link for link in links if not URL.match(link) and not (page.parent / link).exists()] == []
+
+
+def test_words_of_other_programs_are_options_here() -> None:
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    ours = [line.split("|")[-2] for line in text.splitlines() if line.startswith("|")]
+    named = {word.rstrip(".") for cell in ours for word in re.findall(r"--[a-z][\w.-]*\w", cell)}
+    assert len(named) > 40
+    assert named <= {word for words in words_of_commands().values() for word in words}
