@@ -250,7 +250,7 @@ class Engine:
             for rows in sorted({min(rows, self.rows) for rows in (*ROWS, round_rows(self.rows))}):
                 if self.fits(kind, [unit] * rows):
                     yield partial(self.compute, some, [unit] * rows)
-            translated = unit._replace(target_ids=[self.model.generation.eos_id] * min(length, room))
+            translated = unit._replace(target_ids=[starts_and_ends(self.model)[1]] * min(length, room))
             yield partial(self.compute, Attending(self._tags[1]), [translated])
             if some.can_stream:
                 yield partial(list, self.steps(some, unit, lambda: 8))
