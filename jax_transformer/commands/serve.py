@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 class ServeOptions(Limits, DecodeOptions):
     """Serve translations over HTTP, until SIGTERM or SIGINT.
 
-    POST /translate and /score take JSON; /healthz, /readyz, /metrics and /openapi.json describe the server. Decoding
-    options hold for requests that don't set their own.
+    The address that it prints is a page to translate on, and /docs a page of the API. POST /translate and /score take
+    JSON; /healthz, /readyz, /metrics and /openapi.json describe the server. Decoding options hold for requests that
+    don't set their own.
     """
 
     model: tyro.conf.Positional[str]
@@ -81,7 +83,13 @@ def _service(options: ServeOptions) -> Service:
         source_tag=options.source_tag,
         target_tag=options.target_tag,
     )
-    return Service(engine, max_wait_ms=options.max_wait_ms, warm_up=options.warm_up)
+    return Service(engine, max_wait_ms=options.max_wait_ms, warm_up=options.warm_up, name=_name(options.model))
+
+
+def _name(model: str) -> str:
+    """Returns a model's name for readers of the page, who needn't know where its directory is."""
+    path = Path(model).resolve()
+    return path.name if path.exists() else model
 
 
 def _check(options: ServeOptions) -> None:

@@ -52,12 +52,9 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
     _check(model, [source_ids], [target_ids])
     config = model.config
     names = {
-        kind: tuple(f"{stack}.layers.{i}.{sublayer}.weights" for i in range(getattr(config, stack).num_layers))
-        for kind, stack, sublayer in (
-            ("encoder", "encoder", "self_attention"),
-            ("decoder", "decoder", "self_attention"),
-            ("cross", "decoder", "cross_attention"),
-        )
+        "encoder": _names(config, "encoder", "self_attention"),
+        "decoder": _names(config, "decoder", "self_attention"),
+        "cross": _names(config, "decoder", "cross_attention"),
     }
     weights = _weights(model, [source_ids], [target_ids], tuple(name for kind in names.values() for name in kind))
     sizes = {
@@ -70,6 +67,34 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
         for kind, layer_names in names.items()
     }
     return Attention(**found)
+
+
+def cross_attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]) -> np.ndarray:
+    """Returns the cross-attention weights [L, N, T, S] that `attention` returns, without the others.
+
+    Raises:
+      DecodingError: as `align`.
+    """
+    check_model(model)
+    _check(model, [source_ids], [target_ids])
+    names = _names(model.config, "decoder", "cross_attention")
+    weights = _weights(model, [source_ids], [target_ids], names)
+    return np.stack([weights[name][0, :, : len(target_ids), : len(source_ids)] for name in names])
+
+
+def entropies(weights: np.ndarray) -> np.ndarray:
+    """Returns each layer's entropy [L] in nats: the mean over heads and queries of that of a query's weights.
+
+    Args:
+      weights: [L, N, Q, K].
+
+    Example:
+      >>> import numpy as np
+      >>> entropies(np.array([[[[0.5, 0.5]]], [[[1.0, 0.0]]]])).round(3).tolist()
+      [0.693, 0.0]
+    """
+    weights = weights.astype(np.float64)
+    return np.asarray(-(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1).mean(axis=(1, 2)) + 0.0)
 
 
 def align(
@@ -182,6 +207,11 @@ def pharaoh(pairs: Sequence[Pair]) -> str:
 
 
 # --- batches
+
+
+def _names(config: TransformerConfig, stack: str, sublayer: str) -> tuple[str, ...]:
+    """Returns the trace's names of a sublayer's weights in all layers of a stack."""
+    return tuple(f"{stack}.layers.{i}.{sublayer}.weights" for i in range(getattr(config, stack).num_layers))
 
 
 def _weights(

@@ -1,7 +1,8 @@
 """Assembles a page from data, a style and scripts: the page embeds its data as JSON, and its script draws it.
 
 Every page is built on the files in shared/: page.html, page.css and the scripts in SHARED. It has light and dark
-colours, and a content security policy under which only its own script runs and nothing else loads.
+colours, and a content security policy under which only its own script runs and nothing else loads. A page that a server
+sends may ask this server.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any
 from jax_transformer.runtime.files import atomic_write
 
 HERE = Path(__file__).parent / "shared"
-SHARED = ("elements.js", "theme.js", "numbers.js", "selection.js", "table.js")
+SHARED = ("elements.js", "choices.js", "theme.js", "numbers.js", "selection.js", "table.js")
 """Scripts that every page runs before its own."""
 
 
-def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> str:
+def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path], asks_server: bool = False) -> str:
     """Returns the HTML of a page that shows `data`.
 
     Args:
@@ -31,12 +32,12 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
       data: values that JSON can represent; NaN and infinities become null.
       style: a CSS file, included after the shared one.
       scripts: JavaScript files in the order in which they run; they are joined into one script.
+      asks_server: whether the script may send requests to the server that sent the page.
     """
-    sources = [*(HERE / name for name in SHARED), *scripts]
-    script = "'use strict';\n(() => {\n" + "\n".join(path.read_text(encoding="utf-8") for path in sources) + "\n})();\n"
+    script = joined(scripts)
     parts = {
         "title": html.escape(title),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "policy": policy_of(script, asks_server=asks_server),
         "style": "\n".join(path.read_text(encoding="utf-8") for path in (HERE / "page.css", style)),
         "data": embedded_json(data),
         "script": script,
@@ -44,6 +45,22 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
     template = (HERE / "page.html").read_text(encoding="utf-8")
     # one pass never takes data for a placeholder
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def joined(scripts: Sequence[Path]) -> str:
+    """Returns the page's script: the shared scripts and then these."""
+    sources = [*(HERE / name for name in SHARED), *scripts]
+    return "'use strict';\n(() => {\n" + "\n".join(path.read_text(encoding="utf-8") for path in sources) + "\n})();\n"
+
+
+def policy_of(script: str, *, asks_server: bool) -> str:
+    """Returns the content security policy of a page with this script."""
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    connections = "connect-src 'self'; " if asks_server else ""
+    return (
+        f"default-src 'none'; {connections}style-src 'unsafe-inline'; script-src 'sha256-{script_hash}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def write_page(path: Path, page: str) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jax_transformer.pages.serving import ServedPage, render_api, render_translate
 from jax_transformer.serving.json_body import parse_body
 from jax_transformer.serving.limits import Limits, Refusal
 from jax_transformer.serving.requests import ScoreRequest, TranslateRequest, read_request
-from jax_transformer.serving.schema import answers, body_schema
+from jax_transformer.serving.schema import answers, body_schema, states
 from jax_transformer.serving.service import Service
 
 MOST_MESSAGE = 500
@@ -29,11 +31,13 @@ GONE = 499
 """Status, for the metrics, of an answer that nobody reads."""
 CLOSING = (408, 413, 415, 503)
 """Statuses that may be sent before the body was read: the connection ends, so that no more of it comes."""
-PATHS = ("/", "/translate", "/score", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ROUTES = ("/translate", "/score", "/healthz", "/readyz", "/metrics", "/openapi.json")
+PATHS = ("/", "/docs", *ROUTES)
+HTML, JSON = "text/html", "application/json"
 
 
 def make_app(service: Service, lifespan: Any = None) -> FastAPI:
-    """Returns the application. It serves no pages with scripts: the interface is described by /openapi.json alone.
+    """Returns the application. Its pages load nothing from elsewhere.
 
     Args:
       service: what answers.
@@ -76,29 +80,63 @@ def make_app(service: Service, lifespan: Any = None) -> FastAPI:
             wanted = read_request(ScoreRequest, await read_json(request, limits), limits)
             return _json(200, await _unless_gone(request, service, service.score(wanted)))
 
-    @app.get("/healthz")
+    @app.get("/healthz", responses=states("The device's thread runs.", "It is gone.", "status"))
     async def healthz() -> Response:
         """Checks that the process works: 200, or 503 once its device's thread is gone."""
         is_well = service.device.is_alive
         return _json(200 if is_well else 503, {"status": "ok" if is_well else "the device's thread is gone"})
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses=states("Requests are answered.", "Programs compile, or the server stops.", "error"))
     async def readyz() -> Response:
         """Checks that requests are answered: 200, or 503 while programs are compiled or the server stops."""
         service.check_ready()
         return _json(200, {"status": "ready"})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Returns metrics for Prometheus."""
         return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        """Names the routes."""
-        return _json(200, {"service": "jax-transformer", "routes": list(PATHS[1:]), "description": "/openapi.json"})
+    async def index(request: Request) -> Response:
+        """Returns the page that translates to browsers, and names the routes to other clients."""
+        if prefers_html(request.headers.get("accept", "")):
+            return _page(translate_page())
+        routes = {"service": "jax-transformer", "routes": list(ROUTES), "description": "/openapi.json"}
+        return _json(200, routes, {"vary": "accept"})
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """Returns the page of the interface."""
+        return _page(api_page())
+
+    @functools.cache
+    def translate_page() -> ServedPage:
+        return render_translate({"model": service.name, **service.engine.facts()})
+
+    @functools.cache
+    def api_page() -> ServedPage:
+        return render_api(app.openapi())
 
     return app
+
+
+def prefers_html(accept: str) -> bool:
+    """Returns whether an Accept header names HTML, and JSON with no higher a quality, as those of browsers do.
+
+    Example:
+      >>> prefers_html("text/html,application/xhtml+xml,*/*;q=0.8"), prefers_html("*/*"), prefers_html("")
+      (True, False, False)
+    """
+    qualities: dict[str, float] = {}
+    for entry in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        quality = next((part.removeprefix("q=") for part in parameters if part.startswith("q=")), "1")
+        try:
+            qualities[kind] = float(quality)
+        except ValueError:
+            qualities[kind] = 0.0
+    return qualities.get(HTML, 0.0) > 0.0 and qualities[HTML] >= qualities.get(JSON, 0.0)
 
 
 NO_BUFFER = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -121,7 +159,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
       Refusal: it isn't JSON by its content type, is larger than the limit, or takes too long.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != JSON:
         raise Refusal(415, f"expected the content type application/json; received {kind[:80] or 'none'}")
     body, more = bytearray(), True
     try:
@@ -211,7 +249,18 @@ def _text(value: Any) -> str:
 
 
 def _json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(_text(value) + "\n", status, headers, "application/json")
+    return Response(_text(value) + "\n", status, headers, JSON)
+
+
+def _page(page: ServedPage) -> Response:
+    headers = {
+        "content-security-policy": page.policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+        "vary": "accept",
+    }
+    return Response(page.html, 200, headers, HTML)
 
 
 def error_text(message: str) -> str:
@@ -224,16 +273,16 @@ async def _refused(request: Request, refusal: Refusal) -> Response:
     headers = {"connection": "close"} if refusal.status in CLOSING else {}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
-    return Response(error_text(str(refusal)) + "\n", refusal.status, headers, "application/json")
+    return Response(error_text(str(refusal)) + "\n", refusal.status, headers, JSON)
 
 
 async def _not_found(request: Request, error: HTTPException) -> Response:
     headers = {**(error.headers or {}), "connection": "close"}
-    return Response(error_text(error.detail) + "\n", error.status_code, headers, "application/json")
+    return Response(error_text(error.detail) + "\n", error.status_code, headers, JSON)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return Response(error_text("the server failed; its log says why") + "\n", 500, None, "application/json")
+    return Response(error_text("the server failed; its log says why") + "\n", 500, None, JSON)
 
 
 class Measured:

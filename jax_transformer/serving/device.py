@@ -179,7 +179,7 @@ class Device:
         self._spent(start, "batches", batch.units)
         self._metrics.batch_units.observe(len(batch.members))
         self._metrics.batch_fill.observe(self._engine.fill(batch.kind, batch.units))
-        self._metrics.tokens.labels("target").inc(sum(map(_target_tokens, results)))
+        self._metrics.tokens.labels("target").inc(sum(map(_target_tokens, batch.units, results)))
         for member, result in zip(batch.members, results, strict=True):
             member.job.finish(member.number, result)
 
@@ -224,6 +224,6 @@ class Device:
             stream.on_step(Refusal(503, "the server stopped before the answer", retry_after=10))
 
 
-def _target_tokens(result: object) -> int:
-    """Returns the tokens of a unit's result: of all hypotheses, or of the target that was scored."""
-    return sum(len(found.ids) for found in result) if isinstance(result, list) else len(result)  # type: ignore[arg-type]
+def _target_tokens(unit: Unit, result: object) -> int:
+    """Returns the tokens of a unit's result: of all hypotheses, or of the unit's own target."""
+    return sum(len(found.ids) for found in result) if isinstance(result, list) else len(unit.target_ids)

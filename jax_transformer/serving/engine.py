@@ -10,8 +10,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.data.tokenizers import NO_WORD, Tokenizer, Words, words_of_ids, words_of_text
+from jax_transformer.decoding.alignment import cross_attention, entropies
 from jax_transformer.decoding.batches import generate_each, padded_length, sources_fit
 from jax_transformer.decoding.checks import check_decoding, starts_and_ends
 from jax_transformer.decoding.padding import ROWS, limit, round_length, round_rows
@@ -31,12 +34,16 @@ from jax_transformer.decoding.translation import (
 from jax_transformer.serving.limits import Limits, Refusal
 from jax_transformer.serving.metrics import compiled_programs
 from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
-from jax_transformer.serving.work import Kind, Scoring, Translating, Unit
+from jax_transformer.serving.work import Attending, Kind, Scoring, Translating, Unit
 
 FORGET_SECONDS = 600.0
 """Seconds within which all compiled programs may make room for another kind of search once."""
 WORTH = 0.5
 """Share of the largest batch that must be filled: it takes about as long as four of the next smaller."""
+PAIRS_AT_ONCE = 8
+"""Pairs whose attention is computed, one after the other, before other work has its turn."""
+WEIGHT_DIGITS = 4
+"""Decimal places of attention weights in answers."""
 MOST_PROGRAMS = 1_000
 """Compiled programs at once. Each takes some thirty memory mappings, of which Linux gives a process 65,530."""
 
@@ -49,6 +56,7 @@ class Texts(NamedTuple):
     """Of each text."""
     units: list[Unit]
     """One for each part."""
+    source_tag: str
 
 
 class Pairs(NamedTuple):
@@ -57,6 +65,14 @@ class Pairs(NamedTuple):
     kind: Scoring
     pairs: list[EncodedPair]
     units: list[Unit]
+
+
+class Attended(NamedTuple):
+    """Holds the pairs of source and translation whose attention a request asks for."""
+
+    kind: Attending
+    units: list[Unit]
+    """One for each part of each hypothesis of each text, in this order: text, hypothesis, part."""
 
 
 class Engine:
@@ -129,7 +145,7 @@ class Engine:
                 self.limits.check("max_tokens", len(part.source_ids), "tokens", f"texts[{index}]")
         self._searches.admit(SearchProgram.from_config(decoding))
         units = [Unit(part.source_ids, number=number) for number, each in enumerate(parts) for part in each]
-        return Texts(kind, parts, units)
+        return Texts(kind, parts, units, source_tag)
 
     def pairs(self, request: ScoreRequest) -> Pairs:
         """Tokenizes the pairs of a request. Raises Refusal as `texts` does."""
@@ -148,10 +164,27 @@ class Engine:
                 self.limits.check("max_tokens", len(ids), "tokens", f"{side}[{index}]")
         return Pairs(Scoring(target_tag), pairs, [Unit(pair.source_ids, pair.target_ids) for pair in pairs])
 
+    def attended(self, texts: Texts, results: Sequence[Any]) -> Attended:
+        """Returns the pairs whose attention belongs to the answer for these texts, given the hypotheses of each unit.
+
+        Raises:
+          Refusal: they have more weights than an answer may have.
+        """
+        units, remaining = [], iter(results)
+        for parts in texts.parts:
+            found = [next(remaining) for _ in parts]
+            for rank in range(texts.kind.decoding.num_return or 1):
+                units += [Unit(part.source_ids, each[rank].ids) for part, each in zip(parts, found, strict=True)]
+        count = sum(self._weights_per_pair(len(unit.source_ids), len(unit.target_ids)) for unit in units)
+        self.limits.check("max_weights", count, "attention weights in an answer", "attention")
+        return Attended(Attending(texts.kind.target_tag), units)
+
     # --- batches
 
     def fits(self, kind: Kind, units: Sequence[Unit]) -> bool:
         """Returns whether units make one batch."""
+        if isinstance(kind, Attending):
+            return len(units) <= PAIRS_AT_ONCE
         longest = max(len(unit.source_ids) for unit in units)
         fit = sources_fit(self.model, len(units), longest, rows=self.rows, batch_tokens=self.batch_tokens)
         if isinstance(kind, Scoring):
@@ -182,6 +215,8 @@ class Engine:
         sources = [unit.source_ids for unit in units]
         if isinstance(kind, Scoring):
             return score_ids(model, sources, [unit.target_ids for unit in units], rows=self.rows)
+        if isinstance(kind, Attending):
+            return [cross_attention(model, unit.source_ids, unit.target_ids) for unit in units]  # in few shapes
         return generate_each(
             model,
             sources,
@@ -215,6 +250,8 @@ class Engine:
             for rows in sorted({min(rows, self.rows) for rows in (*ROWS, round_rows(self.rows))}):
                 if self.fits(kind, [unit] * rows):
                     yield partial(self.compute, some, [unit] * rows)
+            translated = unit._replace(target_ids=[starts_and_ends(self.model)[1]] * min(length, room))
+            yield partial(self.compute, Attending(self._tags[1]), [translated])
             if some.can_stream:
                 yield partial(list, self.steps(some, unit, lambda: 8))
 
@@ -228,6 +265,30 @@ class Engine:
             for parts in texts.parts
         ]
         return [self._translation(each, texts.kind) for each in found]
+
+    def add_attention(
+        self, answers: list[dict[str, Any]], texts: Texts, attended: Attended, weights: Sequence[np.ndarray]
+    ) -> None:
+        """Adds to each answer, or to each of its hypotheses if it has several, the attention of its parts.
+
+        Raises:
+          Refusal: a weight isn't a finite number.
+        """
+        if not all(np.isfinite(each).all() for each in weights):
+            raise Refusal(500, "attention: expected finite weights; the model computes NaN or infinity")
+        remaining = iter(zip(attended.units, weights, strict=True))
+        for answer, parts in zip(answers, texts.parts, strict=True):
+            sources = [self._source_side(part, texts.source_tag) for part in parts]
+            for hypothesis in answer.get("hypotheses", [answer]):
+                hypothesis["attention"] = [
+                    {
+                        "source": source,
+                        "target": self._target_side(unit.target_ids),
+                        "weights": np.round(each.astype(np.float64), WEIGHT_DIGITS).tolist(),
+                        "entropies": np.round(entropies(each), WEIGHT_DIGITS).tolist(),
+                    }
+                    for source, (unit, each) in zip(sources, remaining, strict=False)
+                ]
 
     def scores(self, pairs: Pairs, results: Sequence[Any]) -> list[PairScore]:
         """Returns the score of each pair, given the log-probabilities of each unit."""
@@ -252,6 +313,35 @@ class Engine:
         best = hypotheses[0] if hypotheses else {"text": "", "score": None, "tokens": [], "cut_off": False}
         return best | ({"hypotheses": hypotheses} if num_return > 1 else {})
 
+    def _source_side(self, part: Part, source_tag: str) -> dict[str, Any]:
+        tokenizer = tokenizers_of(self.model)[0]
+        return _side(tokenizer, part.source_ids, words_of_text(tokenizer, part.source, source_tag))
+
+    def _target_side(self, ids: Sequence[int]) -> dict[str, Any]:
+        tokenizer = tokenizers_of(self.model)[1]
+        return _side(tokenizer, ids, words_of_ids(tokenizer, ids))
+
+    def _weights_per_pair(self, source_length: int, target_length: int) -> int:
+        """Returns the number of cross-attention weights of a pair."""
+        decoder = self.model.config.decoder
+        assert decoder.cross_attention is not None
+        return decoder.num_layers * decoder.cross_attention.num_heads * source_length * target_length
+
+    # --- the page
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what the page that translates needs to know of the model and of the server's own options."""
+        source_tokenizer, target_tokenizer = tokenizers_of(self.model)
+        return {
+            "beam_size": self.default.beam_size or 1,
+            "sampling": bool(self.default.sampling),
+            "max_beam_size": self.limits.max_beam_size,
+            "source_tags": source_tokenizer.tags,
+            "target_tags": target_tokenizer.tags,
+            "source_tag": self._tags[0],
+            "target_tag": self._tags[1],
+        }
+
     # --- the model under a target tag
 
     def _tags_of(self, request: TranslateRequest | ScoreRequest) -> tuple[str, str]:
@@ -269,6 +359,16 @@ class Engine:
                 forced,
             )
         return self._variants[target_tag]
+
+
+def _side(tokenizer: Tokenizer, ids: Sequence[int], words: Words) -> dict[str, Any]:
+    """Returns the tokens of a source or a translation, their words, and which tokens are unknown."""
+    return {
+        "tokens": tokenizer.tokens(ids),
+        "words": words.texts,
+        "token_words": [None if number == NO_WORD else int(number) for number in words.numbers],
+        "unknown": [place for place, token in enumerate(ids) if token == tokenizer.unk_id],
+    }
 
 
 class Searches:

@@ -38,6 +38,8 @@ class Limits:
     max_searches: int = 16
     """Kinds of searches that programs are compiled for. Searches that differ only in lengths, tags, length_penalty,
     temperature, top_p, min_p or seed are of one kind. See docs/serving.md."""
+    max_weights: int = 1 << 19
+    """Attention weights of an answer: layers × heads × target tokens × source tokens, summed over its translations."""
     max_queue_tokens: int = 1 << 16
     """Source tokens that wait at once, each counted once for every hypothesis followed."""
     max_streams: int = 8

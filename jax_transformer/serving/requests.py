@@ -34,6 +34,9 @@ class TranslateRequest(DecodingConfig):
     """Text that every translation begins with."""
     split_long: bool = False
     """Split a text that is too long for the model at its sentence ends. Default: refuse it."""
+    attention: bool = False
+    """Add to each translation the decoder's attention weights to the source, by layer, head and token, and which tokens
+    are unknown to the model."""
     stream: bool = False
     """Send one text's translation in pieces, as they are decoded: greedily, or with sampling."""
 

@@ -13,11 +13,48 @@ from jax_transformer.serving.requests import ScoreRequest, TranslateRequest, fie
 
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 NUMBER = {"type": ["number", "null"]}
+SIDE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "tokens": {"type": "array", "items": {"type": "string"}},
+        "words": {"type": "array", "items": {"type": "string"}},
+        "token_words": {
+            "type": "array",
+            "items": {"type": ["integer", "null"]},
+            "description": "The number of each token's word, from 0; null for the end token, tags and the like.",
+        },
+        "unknown": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "The numbers, from 0, of tokens that the vocabulary doesn't have.",
+        },
+    },
+}
+ATTENTION: dict[str, Any] = {
+    "source": SIDE,
+    "target": SIDE,
+    "weights": {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": NUMBER}}},
+        "description": "By layer, head, target token and source token, to four decimal places. The row of a target "
+        "token is the one that predicts it.",
+    },
+    "entropies": {
+        "type": "array",
+        "items": NUMBER,
+        "description": "Each layer's entropy in nats, the mean over heads and target tokens; the least is sharpest.",
+    },
+}
 TRANSLATION: dict[str, Any] = {
     "text": {"type": "string", "description": "The best translation."},
     "score": NUMBER,
     "tokens": {"type": "array", "items": {"type": "string"}, "description": "With the end token."},
     "cut_off": {"type": "boolean", "description": "It reached the most tokens before its end."},
+    "attention": {
+        "type": "array",
+        "items": {"type": "object", "properties": ATTENTION},
+        "description": "With attention, here or in each hypothesis: one entry, or with split_long one for each part.",
+    },
     "hypotheses": {
         "type": "array",
         "items": {"type": "object"},
@@ -42,6 +79,18 @@ REFUSALS = {
 }
 
 
+EXAMPLES: dict[type, dict[str, dict[str, Any]]] = {
+    TranslateRequest: {
+        "texts": {"texts": ["Who sleeps?", "The old man sees a dog."]},
+        "n-best": {"texts": ["Who sleeps?"], "beam_size": 4, "num_return": 2},
+        "stream": {"texts": ["The old man sees a dog."], "stream": True},
+        "attention": {"texts": ["Who sleeps?"], "attention": True},
+    },
+    ScoreRequest: {"pairs": {"sources": ["Who sleeps?"], "targets": ["Wer schläft?"]}},
+}
+"""Request → its examples, by name."""
+
+
 def body_schema(kind: type[TranslateRequest] | type[ScoreRequest]) -> dict[str, Any]:
     """Returns the entry for a route whose body has the fields of a request."""
     hints, texts = typing.get_type_hints(kind), _docstrings(kind)
@@ -53,7 +102,10 @@ def body_schema(kind: type[TranslateRequest] | type[ScoreRequest]) -> dict[str, 
     }
     required = [name for name in names if fields[name].default is dataclasses.MISSING]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    examples = {name: {"value": value} for name, value in EXAMPLES[kind].items()}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
+    }
 
 
 def answers(name: str) -> dict[int | str, dict[str, Any]]:
@@ -66,6 +118,24 @@ def answers(name: str) -> dict[int | str, dict[str, Any]]:
     for status, description in REFUSALS.items():
         found[status] = {"description": description, "content": {"application/json": {"schema": ERROR}}}
     return found
+
+
+def states(well: str, unwell: str, field: str) -> dict[int | str, dict[str, Any]]:
+    """Returns the entry for the answers of a route that tells a state.
+
+    Args:
+      well: when the answer is 200.
+      unwell: when it is 503, whose object has this `field`.
+    """
+
+    def content(name: str) -> dict[str, Any]:
+        schema = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+        return {"application/json": {"schema": schema}}
+
+    return {
+        200: {"description": well, "content": content("status")},
+        503: {"description": unwell, "content": content(field)},
+    }
 
 
 def _schema_of(hint: Any) -> dict[str, Any]:

@@ -23,14 +23,16 @@ Result = TypeVar("Result")
 class Service:
     """Serves one model. All methods but the constructor belong to the event loop's thread."""
 
-    def __init__(self, engine: Engine, *, max_wait_ms: float = 5.0, warm_up: int = 0) -> None:
+    def __init__(self, engine: Engine, *, max_wait_ms: float = 5.0, warm_up: int = 0, name: str = "a model") -> None:
         """Makes a service that isn't running yet.
 
         Args:
           engine: the model.
           max_wait_ms: how long a sentence may wait for a full batch.
           warm_up: compile the programs for sources of up to so many tokens before the service is ready.
+          name: the model's, for the page.
         """
+        self.name = name
         self.engine, self.limits, self.metrics = engine, engine.limits, Metrics()
         batcher = Batcher(engine.fits, engine.shape, max_wait_ms / 1000, size=engine.size)
         self.device = Device(engine, batcher, self.metrics)
@@ -71,7 +73,12 @@ class Service:
         """Returns the answer to a request for translations. Raises Refusal."""
         texts = await self._aside(self.engine.texts, request)
         results = await self._results(texts.kind, texts.units)
-        return {"translations": await self._aside(self.engine.translations, texts, results)}
+        answer = await self._aside(self.engine.translations, texts, results)
+        if request.attention:
+            pairs = self.engine.attended(texts, results)
+            weights = await self._results(pairs.kind, pairs.units)
+            await self._aside(self.engine.add_attention, answer, texts, pairs, weights)
+        return {"translations": answer}
 
     async def score(self, request: ScoreRequest) -> dict[str, Any]:
         """Returns the answer to a request for scores. Raises Refusal."""
@@ -83,6 +90,8 @@ class Service:
         """Yields the pieces of a translation as {"piece": …}, and its whole as {"done": true, …}. Raises Refusal."""
         if len(request.texts) > 1:
             raise Refusal(422, f"texts: expected one text to stream; received {len(request.texts)}")
+        if request.attention:
+            raise Refusal(422, "attention: expected false with stream, which ends before the weights are computed")
         texts = await self._aside(self.engine.texts, request)
         if not texts.kind.can_stream:
             raise Refusal(

@@ -37,11 +37,19 @@ class Scoring:
     hypotheses: int = 1
 
 
-Kind = Translating | Scoring
+@dataclass(frozen=True)
+class Attending:
+    """Identifies pairs whose attention weights may be computed in one turn."""
+
+    target_tag: str
+    hypotheses: int = 1
+
+
+Kind = Translating | Scoring | Attending
 
 
 class Unit(NamedTuple):
-    """Holds a sentence to translate, or a pair to score."""
+    """Holds a sentence to translate, or a pair to score or to read the attention of."""
 
     source_ids: list[int]
     target_ids: Sequence[int] = ()

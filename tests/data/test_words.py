@@ -183,6 +183,13 @@ def test_unknown_words_are_words() -> None:
     assert words.numbers.tolist() == [0, 1, NO_WORD]
 
 
+def test_an_unknown_token_of_several_characters_is_one_word() -> None:
+    """Its beginning has the same id as the whole."""
+    words = words_of_text(trained("whitespace"), "the 你好 dog")
+    assert words.texts == ["the", "你好", "dog"]
+    assert words.numbers.tolist() == [0, 1, 2, NO_WORD]
+
+
 def test_without_words_no_token_has_one() -> None:
     for tokenizer in TOKENIZERS:
         assert words_of_text(tokenizer, " ").texts == []

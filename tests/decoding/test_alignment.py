@@ -14,7 +14,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import Words
 from jax_transformer.decoding import alignment
-from jax_transformer.decoding.alignment import align, attention, pharaoh, word_pairs
+from jax_transformer.decoding.alignment import align, attention, cross_attention, entropies, pharaoh, word_pairs
 from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.model import functional
 from jax_transformer.model.functional import abstract_params
@@ -110,6 +110,19 @@ def test_neither_the_batch_nor_its_order_nor_padding_changes_a_result(model: Mod
     np.testing.assert_allclose(
         np.concatenate([row for weights in together for row in weights.sum(axis=1, keepdims=True)]), 1.0
     )
+
+
+def test_cross_attention_alone_is_that_of_all_weights(model: Model) -> None:
+    source, target = sentences(model.config, 3, 8)
+    np.testing.assert_allclose(
+        cross_attention(model, source, target), attention(model, source, target).cross, rtol=1e-12
+    )
+
+
+def test_the_entropy_of_a_layer_is_the_mean_of_its_rows() -> None:
+    sharp, even = [[1.0, 0.0, 0.0, 0.0]], [[0.25] * 4]
+    weights = np.array([[sharp, even], [even, even]], np.float32)  # [L, N, Q, K]
+    np.testing.assert_allclose(entropies(weights), [np.log(4) / 2, np.log(4)])
 
 
 def test_sentences_of_many_lengths_are_one_program() -> None:

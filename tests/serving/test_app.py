@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import re
 import threading
@@ -10,9 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from jax_transformer.decoding import sampling_loop
+from jax_transformer.decoding.alignment import attention, entropies
 from jax_transformer.decoding.pairs import score_pairs
 from jax_transformer.decoding.prepared import PreparedModel
 from jax_transformer.decoding.target_tags import with_target_tag
@@ -28,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TEXTS = ["eins zwei drei", "vier", "", "fünf sechs sieben acht neun zehn", "drei " * 18, "zehn neun", "acht acht"]
 LONG = "eins zwei . " * 10
-LIMITS = Limits(max_texts=40, max_characters=300, max_body_bytes=5_000, max_queue_tokens=20_000, max_streams=2)
+LIMITS = Limits(
+    max_texts=40, max_characters=300, max_body_bytes=5_000, max_queue_tokens=20_000, max_streams=2, max_weights=2_000
+)
 
 Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
 
@@ -184,6 +190,44 @@ def test_a_stream_ends_with_the_answer_without_one(service: Service, fields: dic
     assert len(pieces) >= min(len(answer["text"].split()), 2)
 
 
+@pytest.mark.parametrize("search", [{}, {"beam_size": 3, "num_return": 2}])
+def test_attention_is_that_of_the_tokens_that_were_decoded(
+    service: Service, model: PreparedModel, search: dict[str, Any]
+) -> None:
+    """Of each part of each hypothesis, in requests that share batches."""
+    fields = {"source_tag": "<2de>", "target_tag": "<nl>", "split_long": True, **search}
+    texts = ["eins zwei drei", " ", LONG, "vier unbekannt"]
+    asks = [post("/translate", texts=texts, attention=True, **fields)] * 2
+    plain, *attended = asked(service, post("/translate", texts=texts, **fields), *asks)
+    variant, forced = with_target_tag(model, "<nl>")
+    found = translate_each(variant, texts, rows=8, source_tag="<2de>", split_long=True, forced_bos_id=forced, **search)
+    for response in attended:
+        for answer, wanted, translation in zip(
+            response.json()["translations"], plain.json()["translations"], found, strict=True
+        ):
+            hypotheses = answer.get("hypotheses", [answer])
+            for rank, hypothesis in enumerate(hypotheses):
+                parts = hypothesis.pop("attention")
+                assert len(parts) == len(translation.parts)
+                for part, expected_part in zip(parts, translation.parts, strict=True):
+                    ids = expected_part.hypotheses[rank].ids
+                    weights = attention(variant, expected_part.source_ids, ids).cross
+                    np.testing.assert_allclose(part["weights"], weights, atol=0.6e-4)
+                    np.testing.assert_allclose(part["entropies"], entropies(weights), atol=0.6e-4)
+                    assert model.target_tokenizer is not None
+                    assert part["target"]["tokens"] == model.target_tokenizer.tokens(ids)
+                    assert part["source"]["tokens"][0] == "<2de>"
+            assert answer == wanted
+    source = attended[0].json()["translations"][3]
+    (part,) = source.get("hypotheses", [source])[0]["attention"]
+    assert part["source"] == {
+        "tokens": ["<2de>", "vier", "<unk>", "<eos>"],
+        "words": ["vier", "unbekannt"],
+        "token_words": [None, 0, 1, None],
+        "unknown": [2],
+    }
+
+
 def test_lengths_compile_few_programs(service: Service) -> None:
     """Sources of every length, in requests of every size, to be cut off anywhere: 1 or 8 rows of 8 to 24 tokens."""
     before = sampling_loop.start._cache_size(), sampling_loop.run._cache_size()  # type: ignore[attr-defined]
@@ -226,6 +270,20 @@ def test_lengths_compile_few_programs(service: Service) -> None:
         ),
         (422, "source tag: expected one of <2de>", {"json": {"texts": ["a"], "source_tag": "<de>"}}),
         (422, "one text to stream; received 2", {"json": {"texts": ["a", "b"], "stream": True}}),
+        (422, "attention: expected false", {"json": {"texts": ["a"], "attention": True, "stream": True}}),
+        (
+            422,
+            r"attention: expected at most 2,000 attention weights in an answer \(--max-weights\); received",
+            {
+                "json": {
+                    "texts": ["eins " * 20],
+                    "attention": True,
+                    "min_new_tokens": 23,
+                    "num_return": 4,
+                    "beam_size": 4,
+                }
+            },
+        ),
         (422, "stream: expected greedy", {"json": {"texts": ["a"], "beam_size": 2, "stream": True}}),
     ],
 )
@@ -257,6 +315,44 @@ def test_pages_about_the_server(service: Service) -> None:
     for name in ("requests_total", "request_seconds_bucket", "queue_tokens", "batch_fill_count", "compiled_programs"):
         assert f"\njax_transformer_{name}" in metrics.text
     assert not any("<script" in answer.text for answer in answers)
+
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "kind"),
+    [
+        ("/", BROWSER, "text/html; charset=utf-8"),
+        ("/", "*/*", "application/json"),
+        ("/", "application/json", "application/json"),
+        ("/", "application/json, text/html;q=0.9", "application/json"),
+        ("/", "text/html;q=0, */*", "application/json"),
+        ("/", "text/html;q=x", "application/json"),
+        ("/docs", "*/*", "text/html; charset=utf-8"),
+    ],
+)
+def test_browsers_get_pages_and_other_clients_json(service: Service, path: str, accept: str, kind: str) -> None:
+    (answer,) = asked(service, lambda client: client.get(path, headers={"accept": accept}))
+    assert answer.headers["content-type"] == kind
+    assert answer.headers["vary"] == "accept"
+    if kind == "application/json":
+        assert set(answer.json()) == {"service", "routes", "description"}
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_forbid_what_they_do_not_need(service: Service, path: str) -> None:
+    (answer,) = asked(service, lambda client: client.get(path, headers={"accept": BROWSER}))
+    policy = answer.headers["content-security-policy"]
+    (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    assert policy.rpartition(";")[0] in answer.text
+    assert set(re.findall(r"\w+://[^\s'\"]+", answer.text)) == {"http://www.w3.org/2000/svg"}
+    assert "{{" not in answer.text
 
 
 # --- waiting

@@ -98,7 +98,7 @@ def test_requests_have_the_options_of_the_commands() -> None:
     """But for those about files, devices and output."""
     about_files = {"model", "input", "source", "target", "format", "rows", "batch_tokens", "parallel"}
     translate = {field.name for field in dataclasses.fields(TranslateOptions)} - about_files - set(HIDDEN)
-    assert set(field_names(TranslateRequest)) - {"texts", "stream"} == translate
+    assert set(field_names(TranslateRequest)) - {"texts", "attention", "stream"} == translate
     score = {field.name for field in dataclasses.fields(ScoreOptions)} - about_files
     assert set(field_names(ScoreRequest)) - {"sources", "targets"} == score
 
@@ -117,3 +117,11 @@ def test_the_examples_of_docstrings_run(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"jax_transformer.serving.{name}"))
     assert tried
     assert not failed
+
+
+@pytest.mark.parametrize("kind", [TranslateRequest, ScoreRequest])
+def test_the_examples_of_the_schema_are_requests(kind: type[TranslateRequest] | type[ScoreRequest]) -> None:
+    examples = body_schema(kind)["requestBody"]["content"]["application/json"]["examples"]
+    assert examples
+    for example in examples.values():
+        read_request(kind, json.loads(json.dumps(example["value"])), Limits())

@@ -49,7 +49,12 @@ def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
     ids, *begun = tokenizer.encode([text, *(text[:stop] for stop in stops)], tag)
     ends = np.full(len(ids), len(text) + 1)
     for stop, so_far in reversed(list(zip(stops, begun, strict=True))):
-        ends[: _common(ids, so_far)] = stop
+        common = _common(ids, so_far)
+        if re.match(r"\S", text[stop:]):  # <unk> has the same id whatever it covers, and may go on there
+            while common and ids[common - 1] in tokenizer.hidden_ids:
+                common -= 1
+            common -= bool(common and ids[common - 1] == tokenizer.unk_id)
+        ends[:common] = stop
     return _words(tokenizer, text, ids, ends)
 
 

@@ -26,9 +26,9 @@ function section(id, title, lead, ...children) {
   return element('section', { id, 'aria-labelledby': `${id}-title` }, heading, lead ? element('p', { class: 'lead' }, lead) : null, ...children);
 }
 
-/** Makes the bar at the top, with a link to each section; sections: [id, title]. */
-function topBar(sections) {
-  const links = sections.map(([id, title]) => element('a', { href: `#${id}` }, title));
+/** Makes the bar at the top, with a link to each section and to other pages; sections: [id, title]; pages: [address, title]. */
+function topBar(sections, pages = []) {
+  const links = [...sections.map(([id, title]) => [`#${id}`, title]), ...pages].map(([href, title]) => element('a', { href }, title));
   return element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton());
 }
 

@@ -1,0 +1,53 @@
+// Sends requests to the server, and says why there is no answer.
+
+/**
+ * Sends a request; body: a text, or null for GET. onPart(text so far): called while the answer arrives.
+ * Returns {status, statusText, type, retryAfter, text, seconds}; throws a NoAnswer, or an AbortError if `signal` ends it.
+ */
+async function send(method, path, body, { signal, onPart } = {}) {
+  const start = performance.now();
+  try {
+    const response = await fetch(path, body === null ? { method, signal } : { method, signal, body, headers: { 'content-type': 'application/json' } });
+    const text = await textOf(response, onPart || (() => {}));
+    const header = (name) => response.headers.get(name) || '';
+    return { status: response.status, statusText: response.statusText, type: header('content-type'), retryAfter: header('retry-after'), text, seconds: (performance.now() - start) / 1000 };
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new NoAnswer();
+  }
+}
+
+class NoAnswer extends Error {
+  constructor() {
+    super('No answer: the server has stopped, can’t be reached, or closed the connection. Your text is still here; send it again once the server runs.');
+  }
+}
+
+async function textOf(response, onPart) {
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let text = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    text += decoder.decode(value, { stream: !done });
+    if (done) return text;
+    onPart(text);
+  }
+}
+
+/** Returns the value of an answer in JSON, or null. */
+function valueOf(answer) {
+  try { return JSON.parse(answer.text); } catch { return null; }
+}
+
+/** Returns the server's own message of an answer that isn't a success. */
+function messageOf(answer) {
+  const value = valueOf(answer);
+  const said = value && value.error ? value.error : `The server answers ${answer.status} ${answer.statusText}`.trim();
+  return answer.retryAfter ? `${said} (try again in ${answer.retryAfter} s)` : said;
+}
+
+/** Formats 0.1234 as 0.12 s, and 12.34 as 12.3 s. */
+function formatSeconds(seconds) {
+  return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+}
