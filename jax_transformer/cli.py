@@ -132,7 +132,7 @@ USAGE = """jax-transformer COMMAND …
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   freeze      keep what a program computes in a file, for parity without the program
   discover    find out what a PyTorch module computes, and make a model of it with its weights
-  report      write a run's report.html anew
+  report      write a run's page anew, keep it up to date while the run trains, or compare runs on one page
   verify      tell whether runs, models, caches and exports are as they were written
   doctor      tell whether the installed compilers compute what they are asked to
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention

@@ -121,11 +121,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visited(browser: Any) -> Iterator[Callable[..., Any]]:
-    """visited(file, width=…, …) → a file in a page that is ready. At the end: no request but for files, and no message
-    on the console."""
+    """visited(file, width=…, …) → a file in a page that is ready. At the end: no request but for files, each once
+    unless it `allow_reloads`, and no message on the console."""
     pages, files, requests, messages = [], [], [], []
+    reloading: set[str] = set()
 
-    def visit(file: Path, width: int = 1200, **options: Any) -> Any:
+    def visit(file: Path, width: int = 1200, *, allow_reloads: bool = False, **options: Any) -> Any:
+        if allow_reloads:
+            reloading.add(file.as_uri())
         page = browser.new_page(viewport={"width": width, "height": 900}, **{"reduced_motion": "reduce", **options})
         pages.append(page)
         files.append(file.as_uri())
@@ -140,4 +143,7 @@ def visited(browser: Any) -> Iterator[Callable[..., Any]]:
     for page in pages:
         page.close()
     assert messages == []
+    again = [url for number, url in enumerate(requests) if url in reloading and url in requests[:number]]
+    for url in again:
+        requests.remove(url)
     assert requests == files

@@ -1,9 +1,11 @@
-"""jax-transformer report RUN."""
+"""jax-transformer report RUN… [--watch] [--output FILE]."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -12,16 +14,42 @@ from jax_transformer.commands.parsing import parsed
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Rebuild RUN/report.html from the other files of the run."""
+    """Rebuild RUN/report.html from the other files of the run. With several runs, write one page that compares them:
+    curves, scores with confidence intervals, translations side by side, and the differences of their configs."""
 
-    run: tyro.conf.Positional[str]
-    """Run directory."""
+    run: tyro.conf.Positional[tuple[str, ...]]
+    """Run directory, or several."""
+    watch: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Rewrite the page whenever the run's files change, until the run is finished; the page reloads itself. Another
+    process trains the run, on this machine or on another that shares the directory. Ctrl-C ends it."""
+    output: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """File to write instead of RUN/report.html or, for several runs, of comparison.html in the working directory."""
 
 
 def report(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer report ARGUMENTS`; returns the exit code."""
     options = parsed(ReportOptions, arguments, "report")
-    from jax_transformer.training.report import write_report
+    if not options.run:
+        raise ValueError("report: expected one or more run directories; received none")
+    if options.watch and len(options.run) > 1:
+        raise ValueError(f"--watch: expected one run; received {len(options.run)}")
+    from jax_transformer.training.report import COMPARISON, watch, write_comparison, write_report
 
-    print(write_report(options.run))
+    try:
+        if options.watch:
+            watch(options.run[0], options.output, say=lambda line: print(line, flush=True))
+        elif len(options.run) > 1:
+            print(write_comparison(options.run, options.output or COMPARISON))
+        else:
+            print(write_report(options.run[0], options.output))
+    except KeyboardInterrupt:
+        if not options.watch:
+            raise
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise ValueError(
+            f"{error.filename}: expected a file that can be written; received {error.strerror}; name another with "
+            "--output FILE"
+        ) from None
     return 0

@@ -56,6 +56,7 @@ run
   --run-dir DIR                 where it is written; runs/PRESET unless given
   --config FILE                 YAML with any of these fields; options override it
   --resume RUN                  go on with a stopped run, bit for bit
+  --live                        a page that shows the run from its first step; its path is printed
   --dry-run                     print config, batches and memory, and train nothing
   --parallel.data N             devices; --parallel.fsdp N, --parallel.tensor N
 
@@ -63,8 +64,8 @@ run
 
 TRAIN_HELP = f"""Train a model.
 
-usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
-       jax-transformer train --resume RUN [--from-step N] [--profile] [--callbacks …] [--parallel.* options]
+usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--live] [--profile] [options]
+       jax-transformer train --resume RUN [--from-step N] [--live] [--profile] [--callbacks …] [--parallel.* options]
        jax-transformer launch --processes N -- train …
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
@@ -72,6 +73,8 @@ PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --resume RUN continues an interrupted run from its latest checkpoint, on the same devices or different ones.
 --from-step N continues it from the checkpoint of step N and deletes later ones.
 --dry-run prints the config, parameters, batches and memory without training.
+--live keeps the run's report.html up to date from the first step on, and the page reloads itself. `jax-transformer
+report RUN --watch` does the same for a run that trains elsewhere.
 --profile writes a trace of some steps to the run's profile/.
 --callbacks package.module:factory passes the run's records to what your function returns: a
 jax_transformer.training.Callback, or a list of them. Not kept in config.yaml: name it again to resume.
@@ -96,6 +99,7 @@ class TrainCall:
     """The user's function that makes callbacks, as package.module:factory."""
     dry_run: bool
     profile: bool
+    live: bool
 
 
 def parse(arguments: Sequence[str]) -> TrainCall:
@@ -112,6 +116,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
     from_step, arguments = take_option(arguments, "--from-step")
     dry_run, arguments = take_flag(arguments, "--dry-run")
     profile, arguments = take_flag(arguments, "--profile")
+    live, arguments = take_flag(arguments, "--live")
     callbacks, arguments = take_option(arguments, "--callbacks")
     processes, arguments = take_processes(arguments)
     preset, arguments = take_preset(arguments)
@@ -136,6 +141,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
         callbacks=callbacks,
         dry_run=dry_run,
         profile=profile,
+        live=live,
     )
 
 
@@ -170,8 +176,8 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     """
     if others or any(name.startswith("--") and not name.startswith("--parallel.") for name in arguments):
         raise ValueError(
-            "--resume takes no other options than --from-step, --callbacks and --parallel.* (a run continues with its "
-            f"own config.yaml); received {' '.join([*others, *arguments])}"
+            "--resume takes no other options than --from-step, --live, --callbacks and --parallel.* (a run continues "
+            f"with its own config.yaml); received {' '.join([*others, *arguments])}"
         )
     if not arguments:
         return None
@@ -223,6 +229,7 @@ def _trained(call: TrainCall, processes: Processes) -> int:
             parallel=call.parallel,
             processes=processes,
             callbacks=callbacks,
+            live=call.live,
         )
     except Interrupted as stopped:
         print(stopped)

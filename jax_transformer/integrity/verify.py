@@ -27,6 +27,7 @@ from jax_transformer.training.run_directory import (
     METRICS,
     PARAMETERS,
     SAMPLES,
+    TRANSLATIONS,
     RunError,
     read_lines,
 )
@@ -95,7 +96,7 @@ def _run(path: Path) -> Iterator[Finding]:
         if (path / name).exists():
             odd = [line.number for line in read_lines(path / name) if line.record is None and not line.is_last]
             yield Finding(path / name, "run's file", tuple(f"line {number}: no record" for number in odd))
-    for name in (DATA, PARAMETERS):
+    for name in (DATA, PARAMETERS, TRANSLATIONS):
         if (path / name).exists():
             yield Finding(path / name, "run's file", _json_problems(path / name))
     for step in saved_steps(path / CHECKPOINTS):

@@ -1,7 +1,8 @@
-"""Draws a training run: scores, curves, sample translations, data, parameters and config."""
+"""Draws a training run: scores, curves, sample translations, data, parameters and config; or several to compare."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,24 @@ from jax_transformer.pages.page import assemble
 
 TEMPLATE = Path(__file__).parent / "training_template"
 STYLE = "training.css"
-SCRIPTS = ("format.js", "axes.js", "charts.js", "histograms.js", "samples.js", "tables.js", "page.js")
-"""Scripts, in the order in which they run."""
+DRAWING = ("format.js", "axes.js", "charts.js", "samples.js")
+"""Scripts of both pages."""
+SCRIPTS = (*DRAWING, "histograms.js", "tables.js", "analysis.js", "live.js", "page.js")
+"""Scripts of a run's page, in the order in which they run."""
+COMPARING = (*DRAWING, "comparison.js")
+"""Scripts of a comparison's page, in the order in which they run."""
 
 
 def render(data: dict[str, Any]) -> str:
-    """Returns the page as HTML text for `data`, the result of `training.report_data.read_run`."""
-    title = f"{data['name']} · training report"
-    return assemble(title, data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])
+    """Returns the page as HTML text for `data`, the result of `training.report_data.read_run`, with "live": the
+    seconds after which the page reloads itself, or None."""
+    return _page(f"{data['name']} · training report", data, SCRIPTS)
+
+
+def render_comparison(data: dict[str, Any]) -> str:
+    """Returns the page as HTML text for `data`, the result of `training.run_comparison.read_runs`."""
+    return _page(f"{', '.join(run['name'] for run in data['runs'])} · comparison", data, COMPARING)
+
+
+def _page(title: str, data: dict[str, Any], scripts: Sequence[str]) -> str:
+    return assemble(title, data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in scripts])

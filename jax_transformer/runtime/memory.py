@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def too_much(needed: int, most: int, where: str, what: str) -> str:
 def gibibytes(count: int) -> str:
     """Returns a number of bytes as a message shows it."""
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 // 10 else f"{count / 2**20:,.1f} MiB"
+
+
+def peak_memory() -> int:
+    """Returns the most bytes that this process has had in main memory so far.
+
+    Example:
+      >>> from jax_transformer.runtime.memory import peak_memory
+      >>> peak_memory() > 2**20
+      True
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limits_of_control_groups() -> list[int]:

@@ -8,6 +8,7 @@ import jax
 
 from jax_transformer.model.functional import Params
 from jax_transformer.runtime.environment import environment
+from jax_transformer.runtime.memory import peak_memory
 from jax_transformer.runtime.trees import flatten
 
 LIBRARIES = (
@@ -41,3 +42,10 @@ def training_environment() -> dict[str, str]:
         "processes": str(jax.process_count()),
         **environment(LIBRARIES),
     }
+
+
+def memory_in_use() -> dict[str, int]:
+    """Returns the most bytes that this process has had in main memory, and those that its fullest device has had, if
+    the device reports them."""
+    devices = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+    return {"host_bytes": peak_memory()} | ({"device_bytes": max(devices)} if any(devices) else {})

@@ -8,9 +8,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import socket
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,21 @@ from jax_transformer.model.functional import Params
 from jax_transformer.runtime.extras import require
 from jax_transformer.training.callbacks import Callback, RunEnd, RunStart
 from jax_transformer.training.checkpoints import saved_steps
-from jax_transformer.training.environment import parameter_table, training_environment
+from jax_transformer.training.environment import memory_in_use, parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.interruption import Interrupted, how_to_resume
+from jax_transformer.training.progress import Status
 from jax_transformer.training.report import write_report
-from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory, RunError, plain_config
+from jax_transformer.training.run_directory import (
+    DATA,
+    PARAMETERS,
+    PROGRESS,
+    SAMPLES,
+    TRANSLATIONS,
+    RunDirectory,
+    RunError,
+    plain_config,
+)
 from jax_transformer.training.tensorboard import TensorBoard
 from jax_transformer.training.weights_and_biases import WeightsAndBiases
 
@@ -38,13 +51,21 @@ class Journal:
     """Writes the records of one run to its directory as they arise, and passes them to its callbacks."""
 
     def __init__(
-        self, run: RunDirectory, config: RunConfig, callbacks: Sequence[Callback] = (), *, is_resumed: bool = False
+        self,
+        run: RunDirectory,
+        config: RunConfig,
+        callbacks: Sequence[Callback] = (),
+        *,
+        is_resumed: bool = False,
+        live: bool = False,
     ) -> None:
-        self._run, self._config, self._is_resumed = run, config, is_resumed
+        """Begins to write a run's records; with `live`, report.html follows every change and reloads itself."""
+        self._run, self._config, self._is_resumed, self.is_live = run, config, is_resumed, live
         self.calls = CallbackCalls([*configured_callbacks(config), *callbacks] if run.writes else ())
         self._evaluations = 0
         self._last: dict[str, Any] = {}
         self._has_begun = False
+        self._status: Status = {}
 
     def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
         """Writes the corpus, the parameters and the environment, before training continues after `step`.
@@ -84,14 +105,24 @@ class Journal:
             self._run.log({"step": record["step"], "samples": lines}, SAMPLES)
         self.calls.call("on_evaluation", record["step"], self._run.log(record), kept)
 
+    def progress(self, status: Status) -> None:
+        """Writes what the run does now to progress.json, and a live report.html. A failure to write them harms
+        nothing."""
+        self._status = {**status, **memory_in_use(), "host": socket.gethostname(), "time": round(time.time(), 2)}
+        with suppress(OSError):
+            self._run.write(PROGRESS, self._status)
+            if self.is_live and self._run.writes:
+                write_report(self._run.path, is_live=True)
+
     def checkpoint(self, step: int) -> None:
         """Reports a complete checkpoint to the callbacks."""
         if self.calls:
             self.calls.call("on_checkpoint", step, self._run.checkpoints / str(step))
             self._run.write(CALLBACK_RECORD, {"checkpoint": step})
 
-    def model(self, record: dict[str, Any]) -> None:
-        """Appends the scores of the model to metrics.jsonl."""
+    def model(self, record: dict[str, Any], translations: Mapping[str, Any]) -> None:
+        """Writes the model's translations to translations.json, and appends its scores to metrics.jsonl."""
+        self._run.write(TRANSLATIONS, translations)
         self._last = self._run.log(record)
 
     def evaluated(self) -> None:
@@ -102,7 +133,7 @@ class Journal:
             and self._config.train.report_every
             and self._evaluations % self._config.train.report_every == 0
         ):
-            write_report(self._run.path)
+            write_report(self._run.path, is_live=self.is_live)
 
     def close(self, error: BaseException | None = None) -> None:
         """Ends the callbacks, unlocks the run, and writes its final report.
@@ -110,16 +141,18 @@ class Journal:
         Args:
           error: the exception that stopped the run. None: it is finished.
         """
-        earlier = self.calls.failure
+        earlier, end = self.calls.failure, self._end(error)
         try:
             if self._has_begun:
-                self.calls.call("on_end", self._end(error))
+                self.calls.call("on_end", end)
+            with suppress(OSError):
+                self._run.write(PROGRESS, {**self._status, "activity": "", "ended": end.state, "message": end.message})
         finally:
             self._run.close()
         if error is not None and self.calls.failure != earlier:
             print(f"warning: {self.calls.failure}", file=sys.stderr)
         if self._run.writes:
-            write_report(self._run.path)
+            write_report(self._run.path, is_live=self.is_live)
 
     def _end(self, error: BaseException | None) -> RunEnd:
         if error is None:

@@ -44,6 +44,7 @@ def train(
     parallel: ParallelConfig | None = None,
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
+    live: bool = False,
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
@@ -59,6 +60,7 @@ def train(
       processes: the processes of the run, from `join_processes`; call this within `processes.together()`. None: only
         this one.
       callbacks: receive the records of the run in process 0, after the callbacks that the config enables.
+      live: keep the run's report.html up to date from the first step on; the page reloads itself.
 
     Returns:
       The paths, scores and timings of the run.
@@ -113,11 +115,13 @@ def train(
         _check_start(run, initial)
         run_dir = create_run(partial(_create_run, config, name), processes)
     processes.advice = how_to_resume(run_dir.path)
-    journal = Journal(run_dir, config, callbacks, is_resumed=resume)
+    journal = Journal(run_dir, config, callbacks, is_resumed=resume, live=live)
     try:
         trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
         result = Trainer(run_dir, run, journal, processes, started=started, profile=trace).run_to_the_end()
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            print(f"stopped at once; {how_to_resume(run_dir.path)}", flush=True)
         with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
             journal.close(error)
         raise

@@ -1,24 +1,98 @@
 """Writes report.html: a run as one page that needs no network, no server and no other file.
 
-The page can be rebuilt from the run directory at any time.
+The page can be rebuilt from the run directory at any time, also while another process trains the run.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from jax_transformer.pages.page import write_page
-from jax_transformer.pages.training import render
+from jax_transformer.pages.training import render, render_comparison
 from jax_transformer.training.report_data import read_run
-from jax_transformer.training.run_directory import REPORT
+from jax_transformer.training.run_comparison import read_runs
+from jax_transformer.training.run_directory import METRICS, PROGRESS, REPORT, SAMPLES, is_training
+
+COMPARISON = "comparison.html"
+"""Name of the page that compares runs, in the working directory."""
+SECONDS_BETWEEN_RELOADS = 3.0
+SECONDS_BETWEEN_LOOKS = 2.0
+LOOKING_SHARE = 20
+"""Watching takes at most one in so many seconds: it looks less often at a run whose files take long to read."""
 
 
-def write_report(run: str | Path) -> Path:
+def write_report(run: str | Path, output: str | Path | None = None, *, is_live: bool = False) -> Path:
     """Writes RUN/report.html atomically from the other files of the run, and returns its path.
+
+    Args:
+      run: the run directory.
+      output: another file to write.
+      is_live: whether the page reloads itself until the run is finished.
 
     Raises:
       RunError: `run` is no run directory.
     """
     run = Path(run)
-    write_page(run / REPORT, render(read_run(run)))
-    return run / REPORT
+    return _write(read_run(run), run / REPORT if output is None else Path(output), is_live)
+
+
+def write_comparison(runs: Sequence[str | Path], output: str | Path = COMPARISON) -> Path:
+    """Writes one page that compares runs, and returns its path.
+
+    Raises:
+      RunError: a path is no run directory, or named twice; too many runs.
+    """
+    write_page(Path(output), render_comparison(read_runs([Path(run) for run in runs])))
+    return Path(output)
+
+
+def watch(run: str | Path, output: str | Path | None = None, say: Callable[[str], None] = print) -> Path:
+    """Rewrites a live report whenever the run's files change, until the run is finished; returns its path.
+
+    Args:
+      run: the run directory, which another process may be writing.
+      output: another file to write.
+      say: receives the path at the beginning, and a line whenever the run's state changes.
+
+    Raises:
+      RunError: `run` is no run directory.
+    """
+    run = Path(run)
+    path = run / REPORT if output is None else Path(output)
+    seen, state = None, ""
+    while True:
+        start, found = time.monotonic(), _signature(run)
+        if found != seen:
+            data = read_run(run)
+            _write(data, path, is_live=True)
+            if not state:
+                say(f"live page: {path}")
+            if data["state"] != state:
+                say(f"{run}: {data['state']} at step {data['step']}")
+            seen, state = found, data["state"]
+            if state == "finished":
+                return path
+        time.sleep(max(SECONDS_BETWEEN_LOOKS, LOOKING_SHARE * (time.monotonic() - start)))
+
+
+def _write(data: dict[str, Any], path: Path, is_live: bool) -> Path:
+    seconds = SECONDS_BETWEEN_RELOADS if is_live and data["state"] != "finished" else None
+    write_page(path, render({**data, "live": seconds}))
+    return path
+
+
+def _signature(run: Path) -> tuple[object, ...]:
+    """Returns values that change when the run's files or its state may have changed."""
+    return is_training(run), *(_change(run / name) for name in (METRICS, SAMPLES, PROGRESS))
+
+
+def _change(file: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

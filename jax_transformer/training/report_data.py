@@ -6,7 +6,10 @@ import dataclasses
 import itertools
 import json
 import math
+import socket
+import time
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import numpy as np
 import yaml
 
 from jax_transformer.config.described import changes, described
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
@@ -22,12 +26,15 @@ from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES
 from jax_transformer.runtime.yaml_text import compose
+from jax_transformer.training.analysis import analysis
 from jax_transformer.training.run_directory import (
     CONFIG,
     DATA,
     METRICS,
     PARAMETERS,
+    PROGRESS,
     SAMPLES,
+    TRANSLATIONS,
     RunError,
     is_training,
     read_lines,
@@ -49,6 +56,11 @@ CURVES = (
     "valid_exact_match",
 )
 """Keys of metrics.jsonl that are plotted against steps."""
+NOW = ("activity", "since", "time", "step", "last_step", "seconds_left", "tokens_per_second", "host")
+"""Keys of progress.json that the page shows of a run under way."""
+NUMBERS = ("since", "time", "step", "last_step", "seconds_left", "tokens_per_second", "host_bytes", "device_bytes")
+SILENCE_SECONDS = 300.0
+"""Time after which nothing is known of a run on another machine that writes nothing; compiling may take minutes."""
 MOST_POINTS = 1600
 """Maximum number of points per curve: about three per pixel."""
 MEANS = 300
@@ -67,32 +79,55 @@ def read_run(run: Path) -> dict[str, Any]:
         raise RunError(
             f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}"
         )
-    config = _read_config(run / CONFIG)
+    config, rows = read_config(run / CONFIG)
+    progress = _read_progress(run / PROGRESS)  # first: metrics.jsonl may then be ahead of it, and never behind
     records, unread = _read_lines(run / METRICS)
     samples, unread_samples = _read_lines(run / SAMPLES)
     made_of = _read_json(run / PARAMETERS) or {}
     final = next((record for record in reversed(records) if "model_step" in record), None)
-    limit = _value_at(config, "train", "max_steps")
+    translations = read_translations(run, final["step"] if final else None)
+    limit = progress.get("last_step") or value_at(config, "train", "max_steps")
+    state = state_of(run, final, progress)
+    done = max((record["step"] for record in records), default=0)
+    steps = [] if final else [row for row in progress.get("steps", []) if row["step"] > done]
     return {
         "name": run.resolve().name,
-        "state": "finished" if final else "running" if is_training(run) else "interrupted",
-        "step": max((record["step"] for record in records), default=0),
+        "state": state,
+        "message": progress.get("message", "") if state == "interrupted" else "",
+        "step": max([done, *(row["step"] for row in steps)]),
         "last_step": final["step"] if final else limit,
+        "now": {name: progress.get(name) for name in NOW} if progress and state in ("running", "silent") else None,
+        "memory": {name: progress[name] for name in ("host_bytes", "device_bytes") if name in progress},
         "model": model_made_of(final),
         "changed": max((record["time"] for record in records if "time" in record), default=None),
         "unread_lines": unread + unread_samples,
-        "best": best_evaluation(records, _value_at(config, "train", "best_metric")),
+        "best": best_evaluation(records, value_at(config, "train", "best_metric")),
         "scores": final_scores(final),
+        "analyses": {
+            name: analysis(samples, translations["words"]) for name, samples in translations.get("splits", {}).items()
+        },
         "speed": speed(records),
         "divergences": divergences(records),
-        "curves": {key: curve(records, key) for key in CURVES},
+        "curves": {key: curve([*records, *steps], key) for key in CURVES},
         "samples": sample_history(samples),
         "data": _read_json(run / DATA),
         "stream": next((record["stream"] for record in reversed(records) if "stream" in record), None),
-        "config": flat_config(config),
+        "config": rows,
         "environment": made_of.get("environment", {}),
         "parameters": made_of.get("parameters", []),
     }
+
+
+def state_of(run: Path, final: Record | None, progress: Record) -> str:
+    """Returns "finished", "running", "interrupted", or "silent": the run was last written by another machine, which
+    hasn't said that it ended, some time ago."""
+    if final is not None:
+        return "finished"
+    if is_training(run):
+        return "running"
+    if not progress or "ended" in progress or progress.get("host") == socket.gethostname():
+        return "interrupted"  # a process of this machine would hold the lock
+    return "running" if _age(run / PROGRESS) < SILENCE_SECONDS else "silent"
 
 
 # --- metrics
@@ -219,41 +254,46 @@ def flat_config(config: Record) -> list[Record]:
 
     An option of the model that has one value everywhere goes by its short name.
     """
-    defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
-    fields = [(path, value, path not in defaults or defaults[path] != value) for path, value in _leaves(config)]
+    defaults = dict(leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
+    fields = [(path, value, path not in defaults or defaults[path] != value) for path, value in leaves(config)]
     model = _model_fields(config.get("model"))
     if model:
         fields = [*model, *(field for field in fields if not field[0].startswith("model."))]
-    rows = [{"path": path, "value": _text(value), "changed": changed} for path, value, changed in fields]
+    rows = [{"path": path, "value": as_text(value), "changed": changed} for path, value, changed in fields]
     return sorted(rows, key=lambda row: not row["changed"])
 
 
 def _model_fields(values: Any) -> list[tuple[str, Any, bool]]:
     """Returns the path and value of each option of a model, and whether it differs from the default; nothing if the
-    values make no config, such as those of a later version."""
-    if not isinstance(values, dict):
-        return []
-    try:
-        config = config_from_plain(values)
-    except ConfigError:
+    values make no config."""
+    config = model_of(values)
+    if config is None:
         return []
     changed = changes(config)
     return [(f"model.{name}", value, name in changed) for name, value in described(config).items()]
 
 
-def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+def model_of(values: Any) -> TransformerConfig | None:
+    """Returns the model's config; None if the values make none, such as those of a later version."""
+    try:
+        return config_from_plain(values) if isinstance(values, dict) else None
+    except ConfigError:
+        return None
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, dict) and value:
-        return [leaf for key, inner in value.items() for leaf in _leaves(inner, f"{path}.{key}" if path else str(key))]
+        return [leaf for key, inner in value.items() for leaf in leaves(inner, f"{path}.{key}" if path else str(key))]
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return [leaf for number, inner in enumerate(value) for leaf in _leaves(inner, f"{path}[{number}]")]
+        return [leaf for number, inner in enumerate(value) for leaf in leaves(inner, f"{path}[{number}]")]
     return [(path, value)]
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _value_at(config: Any, *keys: str) -> Any:
+def value_at(config: Any, *keys: str) -> Any:
     for key in keys:
         config = config.get(key) if isinstance(config, dict) else None
     return config
@@ -270,20 +310,26 @@ def _read_lines(file: Path) -> tuple[list[Record], int]:
     return records, len(lines) - len(records)
 
 
-def _read_config(file: Path) -> Record:
-    """Returns the fields of config.yaml without interpreting them, since another version may have written them.
+def read_config(file: Path) -> tuple[Record, list[Record]]:
+    """Returns the fields of config.yaml without interpreting them, since another version may have written them, and
+    what `flat_config` makes of them. Don't change either: they are kept.
 
     Raises:
       RunError: the file isn't YAML, or has no fields.
     """
     try:
-        node = compose(read_text(file, YAML_BYTES, RunError), str(file), RunError)
-        config = {} if node is None else yaml.SafeLoader("").construct_document(node) or {}
+        return _parsed_config(read_text(file, YAML_BYTES, RunError), str(file))
     except (UnicodeDecodeError, yaml.YAMLError, OverflowError) as error:
         raise RunError(f"{file}: expected YAML; received {' '.join(str(error).split())}") from None
+
+
+@lru_cache(maxsize=8)  # a live page reads the same config every few seconds
+def _parsed_config(text: str, file: str) -> tuple[Record, list[Record]]:
+    node = compose(text, file, RunError)
+    config = {} if node is None else yaml.SafeLoader("").construct_document(node) or {}
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected fields and values; received {shorten(str(config))}")
-    return config
+    return config, flat_config(config)
 
 
 def _read_json(file: Path) -> Any:
@@ -291,6 +337,53 @@ def _read_json(file: Path) -> Any:
         return parse_json(read_text(file, JSON_BYTES))
     except (OSError, ValueError):
         return None
+
+
+def _read_progress(file: Path) -> Record:
+    """Returns what progress.json says, without anything of another form; {} without the file."""
+    found = _read_json(file)
+    if not isinstance(found, dict):
+        return {}
+    numbers = {name: found[name] for name in NUMBERS if _is_finite(found.get(name))}
+    texts = {name: found[name] for name in ("activity", "host", "ended", "message") if isinstance(found.get(name), str)}
+    steps = found.get("steps") if isinstance(found.get("steps"), list) else []
+    rows = [row for row in steps if isinstance(row, dict) and _is_finite(row.get("step"))]
+    return {**numbers, **texts, "steps": rows}
+
+
+def read_translations(run: Path, last_step: int | None) -> Record:
+    """Returns the content of translations.json of a run that is finished at `last_step`: "splits" and "words"; {} if
+    the file belongs to another step, or there is none, as in runs of earlier versions."""
+    found = None if last_step is None else _read_json(run / TRANSLATIONS)
+    if not isinstance(found, dict) or found.get("step") != last_step:
+        return {}
+    splits = found.get("splits")
+    splits = {
+        name: samples
+        for name, samples in (splits if isinstance(splits, dict) else {}).items()
+        if isinstance(samples, list) and samples and all(map(_is_sample, samples))
+    }
+    words = found.get("words")
+    return {"splits": splits, "words": words if isinstance(words, dict) and _is_count(words) else None}
+
+
+def _is_sample(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), str) for name in ("source", "reference", "translation")
+    )
+
+
+def _is_count(words: Record) -> bool:
+    counts = words.get("counts")
+    numbers = [words.get("pairs"), words.get("of"), *(counts.values() if isinstance(counts, dict) else [None])]
+    return all(map(_is_finite, numbers))
+
+
+def _age(file: Path) -> float:
+    try:
+        return time.time() - file.stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def _is_finite(value: object) -> bool:

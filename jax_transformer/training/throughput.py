@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
 from jax_transformer.training.divergence import is_finite
+
+Announce = Callable[[int, tuple[Any, ...]], AbstractContextManager[None]]
 
 
 class Compiled:
@@ -19,6 +22,8 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function: Any = function
+        self.announce: Announce = lambda number, arguments: nullcontext()
+        """Makes the context of a compilation, given the number of the program, from 1, and the arguments."""
         self.programs: dict[Any, Any] = {}
         self.seconds = 0.0
         self._taken = 0.0
@@ -28,7 +33,8 @@ class Compiled:
         if key not in self.programs:
             jax.block_until_ready(arguments)  # otherwise the time of earlier steps would count as compilation
             start = time.perf_counter()
-            self.programs[key] = self._function.lower(*arguments).compile()
+            with self.announce(len(self.programs) + 1, arguments):
+                self.programs[key] = self._function.lower(*arguments).compile()
             self.seconds += time.perf_counter() - start
         return self.programs[key](*arguments)
 
@@ -36,6 +42,10 @@ class Compiled:
         """Returns the seconds of compilation since the last call."""
         since, self._taken = self.seconds - self._taken, self.seconds
         return since
+
+
+def _is_ready(value: Any) -> bool:
+    return value.is_ready() if isinstance(value, jax.Array) else True
 
 
 def _kind(leaf: Any) -> Any:
@@ -60,6 +70,7 @@ class Window:
         """Begins a new window, or continues a saved one."""
         saved = saved or {}
         self._metrics: list[Mapping[str, Any]] = list(saved.get("metrics", []))
+        self._finished = 0
         self._start = time.perf_counter() - saved.get("seconds", 0.0)
 
     def saved(self) -> SavedWindow:
@@ -69,6 +80,14 @@ class Window:
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
         self._metrics.append(metrics)
+
+    def finished(self) -> list[Mapping[str, float]]:
+        """Returns the metrics of the first steps, up to one that the devices haven't finished; doesn't wait for it."""
+        while self._finished < self.steps and all(map(_is_ready, self._metrics[self._finished].values())):
+            step = self._metrics[self._finished]
+            self._metrics[self._finished] = {name: float(value) for name, value in step.items()}
+            self._finished += 1
+        return self._metrics[: self._finished]
 
     def not_finite(self) -> dict[int, dict[str, float]]:
         """Returns the metrics of the steps whose loss or gradient isn't finite, by their age in steps."""

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.data.batching import Batch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
@@ -29,6 +30,7 @@ from jax_transformer.parallel.mesh import described
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
 from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
+from jax_transformer.training.analysis import translations_record
 from jax_transformer.training.averaging import average
 from jax_transformer.training.batch_schedule import Position, ScheduledBatch, batch_figures, known, make_batch_schedule
 from jax_transformer.training.checkpoints import Checkpoints
@@ -119,7 +121,7 @@ class Trainer:
         self.exchange = share_stream(config, run_dir, processes)
         self.schedule = make_batch_schedule(config, run.corpus, self.share, self.exchange)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
-        self.window, self.saved_window = Window(), SavedWindow()
+        self.window, self.saved_window, self.has_evaluated = Window(), SavedWindow(), False
         self.explosion = Explosion(self.model_config.target_vocab_size)
 
     def _programs(self) -> tuple[Any, EvaluationStep, int]:
@@ -136,21 +138,35 @@ class Trainer:
             state = self._first_state(checkpoints)
             done, corpus = int(state.step), self.corpus
             self.journal.begin(done, corpus.directory.name, corpus.report, evaluation_params(state))
+            if self.journal.is_live:
+                print(f"live page: {self.run_dir.report} (open it in a browser)", flush=True)
             self.has_callbacks = self.processes.agree("whether there are callbacks", lambda: bool(self.journal.calls))
             print(self._description(state), flush=True)
-            with (
-                stop_requests(self.processes.count) as stop_requested,
-                TrainingProgress(self.schedule.last_step, done) as progress,
-            ):
-                state = self._steps(state, checkpoints, progress, stop_requested)
-            for line in self.schedule.closing_lines(self.position):
-                print(line, flush=True)
-            return self._finish(state, checkpoints)
+            last, every = self.schedule.last_step, self.config.train.evaluate_every
+            with TrainingProgress(last, done, evaluate_every=every, publish=self.journal.progress) as progress:
+                self.train_step.announce = partial(self._compiling, progress)
+                with stop_requests(self.processes.count, progress.print) as stop_requested:
+                    state = self._steps(state, checkpoints, progress, stop_requested)
+                for line in self.schedule.closing_lines(self.position):
+                    progress.print(line)
+                return self._finish(state, checkpoints, progress)
         finally:
             if self.profile:
                 self.profile.close()
             self.exchange.close()
             checkpoints.close()
+
+    def _compiling(
+        self, progress: TrainingProgress, number: int, arguments: tuple[Any, ...]
+    ) -> AbstractContextManager[None]:
+        """Shows which program of the training step is being compiled."""
+        batch = arguments[1]
+        if not isinstance(batch, Batch):
+            return progress.doing("compiling the update of the parameters", prints=True)
+        lengths = f"{batch.labels.shape[0]}×{batch.source_ids.shape[1]}→{batch.labels.shape[1]}"
+        count = len(self.schedule.shapes) * (len(self.mesh.local_devices) if self.config.parallel.virtual_shards else 1)
+        of = "" if self.config.data.streaming else f" of {count}"  # a stream may never use its longest shape
+        return progress.doing(f"compiling program {number}{of} ({lengths})", prints=True)
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step)
@@ -234,16 +250,19 @@ class Trainer:
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
-                stops = stop_requested(step)
                 self.window.add(metrics)
+                progress.at_step(step, self.window)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
                     checkpoints.report_saved()
                     failure = failure or self._failure_of_callbacks()
-                if step % config.evaluate_every == 0 or is_last:
+                evaluates = step % config.evaluate_every == 0 or is_last
+                if evaluates:
                     self._log_window(step, figures, progress)
                     self._check_weights(step, state)
-                    checkpoints.save(state, self._evaluate(step, state, progress), self.position)
+                    with progress.doing("evaluating", is_evaluation=True):
+                        score = self._evaluate(step, state, progress)
+                    checkpoints.save(state, score, self.position)
                     failure = failure or self._failure_of_callbacks()
                     state = self._at_rate_of_records(state)
                     self.journal.evaluated()
@@ -254,7 +273,8 @@ class Trainer:
                             f"{config.patience} evaluations without a better {config.best_metric}"
                         )
                         break
-                elif stops or failure:
+                stops = stop_requested(step)  # asked last, so that a request during an evaluation counts
+                if not evaluates and (stops or failure):
                     self._check_weights(step, state)
                     checkpoints.save(state, None, self.position, self.window.saved())
                 if failure or (stops and not is_last):
@@ -362,14 +382,16 @@ class Trainer:
         smoothed, perplexity = "", figures["perplexity"]
         if "plain_perplexity" in figures:
             smoothed, perplexity = " (smoothed)", figures["plain_perplexity"]
-        progress.update(
-            step, f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
-        )
+        text = f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        progress.update(step, text, speed)
         self.window.restart()
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
         """Logs the validation metrics. Returns the score that selects the best checkpoint; higher is better."""
-        loss = self._valid_loss(evaluation_params(state))
+        is_first = not self.has_evaluated  # of this process: the programs are compiled on the way
+        what = "compiling and computing the validation loss" if is_first else "computing the validation loss"
+        with progress.doing(what, prints=is_first):
+            loss = self._valid_loss(evaluation_params(state))
         if not math.isfinite(loss):
             raise RunError(
                 f"step {step}: expected a finite validation loss; received {loss}; "
@@ -379,16 +401,20 @@ class Trainer:
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         samples: list[Sample] = []
         if self.config.train.evaluate_sentences:
-            scores, samples = self._translate("valid", evaluation_params(state), self.config.train.evaluate_sentences)
+            most = self.config.train.evaluate_sentences
+            what = f"translating {min(most, len(self.corpus.splits['valid']))} validation sentences"
+            with progress.doing(f"compiling and {what}" if is_first else what, prints=is_first):
+                scores, samples = self._translate("valid", evaluation_params(state), most)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
+        self.has_evaluated = True
         self.journal.evaluation(record, samples)
         progress.print(text)
         if warning := self.explosion.warning(step, loss, "validation loss", is_new=True):
             progress.print(warning)
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
-    def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
+    def _finish(self, state: TrainState, checkpoints: Checkpoints, progress: TrainingProgress) -> TrainingResult:
         """Averages the checkpoints that the config names, evaluates the model, and writes it."""
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
@@ -397,26 +423,29 @@ class Trainer:
         params = place_params(model.params, self.mesh)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
         scores: dict[str, TranslationScores] = {}
-        samples: list[Sample] = []
+        translated: dict[str, list[Sample]] = {}
         for name in splits:
-            scores[name], some = self._translate(name, params)
-            samples += some[:3]
+            with progress.doing(f"translating {len(self.corpus.splits[name])} sentences of {name}", prints=True):
+                scores[name], translated[name] = self._translate(name, params)
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
-        loss = self._valid_loss(params)
+        with progress.doing("computing the model's validation loss"):
+            loss = self._valid_loss(params)
         if warning := self.explosion.warning(steps[-1], loss, "validation loss of the model", is_new=True):
-            print(warning, flush=True)
+            progress.print(warning)
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)
         facts = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
-        self.journal.model({"step": int(state.step), **facts, **records})
+        counted = None if self.config.data.streaming else self.corpus.splits["train"]  # a stream keeps no text
+        translations = translations_record(int(state.step), translated, counted if self.processes.is_first else None)
+        self.journal.model({"step": int(state.step), **facts, **records}, translations)
         return TrainingResult(
             run=self.run_dir.path,
             model=self.run_dir.model,
             report=self.run_dir.report,
             steps=steps,
             scores=scores,
-            samples=samples,
+            samples=[sample for some in translated.values() for sample in some[:3]],
             seconds=time.perf_counter() - self.started,
             compile_seconds=self.train_step.seconds,
             programs=len(self.train_step.programs),

@@ -25,7 +25,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.state import TrainState
 from jax_transformer.training.step import Metrics, StepFunctions, summed_loss
-from jax_transformer.training.throughput import Compiled
+from jax_transformer.training.throughput import Announce, Compiled
 
 
 class Sums(NamedTuple):
@@ -70,6 +70,15 @@ class VirtualShards:
         ]
         total, tokens = _by_device(self._over_devices(sums))[0]
         return np.asarray(total)[0], np.asarray(tokens)[0]
+
+    @property
+    def announce(self) -> Announce:
+        """Makes the context of each compilation: of gradients, and of the update."""
+        return self._gradients.announce
+
+    @announce.setter
+    def announce(self, announce: Announce) -> None:
+        self._gradients.announce = self._update.announce = announce
 
     @property
     def programs(self) -> dict[Any, Any]:

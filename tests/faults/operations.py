@@ -126,7 +126,7 @@ def contents(folder: Path) -> dict[str, Any]:
 def content(path: Path) -> Any:
     if path.suffix == ".jsonl":
         return [without_times(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
-    if path.name in ("report.html", ".lock", "parameters.json"):
+    if path.name in ("report.html", "progress.json", ".lock", "parameters.json"):
         return "made of the others"
     return sha256(path.read_bytes()).hexdigest()
 

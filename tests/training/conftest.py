@@ -17,7 +17,7 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], contextlib
     @contextlib.contextmanager
     def stopped(steps: int) -> Iterator[None]:
         @contextlib.contextmanager
-        def requests(processes: int) -> Iterator[Callable[[int], bool]]:
+        def requests(processes: int, say: Callable[[str], None]) -> Iterator[Callable[[int], bool]]:
             checks = iter(range(1, 10**6))  # one a step
             yield lambda step: next(checks) >= steps
 

@@ -21,6 +21,7 @@ from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.storage.training_state import TrainingState
 from jax_transformer.training import Callback, Interrupted, RunEnd, RunStart, Sample, TrainingResult, train
 from jax_transformer.training.journal import Journal
+from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunDirectory, RunError
 from jax_transformer.training.trainer import Trainer
 
@@ -102,7 +103,8 @@ def whole(folder: Path) -> tuple[TrainingResult, Recorder]:
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
-    return train(tiny_run(tmp_path_factory.mktemp("without"), **OPTIONS))
+    """The same run, with a live page in place of callbacks."""
+    return train(tiny_run(tmp_path_factory.mktemp("without"), **OPTIONS), live=True)
 
 
 def test_a_callback_sees_every_record_in_order(whole: tuple[TrainingResult, Recorder]) -> None:
@@ -137,6 +139,15 @@ def test_numbers_are_the_same_with_callbacks_and_without(
     weights = [(result.model / "params.safetensors").read_bytes() for result in (whole[0], without)]
     assert weights[0] == weights[1]
     assert not (without.run / ".callbacks.json").exists()
+
+
+def test_a_finished_run_has_its_translations_and_how_it_ended(without: TrainingResult) -> None:
+    data = read_run(without.run)
+    assert (data["state"], data["now"], data["curves"]["loss"]["steps"]) == ("finished", None, [1, 2, 3, 4, 5, 6])
+    assert {name: found["sentences"] for name, found in data["analyses"].items()} == {"test": 4, "combinations": 500}
+    assert data["analyses"]["test"]["counted"] == {"pairs": 60, "of": 60}
+    status = json.loads((without.run / "progress.json").read_text())
+    assert (status["activity"], status["ended"], status["step"], status["last_step"]) == ("", "finished", 6, 6)
 
 
 def test_a_stopped_and_resumed_run_passes_each_record_once(

@@ -102,3 +102,32 @@ def test_the_report_comes_after_every_so_many_evaluations_and_at_the_end(
     assert found == written_after
     written.close()
     assert '"state":"interrupted"' in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_live_report_follows_the_progress(tmp_path: Path) -> None:
+    config = RunConfig()
+    for live in (False, True):
+        run = tmp_path / str(live)
+        written = Journal(RunDirectory.create(run, config), config, live=live)
+        written.progress({"activity": "compiling program 1 of 2", "since": 1.0, "step": 0, "last_step": 5, "steps": []})
+        assert (run / "report.html").exists() == live
+        data = read_run(run)
+        assert (data["state"], data["now"]["activity"]) == ("running", "compiling program 1 of 2")
+        assert data["memory"]["host_bytes"] > 2**20
+        written.close(RunError("no space left"))
+        data = read_run(run)
+        assert (data["state"], data["message"], data["now"]) == ("interrupted", "no space left", None)
+        assert ('"live":null' in (run / "report.html").read_text(encoding="utf-8")) == (not live)
+
+
+def test_a_progress_file_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = journal(tmp_path / "run")
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "write", fail)
+        written.progress({"activity": "", "steps": []})
+    written.close()
+    assert read_run(tmp_path / "run")["state"] == "interrupted"

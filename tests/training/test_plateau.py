@@ -84,7 +84,7 @@ def test_a_resumed_run_goes_on_at_the_same_rate(
 ) -> None:
     """The checkpoint of step 6 was made before its evaluation counted."""
 
-    def interrupted(processes: int) -> AbstractContextManager[Callable[[int], bool]]:
+    def interrupted(processes: int, say: Callable[[str], None]) -> AbstractContextManager[Callable[[int], bool]]:
         def stops(step: int) -> bool:
             if last == 6 and step == 7:
                 raise KeyboardInterrupt

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import html.parser
 import json
 import math
 import os
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.config.specs import LayerNorm
 from jax_transformer.pages import training
 from jax_transformer.pages.training import render
-from jax_transformer.training import report_data
+from jax_transformer.training import report, report_data
 from jax_transformer.training.report import write_report
 from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
 from jax_transformer.training.run_directory import RunDirectory, RunError, plain_config
@@ -87,7 +90,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     path = write_report(run)
     assert path == run / "report.html"
     data = embedded(path.read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(read_run(run)))
+    assert data == json.loads(json.dumps({**read_run(run), "live": None}))
     assert data["best"]["step"] == 2
     assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3, "means": None}
     assert data["speed"] == {
@@ -127,6 +130,104 @@ def test_the_state_follows_from_the_lock_and_the_last_record(tmp_path: Path) -> 
     data = read_run(run)
     assert (data["state"], data["scores"]) == ("finished", {"test": scores})
     assert data["model"] == {"steps": [1], "valid_loss": None}
+
+
+# --- a run under way
+
+
+def write_progress(run: Path, **status: Any) -> None:
+    usual = {"activity": "", "since": 5.0, "time": 6.0, "step": 2, "last_step": 9, "host": socket.gethostname()}
+    (run / "progress.json").write_text(json.dumps(usual | status))
+
+
+@pytest.fixture
+def under_way(tmp_path: Path) -> Iterator[Path]:
+    """A run that another process is training: its lock is held."""
+    run = write_run(tmp_path / "run", [window(1)])
+    with open(run / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield run
+
+
+def test_a_run_under_way_shows_its_steps_before_they_are_logged(under_way: Path) -> None:
+    steps = [{"step": step, "loss": 9.0 - step, "learning_rate": None} for step in (1, 2, 3)]
+    write_progress(under_way, activity="compiling program 2 of 4", step=3, steps=steps, host_bytes=2**30)
+    data = read_run(under_way)
+    assert (data["state"], data["step"], data["last_step"]) == ("running", 3, 9)
+    assert data["now"]["activity"] == "compiling program 2 of 4"
+    assert data["memory"] == {"host_bytes": 2**30}
+    assert data["curves"]["loss"] == {"steps": [1, 2, 3], "values": [5.0, 7.0, 6.0], "count": 3, "means": None}
+    assert data["curves"]["learning_rate"]["steps"] == [1]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"steps": 3, "step": "x", "activity": 7}', '{"steps": [{"loss": 1}, 4]}'])
+def test_a_progress_file_of_another_form_is_ignored(under_way: Path, text: str) -> None:
+    (under_way / "progress.json").write_text(text)
+    data = read_run(under_way)
+    assert (data["state"], data["step"], data["curves"]["loss"]["count"]) == ("running", 1, 1)
+
+
+def test_a_run_of_another_machine_is_silent_once_nothing_comes(tmp_path: Path) -> None:
+    """Its lock isn't seen here."""
+    run = write_run(tmp_path / "run", [window(1)])
+    write_progress(run, host="elsewhere")
+    assert read_run(run)["state"] == "running"
+    os.utime(run / "progress.json", (0, 0))
+    assert read_run(run)["state"] == "silent"
+    write_progress(run, host="elsewhere", ended="interrupted", message="stopped and saved at step 1")
+    data = read_run(run)
+    assert (data["state"], data["message"], data["now"]) == ("interrupted", "stopped and saved at step 1", None)
+
+
+def test_watching_rewrites_the_page_until_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, page = write_run(tmp_path / "run", []), tmp_path / "page.html"
+    lines: list[str] = []
+    pages: list[Any] = []
+
+    def sleep(seconds: float) -> None:
+        assert seconds >= report.SECONDS_BETWEEN_LOOKS
+        pages.append(page.stat().st_mtime_ns)
+        if len(pages) == 3:  # the second look found nothing new
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write(json.dumps({"step": 4, "model_step": 4}))
+
+    monkeypatch.setattr(report.time, "sleep", sleep)
+    assert report.watch(run, page, lines.append) == page
+    assert lines == [f"live page: {page}", f"{run}: interrupted at step 0", f"{run}: finished at step 4"]
+    assert pages[0] == pages[1] == pages[2] != page.stat().st_mtime_ns
+    assert embedded(page.read_text(encoding="utf-8"))["live"] is None
+    assert not (run / "report.html").exists()
+
+
+def test_a_watch_ends_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    run = write_run(tmp_path / "run", [])
+    monkeypatch.setattr(report.time, "sleep", interrupt)
+    assert main(["report", str(run), "--watch"]) == 0
+    assert embedded((run / "report.html").read_text(encoding="utf-8"))["live"] == report.SECONDS_BETWEEN_RELOADS
+
+
+def test_a_directory_that_cannot_be_written_leads_to_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", [])
+    monkeypatch.setattr(os, "replace", lambda old, new: refuse(new, run / "report.html"))
+    assert main(["report", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"error: {run / 'report.html'}: expected a file that can be written; received Read-only file system; "
+        "name another with --output FILE\n"
+    )
+
+
+def refuse(path: Path, refused: Path) -> None:
+    assert path == refused
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+# --- files
 
 
 def test_broken_and_unknown_lines_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -300,7 +401,7 @@ def test_a_resumed_run_forgets_the_samples_it_makes_anew(tmp_path: Path) -> None
 
 def test_every_source_of_the_page_is_used() -> None:
     names = {path.name for path in training.TEMPLATE.iterdir()}
-    assert names == {*training.SCRIPTS, training.STYLE}
+    assert names == {*training.SCRIPTS, *training.COMPARING, training.STYLE}
 
 
 def test_the_config_shown_is_the_one_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.training import report
 from jax_transformer.training.report import write_report
 
 HOSTILE = [
@@ -207,3 +209,52 @@ def test_parameters_and_config_are_searched_sorted_and_counted(opened: Open, run
     assert fields[0] == "model.source_vocab_size"  # in the order of the file
     page.check("#config input[type=checkbox]")
     assert page.inner_text("#config [role=status]") == f"0 of {len(fields)} fields"
+
+
+def test_a_live_page_renews_itself_and_keeps_the_view(
+    visited: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run")
+    monkeypatch.setattr(report, "SECONDS_BETWEEN_RELOADS", 1000.0)
+    write_report(run, is_live=True)  # interrupted: it may go on
+    page = visited(run / "report.html", allow_reloads=True)
+    page.check("fieldset label:nth-of-type(2) input")
+    page.click("[data-chart=loss] figcaption button")
+    page.click("#config summary")
+    page.evaluate("scrollTo(0, 700)")
+    monkeypatch.setattr(report, "SECONDS_BETWEEN_RELOADS", 0.02)
+    write_report(run, is_live=True)
+    page.eval_on_selector("#pause", "button => { button.click(); button.click(); }")  # going on reloads at once
+    append(run, {"step": 120, "model_step": 120})
+    write_report(run)
+    page.wait_for_selector("h1 .finished")
+    page.wait_for_selector(".canvas:empty", state="detached")
+    for _ in range(100):
+        if page.evaluate("scrollY") == 700:
+            break
+        page.wait_for_timeout(20)
+    assert page.evaluate("scrollY") == 700
+    assert page.locator("#pause").count() == 0
+    assert page.is_checked("fieldset label:nth-of-type(2) input")
+    assert page.get_attribute("[data-chart=loss] figcaption button", "aria-pressed") == "true"
+    assert page.locator("#config details[open]").count() == 1
+
+
+def append(run: Path, record: dict[str, Any]) -> None:
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def test_a_run_under_way_shows_what_it_does(visited: Open, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    status = {"activity": "compiling program 2 of 4 (80×23→25)", "since": time.time() - 75, "time": time.time(),
+              "step": 100, "last_step": 400, "seconds_left": 312.4, "tokens_per_second": 1234.5,
+              "host_bytes": 3 * 2**29, "host": "elsewhere"}  # fmt: skip
+    (run / "progress.json").write_text(json.dumps(status))
+    write_report(run)
+    page = visited(run / "report.html")
+    text = page.inner_text("#now").replace("\u202f", " ")
+    for part in ("compiling program 2 of 4 (80×23→25), for 1 min", "about 5 min 12 s", "1,235", "1.5 GiB"):
+        assert part in text
+    assert page.get_attribute("#now [role=progressbar]", "aria-valuenow") == "100"
+    assert page.inner_text("h1 .state") == "running"

@@ -10,17 +10,19 @@ const CHARTS = [
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
 ];
 
-const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
+const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['analysis', 'Translations'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
+
+const STATES = { finished: 'finished', running: 'running', interrupted: 'interrupted', silent: 'no news' };
 
 function masthead(data) {
   const moment = formatMoment(data.changed);
   return [
-    topBar(SECTIONS),
+    topBar(SECTIONS.filter(([id]) => id !== 'analysis' || Object.keys(data.analyses).length)),
     element('p', { class: 'over' }, 'Training report'),
-    element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, data.state)),
+    element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, STATES[data.state]), renewal(data)),
     element('p', { class: 'lead' }, [
       `Step ${formatCount(data.step)}${data.last_step > data.step ? ` of ${formatCount(data.last_step)}, ${formatShare(data.step, data.last_step)}` : ''}`,
-      data.environment.device ? `on ${data.environment.device}` : '', moment ? `as of ${moment}` : ''].filter(Boolean).join(' · ')),
+      data.message, data.environment.device ? `on ${data.environment.device}` : '', moment ? `as of ${moment}` : ''].filter(Boolean).join(' · ')),
   ];
 }
 
@@ -67,9 +69,9 @@ function sentencesOf({ sentences }) {
   return element('details', {}, element('summary', {}, `${formatCount(sentences.length)} pairs`), list);
 }
 
-function environmentSection(environment) {
-  const entries = Object.entries(environment).map(([name, value]) => [name, String(value)]);
-  return section('environment', 'Environment', entries.length ? null : 'No parameters.json in this run.', factList('environment', entries));
+function environmentSection({ environment, memory }) {
+  const entries = [...Object.entries(environment).map(([name, value]) => [name, String(value)]), ['most memory', memoryText(memory)]];
+  return section('environment', 'Environment', Object.keys(environment).length ? null : 'No parameters.json in this run.', factList('environment', entries));
 }
 
 function colophon(data) {
@@ -81,13 +83,16 @@ function colophon(data) {
 
 const data = pageData();
 fillPage(masthead(data), [
+  nowPanel(data),
   headline(data),
   scoresTable(data),
   divergencesSection(data.divergences),
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
+  analysisSection(data.analyses),
   dataSection(data.data, data.stream),
   parametersSection(data.parameters),
   configSection(data.config),
-  environmentSection(data.environment),
+  environmentSection(data),
 ], colophon(data));
+restoreView();
