@@ -78,6 +78,11 @@ def own_frame(stack: Stack) -> Frame | None:
     return next((frame for frame in stack if not is_of_framework(frame.file)), stack[0] if stack else None)
 
 
+def own_frames(site: Site) -> list[Frame]:
+    """Returns the program's own calls that lead to a site, from the outermost on."""
+    return [frame for frame in reversed(site.frames()) if not is_of_framework(frame.file)]
+
+
 def python_stack(frame: Any, last: Any = None) -> tuple[tuple[Any, int], ...]:
     """Returns code and lines of a frame and its callers, from the innermost on.
 

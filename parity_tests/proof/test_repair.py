@@ -13,8 +13,7 @@ import torch
 
 from jax_transformer.parity import Certificate, prove
 from jax_transformer.proof import Task, decide
-from jax_transformer.proof import repair as repairing
-from jax_transformer.proof.repair import Repair, find_repair
+from jax_transformer.proof.repair import Repair, bench, find_repair
 from proof.pairs import Pair, in_jax, in_torch
 from proof.repaired_decoders import EQUAL, FAULTS, SHAPES, Written, decoder, pair, reference, rms_norm
 
@@ -105,7 +104,7 @@ def test_no_repair_is_told_without_a_proof(monkeypatch: pytest.MonkeyPatch) -> N
     with jax.enable_x64(True):
         task = pair(FAULTS["no residual"][0]).task()
         unknown = decide(task)
-        monkeypatch.setattr(repairing, "decide", lambda task: unknown)
+        monkeypatch.setattr(bench, "decide", lambda task: unknown)
         assert find_repair(task) is None
 
 

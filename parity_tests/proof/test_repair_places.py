@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax_transformer.proof import repair as repairing
-from jax_transformer.proof.repair import Repair, find_repair
+from jax_transformer.proof.repair import Repair, find_repair, finding
+from jax_transformer.proof.repair.search import Search
 from proof.pairs import Pair, in_jax
 from proof.repaired_layers import Written, line, one_more, pair
 
@@ -38,13 +38,13 @@ def test_a_line_that_runs_another_module_is_named_rather_than_its_caller() -> No
 
 def test_the_same_edit_in_further_layers_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[Any] = []
-    edits = repairing._Bench._edits
+    edits = Search._edits
 
-    def counted(bench: Any) -> Iterator[Any]:
-        searched.append(bench)
-        return edits(bench)
+    def counted(search: Any) -> Iterator[Any]:
+        searched.append(search)
+        return edits(search)
 
-    monkeypatch.setattr(repairing._Bench, "_edits", counted)
+    monkeypatch.setattr(Search, "_edits", counted)
     assert len(repaired(pair(Written(keys=lambda number: "value"), 2)).causes) == 2
     assert len(searched) == 1
 
@@ -81,7 +81,7 @@ def test_what_is_missing_between_two_lines_is_between_them(how: Written, lines: 
 
 
 def test_a_fault_of_more_layers_than_causes_are_searched_for_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "MOST_EDITS", 2)
+    monkeypatch.setattr(finding, "MOST_EDITS", 2)
     count = 4
 
     def chain(w: Any, scale: Any) -> Any:
