@@ -32,7 +32,17 @@ from jax_transformer.commands.verify import VerifyOptions
 from jax_transformer.config.presets import PRESETS
 
 PROGRAM = "jax-transformer"
-TRAIN = ("--config", "--resume", "--from-step", "--dry-run", "--profile", "--callbacks", "--help", "--help-all")
+TRAIN = (
+    "--config",
+    "--resume",
+    "--from-step",
+    "--dry-run",
+    "--live",
+    "--profile",
+    "--callbacks",
+    "--help",
+    "--help-all",
+)
 """Options of `train` that are no options of a run."""
 
 
