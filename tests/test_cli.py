@@ -159,6 +159,17 @@ def test_a_run_directory_in_use_is_refused(capsys: pytest.CaptureFixture[str], t
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml"]
 
 
+@pytest.mark.parametrize("place", ["file/run", "/proc/run/of/mine"])
+def test_a_run_directory_that_cannot_be_made_is_refused_before_data_are_read(
+    place: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "file", "")
+    code, out, err = run(capsys, "train", "--run-dir", str(tmp_path / place))
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / place}: expected a run directory that can be made and written; received " in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_resuming_a_directory_without_a_run_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, "train", "--resume", str(tmp_path))
     assert code == 2

@@ -28,7 +28,7 @@ from jax_transformer.training.journal import Journal, check_kinds, check_package
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused, create_run, open_run
+from jax_transformer.training.run_directory import CONFIG, UNNAMED, RunDirectory, check_unused, create_run, open_run
 from jax_transformer.training.state import state_shapes
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
@@ -139,7 +139,8 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
     """
     processes = processes or ALONE
     check_same_start(config, "describe", processes)
-    processes.agree("whether the run directory is unused", partial(_check_unused, config))
+    if config.run_dir:
+        processes.agree("whether the run directory is unused", partial(_check_unused, config))
     initial = load_initial_model(config.init_from, config.init_adapters_from)
     config = follow_initial_model(config, initial)
     mesh, corpus = _prepare(config, processes, describes=True)
@@ -149,8 +150,8 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
 
 
 def _check_unused(config: RunConfig) -> None:
-    if config.run_dir:
-        check_unused(config.run_dir)
+    """Raises RunError for a run directory that is in use or can't be written, before any data are read."""
+    check_unused(config.run_dir or UNNAMED / "new")
 
 
 def _pinned_models(config: RunConfig) -> list[str]:

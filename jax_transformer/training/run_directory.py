@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ PROGRESS = "progress.json"
 TRANSLATIONS = "translations.json"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
+UNNAMED = Path("runs")
+"""The directory of runs whose place isn't named."""
 APPEAR_SECONDS = 30.0
 """Time limit for a file of process 0 to appear in the other processes."""
 
@@ -84,7 +87,7 @@ class RunDirectory:
     def create_numbered(cls, name: str, config: RunConfig) -> RunDirectory:
         """Creates runs/NAME, or the first free one of runs/NAME-2, runs/NAME-3, …"""
         number = 1
-        while (path := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+        while (path := UNNAMED / (name if number == 1 else f"{name}-{number}")).exists():
             number += 1
         return cls.create(path, config)
 
@@ -286,7 +289,7 @@ def plain_config(config: RunConfig) -> dict[str, Any]:
 
 def check_unused(path: str | Path) -> None:
     """Raises RunError if `path` exists, unless it is an empty directory or has only files of a process that was killed
-    before it wrote the config."""
+    before it wrote the config; or if it can't be written. Leaves nothing behind."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(not _is_before_config(file.name) for file in path.iterdir())):
         advice = (
@@ -295,6 +298,19 @@ def check_unused(path: str | Path) -> None:
             else "choose another --run-dir"
         )
         raise RunError(f"{path}: expected a new run directory; received one already in use; {advice}")
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise RunError(
+            f"{path}: expected a run directory that can be made and written; received {error.strerror}; choose another "
+            "--run-dir"
+        ) from None
+    finally:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _is_before_config(name: str) -> bool:
