@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
+from jax.sharding import AxisType
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.ids import Ids
@@ -42,6 +43,7 @@ def compiled(*static: str) -> Callable[[Function], Function]:
             config = arguments["config"]
             check_config(name, config)
             check_params(name, arguments["params"])
+            check_axes(name, arguments["params"])
             for argument, size in VOCABULARIES.items():
                 if argument in arguments:
                     check_ids(name, argument, arguments[argument], getattr(config, size))
@@ -58,6 +60,20 @@ def check_config(function: str, config: Any) -> None:
         raise ValueError(
             f"{function}: config: expected a TransformerConfig, the first argument; received {type(config).__name__}"
             + (": pass model.config and model.params" if hasattr(config, "params") else "")
+        )
+
+
+def check_axes(function: str, params: Any) -> None:
+    """Raises ValueError for a mesh with explicit axes, in force or of the parameters: layers don't say how outputs
+    are sharded."""
+    leaf = params
+    while isinstance(leaf, Mapping):
+        leaf = next(iter(leaf.values()), None)
+    meshes = [jax.sharding.get_abstract_mesh(), getattr(getattr(leaf, "sharding", None), "mesh", None)]
+    if any(AxisType.Explicit in mesh.axis_types for mesh in meshes if mesh is not None):
+        raise ValueError(
+            f"{function}: expected a mesh whose axes are of type Auto; received Explicit ones, as jax.make_mesh makes "
+            "them: give it axis_types=(jax.sharding.AxisType.Auto,) * 3, or use make_mesh of jax_transformer.parallel"
         )
 
 

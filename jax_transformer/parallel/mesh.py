@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from jax_transformer.config.validation import ConfigError
 
 AnyMesh = Mesh | AbstractMesh
 """A mesh of devices, or an abstract one; programs can be traced for either."""
+Made = TypeVar("Made", bound=AnyMesh)
 
 
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -63,6 +65,32 @@ def make_abstract_mesh(config: MeshConfig) -> AbstractMesh:
     if -1 in sizes.values():
         raise ConfigError(f"parallel.{next(a for a in AXES if sizes[a] == -1)}: expected a size; received -1, the rest")
     return AbstractMesh(tuple(sizes.values()), AXES, (AxisType.Auto,) * len(AXES))
+
+
+def with_auto_axes(mesh: Made) -> Made:
+    """Returns the mesh with axes along which XLA chooses shardings, as `make_mesh` here makes it; `jax.make_mesh` makes
+    explicit ones.
+
+    Raises:
+      ConfigError: its axes have other names.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer.parallel.mesh import with_auto_axes
+      >>> with_auto_axes(jax.make_mesh((1, 1, 1), ("data", "fsdp", "tensor"))).axis_types
+      (Auto, Auto, Auto)
+    """
+    if tuple(mesh.axis_names) != AXES:
+        raise ConfigError(
+            f"mesh: expected the axes {', '.join(AXES)}, as make_mesh of jax_transformer.parallel makes them; received "
+            f"{', '.join(map(str, mesh.axis_names)) or 'none'}"
+        )
+    types = (AxisType.Auto,) * len(AXES)
+    if mesh.axis_types == types:
+        return mesh
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(mesh.axis_sizes, AXES, types)  # type: ignore[return-value]
+    return Mesh(mesh.devices, AXES, axis_types=types)  # type: ignore[return-value]
 
 
 def platform_of(mesh: AnyMesh | None) -> str:

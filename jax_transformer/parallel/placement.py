@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax_transformer.data.batching import Batch
 from jax_transformer.model.sharding import ROWS
-from jax_transformer.parallel.mesh import AnyMesh
+from jax_transformer.parallel.mesh import AnyMesh, with_auto_axes
 from jax_transformer.parallel.rules import tree_shardings
 
 Tree = TypeVar("Tree")
@@ -55,7 +55,7 @@ def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of arrays [B, …] over rows."""
-    return NamedSharding(mesh, PartitionSpec(ROWS))
+    return NamedSharding(with_auto_axes(mesh), PartitionSpec(ROWS))
 
 
 @dataclass(frozen=True)

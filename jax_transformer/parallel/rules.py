@@ -18,7 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.short_names import named_values
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.sharding import FEATURES, WIDTH
-from jax_transformer.parallel.mesh import AnyMesh
+from jax_transformer.parallel.mesh import AnyMesh, with_auto_axes
 from jax_transformer.runtime.trees import flatten
 
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -119,7 +119,7 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: AnyMesh) -> Any:
       >>> shardings[0].trace["head"]["kernel"].spec
       P('fsdp', 'tensor')
     """
-    shapes = {path: tuple(leaf.shape) for path, leaf in flatten(params).items()}
+    shapes, mesh = {path: tuple(leaf.shape) for path, leaf in flatten(params).items()}, with_auto_axes(mesh)
 
     def sharding(key_path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in key_path]
@@ -131,8 +131,9 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: AnyMesh) -> Any:
 
 
 def check_divides(config: TransformerConfig, mesh: AnyMesh) -> None:
-    """Raises ConfigError unless the mesh divides the model's heads (of keys and values too), feed-forward units and
-    features."""
+    """Raises ConfigError unless the mesh has the axes of `make_mesh`, and divides the model's heads (of keys and values
+    too), feed-forward units and features."""
+    mesh = with_auto_axes(mesh)
     divided = {"d_model": FEATURES, "num_heads": WIDTH, "num_kv_heads": WIDTH, "d_ff": WIDTH}
     problems = [
         f"parallel.{axis}: expected a divisor of model.{label}={size}; received {mesh.shape[axis]}"

@@ -11,7 +11,7 @@ import jax
 from jax_transformer.data.batching import Batch
 from jax_transformer.model.functional import Params
 from jax_transformer.model.sharding import constrain, row_shards
-from jax_transformer.parallel.mesh import AnyMesh
+from jax_transformer.parallel.mesh import AnyMesh, with_auto_axes
 from jax_transformer.parallel.rules import tree_shardings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -20,7 +20,7 @@ Tree = TypeVar("Tree")
 
 def in_mesh(mesh: AnyMesh | None) -> AbstractContextManager[Any]:
     """Returns a context in which the model, while it is traced, lays out its activations on the mesh."""
-    return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+    return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(with_auto_axes(mesh).abstract_mesh)
 
 
 def on_mesh(function: Function, mesh: AnyMesh | None) -> Function:
