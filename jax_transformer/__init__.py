@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         split_constants,
         start_decoding,
     )
+    from jax_transformer.model.module import Transformer
     from jax_transformer.parity.api import compare
     from jax_transformer.parity.freezing import freeze
     from jax_transformer.parity.proofs.api import assert_same, prove
@@ -59,6 +60,7 @@ __all__ = [
     "ParallelConfig",
     "RunConfig",
     "TrainConfig",
+    "Transformer",
     "TransformerConfig",
     "apply",
     "assert_same",
@@ -111,6 +113,7 @@ _HOMES = {
         "split_constants",
         "start_decoding",
     ),
+    "jax_transformer.model.module": ("Transformer",),
     "jax_transformer.frozen.record": ("Frozen",),
     "jax_transformer.parity.api": ("compare",),
     "jax_transformer.parity.freezing": ("freeze",),

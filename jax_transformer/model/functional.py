@@ -61,7 +61,7 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
       (6, 4, 8)
     """
     check_config("init_params", config)
-    _check_vocabularies(config)
+    check_vocabularies(config)
     check_key("init_params", key)
     if isinstance(key, jax.core.Tracer):
         return _init(config, key)
@@ -70,7 +70,7 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
     return _compiled_init(jax.default_backend())(config, key)
 
 
-def _check_vocabularies(config: TransformerConfig) -> None:
+def check_vocabularies(config: TransformerConfig) -> None:
     for name in ("source_vocab_size", "target_vocab_size"):
         if getattr(config, name) == 0:
             raise ValueError(f"{name} must be set before parameters are made; received 0")
@@ -99,7 +99,7 @@ def abstract_params(config: TransformerConfig) -> Params:
     Raises:
       ValueError: a vocabulary size is not set.
     """
-    _check_vocabularies(config)
+    check_vocabularies(config)
     _, params = _abstract_model(config)
     return jax.tree.map(lambda leaf: leaf, params)  # the caller may change its tree
 
@@ -244,19 +244,32 @@ def apply(
         )
     check_rows("apply", source_ids, decoder_input_ids)
     tap = Tap(return_trace, add, replace)
-    scope = Scope(tap, dropout_key)
     segments = _segments(config, source_segments, target_segments)
-    masks = make_masks(config, source_ids, decoder_input_ids, segments) if masks is None else masks
-    for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
-        if mask is not None and return_trace:
-            tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)
+    logits = forward(model, source_ids, decoder_input_ids, Scope(tap, dropout_key), masks, segments)
+    tap.check_all_seen()
+    return (logits, tap.trace) if return_trace else logits
+
+
+def forward(
+    model: Transformer,
+    source_ids: Ids,
+    decoder_input_ids: Ids,
+    scope: Scope,
+    masks: Masks | None = None,
+    segments: Segments = UNPACKED,
+) -> jax.Array:
+    """Computes the logits [B, T, V] with a model that has its parameters; see `apply`."""
+    tap = scope.tap
+    masks = make_masks(model.config, source_ids, decoder_input_ids, segments) if masks is None else masks
+    for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
+        if mask is not None and tap.record:
+            tap.trace[f"mask.{name}"] = mask
     encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
     source = Source(encoder_output, source_ids, segments.source)
     decoder_output = model.decode(source, decoder_input_ids, masks, scope, segments.target)
-    logits = tap("logits", model.unembed(decoder_output))
-    tap.check_all_seen()
-    return (logits, tap.trace) if return_trace else logits
+    logits: jax.Array = tap("logits", model.unembed(decoder_output))
+    return logits
 
 
 @compiled()
