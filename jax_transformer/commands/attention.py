@@ -40,7 +40,7 @@ class AttentionOptions(PictureOptions):
     kind: Literal["cross", "encoder", "decoder"] = "cross"
     """The decoder's attention to the source, or the self-attention of a stack. A page starts with this kind."""
     layer: int | None = None
-    """Draw only this layer, from 0. A page starts with it, or by default with the sharpest layer, whose weights have the
+    """Draw only this layer, from 0. A page starts with it, or by default with the sharpest layer: its weights have the
     least entropy."""
     head: int | None = None
     """Draw only this head, from 0."""
