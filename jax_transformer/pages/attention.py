@@ -1,4 +1,4 @@
-"""Draws a model's attention in one sentence pair: every head of every layer, and the word alignment."""
+"""Draws a model's attention in sentence pairs: every head of every layer, and the word alignment."""
 
 from __future__ import annotations
 
@@ -51,35 +51,41 @@ class Alignment(NamedTuple):
     """The decoder layer whose attention gives the pairs."""
 
 
-def render(
-    model: str, source: Sentence, target: Sentence, maps: dict[str, Maps], alignment: Alignment, shown: dict[str, Any]
-) -> str:
+class Example(NamedTuple):
+    """Holds a sentence pair with its attention."""
+
+    source: Sentence
+    target: Sentence
+    maps: dict[str, Maps]
+    """By kind of attention, in the order of the page's menu. All examples have the same kinds, layers and heads."""
+    alignment: Alignment
+
+
+def render(model: str, examples: Sequence[Example], shown: dict[str, Any]) -> str:
     """Returns the page as HTML text.
 
     Args:
       model: the model's name.
-      maps: heat maps by kind of attention, in the order of the page's menu.
-      shown: the initial selection: a "kind", a "layer" from 0, and a "head" from 0 or None for the mean over heads.
+      examples: what the reader can choose from. The page shows the first one first.
+      shown: the initial selection: a "kind", a "layer" from 0, and a "head" from 0 or None for the mean over heads;
+        and, if the layer was chosen as the sharpest, the "entropies" of all layers.
     """
-    data = {
-        "model": model,
-        "source": source._asdict(),
-        "target": target._asdict(),
-        "kinds": [
-            {
-                "name": name,
-                **kind_maps._asdict(),
-                "weights": packed(kind_maps.weights),
-                "shape": kind_maps.weights.shape,
-            }
-            for name, kind_maps in maps.items()
-        ],
-        "alignment": alignment._asdict(),
-        "shown": shown,
-    }
+    data = {"model": model, "examples": [_facts(example) for example in examples], "shown": shown}
     return assemble(
-        f"Attention · {source.text}", data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS]
+        examples[0].source.text, data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS]
     )
+
+
+def _facts(example: Example) -> dict[str, Any]:
+    return {
+        "source": example.source._asdict(),
+        "target": example.target._asdict(),
+        "kinds": [
+            {"name": name, **maps._asdict(), "weights": packed(maps.weights), "shape": maps.weights.shape}
+            for name, maps in example.maps.items()
+        ],
+        "alignment": example.alignment._asdict(),
+    }
 
 
 def packed(weights: np.ndarray) -> str:

@@ -26,6 +26,9 @@ from jax_transformer.parallel.placement import RowShare
 Position = dict[str, Any]
 """Position in the data after a step, in plain values for the checkpoint; empty if the step number suffices."""
 
+GIVEN = "given"
+"""Entry of a position in batches of the caller's own; see `given_batches`."""
+
 Counts = Counter[str]
 """Counts of everything read from the stream so far, by the names of SplitReport's fields."""
 
@@ -74,6 +77,10 @@ class Schedule(Protocol):
     def closing_lines(self, position: Position) -> list[str]:
         """Returns the lines to print at the end of a run, given its last position."""
 
+    @property
+    def description(self) -> str:
+        """Returns the line to print before a run."""
+
 
 def make_batch_schedule(
     config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None, exchange: Exchange | None = None
@@ -95,6 +102,24 @@ def batch_figures(schedule: Schedule) -> str:
     """Describes the batches in a few words, such as "2.5% padding, 8.2 pairs per row"."""
     packed = "" if schedule.pairs_per_row is None else f", {schedule.pairs_per_row:.1f} pairs per row"
     return f"{schedule.padding:.1%} padding{packed}"
+
+
+def described(schedule: Schedule) -> str:
+    """Describes planned batches in one line, with their shapes."""
+    shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in schedule.shapes)
+    return (
+        f"batches: {known(schedule.batches_per_epoch, 'd')} per epoch, {batch_figures(schedule)}, "
+        f"shapes {shapes} (rows×source→target)"
+    )
+
+
+def check_not_given(position: Position) -> None:
+    """Raises CorpusError for a position in batches that the caller gave, which the config doesn't name."""
+    if GIVEN in position:
+        raise CorpusError(
+            "this run trains on batches that its caller gives: expected them again; received none. Resume it with "
+            "train(config, resume=True, batches=…)."
+        )
 
 
 def known(number: float | None, form: str = ",") -> str:
@@ -142,6 +167,7 @@ class BatchSchedule:
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
         """Yields the batches for the loop; see `Schedule`. The position is empty, since the step suffices."""
+        check_not_given(position)
         for number, batch in enumerate(self.batches_from(step), start=step + 1):
             yield ScheduledBatch(
                 batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step
@@ -150,6 +176,11 @@ class BatchSchedule:
     def closing_lines(self, position: Position) -> list[str]:
         """Returns no lines: the counts were printed before the run."""
         return []
+
+    @property
+    def description(self) -> str:
+        """Returns the number of batches, their padding and shapes."""
+        return described(self)
 
     def _plan(self, epoch: int) -> Plan:
         return self._layout.plan(self._planned, seed=self.seed, epoch=epoch, weights=self.weights)
@@ -238,6 +269,11 @@ class StreamSchedule:
         }
         return self._corpus.report.split_lines("train", SplitReport(**nothing | counts))
 
+    @property
+    def description(self) -> str:
+        """Returns the padding and the shapes of the batches."""
+        return described(self)
+
     def _scheduled(self, position: Position) -> Generator[ScheduledBatch, None, None]:
         """Yields the batches after `position`, none of them marked as the last."""
         self._check(position)
@@ -286,7 +322,9 @@ class StreamSchedule:
         }
 
     def _check(self, position: Position) -> None:
-        """Raises CorpusError if the dataset was prepared again with another version than the run began with."""
+        """Raises CorpusError if the dataset was prepared again with another version than the run began with, or if the
+        run trained on batches of its caller."""
+        check_not_given(position)
         saved = position.get("revision", self._revision)
         if saved != self._revision:
             raise CorpusError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -22,6 +23,7 @@ from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.fitting import FittedRun, check_memory, fit_run
+from jax_transformer.training.given_batches import check_given
 from jax_transformer.training.interruption import how_to_resume
 from jax_transformer.training.joint_run import check_same_start, prepare_once
 from jax_transformer.training.journal import Journal, check_kinds, check_packages
@@ -45,6 +47,7 @@ def train(
     processes: Processes | None = None,
     callbacks: Sequence[Callback] = (),
     live: bool = False,
+    batches: Iterable[Any] | None = None,
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
@@ -61,13 +64,18 @@ def train(
         this one.
       callbacks: receive the records of the run in process 0, after the callbacks that the config enables.
       live: keep the run's report.html up to date from the first step on; the page reloads itself.
+      batches: an iterator or iterable of batches of your own, to train on instead of the text of config.data.train:
+        dicts or tuples of source_ids [B, S], decoder_input_ids [B, T] and labels [B, T], or `Batch`es; integers, padded
+        with the model's pad ids. The text of the config still gives the tokenizers and validates. With `resume`, the
+        batches must be able to say where they are: a sequence, or with get_state and set_state, as Grain's iterators,
+        or state_dict and load_state_dict. None: batches of the text.
 
     Returns:
       The paths, scores and timings of the run.
 
     Raises:
-      ValueError: an unusable corpus, run directory or checkpoint. If a stream can't be read any further, or if a
-        callback raises an exception, the run is saved and can be resumed.
+      ValueError: an unusable corpus, run directory or checkpoint. If a stream can't be read any further, if a batch of
+        `batches` is wrong, or if a callback raises an exception, the run is saved and can be resumed.
       ConfigError: processes with different options or versions.
       Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
 
@@ -91,6 +99,8 @@ def train(
     given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
     check_same_start(given, "resume" if resume else "train", processes)
     check_kinds(callbacks)
+    if batches is not None:
+        check_given(batches, config, processes.count, is_resumed=resume)
     if resume:
         run_dir, config = open_run(config.run_dir, processes)
         try:
@@ -114,14 +124,16 @@ def train(
         run = fit_run(config, corpus, mesh)
         _check_start(run, initial)
         run_dir = create_run(partial(_create_run, config, name), processes)
-    processes.advice = how_to_resume(run_dir.path)
+    processes.advice = how_to_resume(run_dir.path, takes_batches=batches is not None)
     journal = Journal(run_dir, config, callbacks, is_resumed=resume, live=live)
     try:
         trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
-        result = Trainer(run_dir, run, journal, processes, started=started, profile=trace).run_to_the_end()
+        result = Trainer(
+            run_dir, run, journal, processes, started=started, profile=trace, batches=batches
+        ).run_to_the_end()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            print(f"stopped at once; {how_to_resume(run_dir.path)}", flush=True)
+            print(f"stopped at once; {processes.advice}", flush=True)
         with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
             journal.close(error)
         raise

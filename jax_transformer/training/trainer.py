@@ -32,7 +32,7 @@ from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.analysis import translations_record
 from jax_transformer.training.averaging import average
-from jax_transformer.training.batch_schedule import Position, ScheduledBatch, batch_figures, known, make_batch_schedule
+from jax_transformer.training.batch_schedule import Position, Schedule, ScheduledBatch, make_batch_schedule
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.divergence import (
     MOST_ROLLBACKS,
@@ -45,6 +45,7 @@ from jax_transformer.training.divergence import (
 from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
 from jax_transformer.training.export import check_initial_models, make_model
 from jax_transformer.training.fitting import FittedRun
+from jax_transformer.training.given_batches import GivenSchedule
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
@@ -108,8 +109,14 @@ class Trainer:
         *,
         started: float,
         profile: Profile | None,
+        batches: Iterable[Any] | None = None,
     ) -> None:
-        """Prepares the batches and steps; `started` is the `perf_counter` at which the run began."""
+        """Prepares the batches and steps.
+
+        Args:
+          started: the `perf_counter` at which the run began.
+          batches: the caller's own. None: those of the training text.
+        """
         config, self.run_dir, self.journal, self.processes = run.config, run_dir, journal, processes
         self.config, self.corpus, self.model_config, self.mesh = config, run.corpus, run.model, run.mesh
         self.started, self.profile = started, profile
@@ -119,7 +126,12 @@ class Trainer:
         self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
         self.valid_share = RowShare(self.mesh, row_parts)
         self.exchange = share_stream(config, run_dir, processes)
-        self.schedule = make_batch_schedule(config, run.corpus, self.share, self.exchange)
+        self.takes_batches = batches is not None
+        self.schedule: Schedule = (
+            make_batch_schedule(config, run.corpus, self.share, self.exchange)
+            if batches is None
+            else GivenSchedule(batches, config, run.model, self.share)
+        )
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window, self.saved_window, self.has_evaluated = Window(), SavedWindow(), False
         self.explosion = Explosion(self.model_config.target_vocab_size)
@@ -207,12 +219,7 @@ class Trainer:
         base, _ = split_adapters(state.frozen)
         trained, frozen = (sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (state.params, base))
         parameters = f"{trained + frozen:,} parameters" + (f", of which {trained:,} are trained," if frozen else "")
-        shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
-        return (
-            f"model: {parameters} on {described(self.mesh)}\n"
-            f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {batch_figures(self.schedule)}, "
-            f"shapes {shapes} (rows×source→target)"
-        )
+        return f"model: {parameters} on {described(self.mesh)}\n{self.schedule.description}"
 
     def _steps(
         self,
@@ -286,9 +293,9 @@ class Trainer:
         checkpoints.wait()
         failure = failure or self._failure_of_callbacks()
         if not failure:
-            raise Interrupted(self.run_dir.path, step)
+            raise Interrupted(self.run_dir.path, step, takes_batches=self.takes_batches)
         self.processes.gather("the saved run", None)
-        saved = f"The run is saved at step {step}; {how_to_resume(self.run_dir.path)}"
+        saved = f"The run is saved at step {step}; {how_to_resume(self.run_dir.path, takes_batches=self.takes_batches)}"
         raise RunError(f"{failure} {saved}") from self.journal.calls.cause
 
     def _failure_of_callbacks(self) -> str:

@@ -48,7 +48,7 @@ def numbers(kind: dict[str, Any]) -> np.ndarray:
 def test_the_page_has_the_weights_of_the_trace(drawn: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = plot(drawn, tmp_path / "a.html")
     assert capsys.readouterr().out.strip() == str(page)
-    data = embedded(page)
+    (data,) = embedded(page)["examples"]
     assert [kind["name"] for kind in data["kinds"]] == list(KINDS)
     for kind in data["kinds"]:
         expected = drawn.weights[kind["name"]]
@@ -59,7 +59,7 @@ def test_the_page_has_the_weights_of_the_trace(drawn: Any, tmp_path: Path, capsy
 
 
 def test_rows_are_named_for_the_tokens_that_they_predict(drawn: Any, tmp_path: Path) -> None:
-    cross, encoder, decoder = embedded(plot(drawn, tmp_path / "a.html"))["kinds"]
+    cross, encoder, decoder = embedded(plot(drawn, tmp_path / "a.html"))["examples"][0]["kinds"]
     source, target = [*drawn.text.split(), "<eos>"], [*drawn.target.split(), "<eos>"]
     assert (cross["queries"], cross["keys"]) == (target, source)
     assert (encoder["queries"], encoder["keys"]) == (source, source)
@@ -67,7 +67,7 @@ def test_rows_are_named_for_the_tokens_that_they_predict(drawn: Any, tmp_path: P
 
 
 def test_the_page_has_the_word_alignment(drawn: Any, tmp_path: Path) -> None:
-    data = embedded(plot(drawn, tmp_path / "a.html"))
+    (data,) = embedded(plot(drawn, tmp_path / "a.html"))["examples"]
     assert (data["source"]["words"], data["target"]["words"]) == (drawn.text.split(), drawn.target.split())
     weights = drawn.weights["cross"][0].mean(axis=0)
     assert data["alignment"] == {"pairs": [[int(weights[t, :4].argmax()), t] for t in range(5)], "layer": 0}
@@ -77,23 +77,59 @@ def test_without_a_target_it_is_the_translation(drawn: Any, tmp_path: Path) -> N
     page = tmp_path / "a.html"
     assert main(["plot", "attention", str(drawn.path), drawn.hostile, "-o", str(page)]) == 0
     (expected,) = translate(drawn.model, [drawn.hostile])
-    data = embedded(page)
+    (data,) = embedded(page)["examples"]
     assert data["target"]["text"] == expected
     assert data["kinds"][0]["queries"][-1] == "<eos>"
     assert len(data["kinds"][0]["queries"]) == len(expected.split()) + 1
 
 
 def test_options_select_the_first_map(drawn: Any, tmp_path: Path) -> None:
-    assert embedded(plot(drawn, tmp_path / "a.html"))["shown"] == {"kind": "cross", "layer": 0, "head": None}
     chosen = embedded(plot(drawn, tmp_path / "a.html", "--kind", "decoder", "--layer", "1", "--head", "0"))["shown"]
     assert chosen == {"kind": "decoder", "layer": 1, "head": 0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sharpest_layer_comes_first(drawn: Any, tmp_path: Path, kind: str) -> None:
+    """Of the kind that is shown: by the entropy of each row, averaged over heads and rows."""
+    data = embedded(plot(drawn, tmp_path / "a.html", "--kind", kind))
+    (weights,) = (numbers(each) for each in data["examples"][0]["kinds"] if each["name"] == kind)
+    wanted = -(weights * np.log(np.maximum(weights, 1e-30))).sum(axis=-1).mean(axis=(1, 2))
+    np.testing.assert_allclose(data["shown"].pop("entropies"), wanted, atol=1e-3)
+    assert data["shown"] == {"kind": kind, "layer": int(wanted.argmin()), "head": None}
+
+
+def test_several_sentences_are_on_one_page(drawn: Any, tmp_path: Path) -> None:
+    """Those of a file follow; the sharpest layer is that of all their rows."""
+    (tmp_path / "more.txt").write_text("Haus\n\nalt ist\n", encoding="utf-8")
+    page, sentences = tmp_path / "a.html", [drawn.text, "ein", "Haus", "alt ist"]
+    options = ["--input", str(tmp_path / "more.txt"), "-o", str(page)]
+    assert main(["plot", "attention", str(drawn.path), *sentences[:2], *options]) == 0
+    together = embedded(page)
+    assert [example["source"]["text"] for example in together["examples"]] == sentences
+    assert [example["target"]["text"] for example in together["examples"]] == translate(drawn.model, sentences)
+    entropies, rows = [], []
+    for number, sentence in enumerate(sentences):
+        assert main(["plot", "attention", str(drawn.path), sentence, "-o", str(page)]) == 0
+        alone = embedded(page)
+        for one, other in zip(alone["examples"][0]["kinds"], together["examples"][number]["kinds"], strict=True):
+            np.testing.assert_allclose(numbers(one), numbers(other), atol=2 / 65535)
+        entropies.append(alone["shown"]["entropies"])
+        rows.append(len(alone["examples"][0]["kinds"][0]["queries"]))
+    np.testing.assert_allclose(together["shown"]["entropies"], np.average(entropies, axis=0, weights=rows), rtol=1e-5)
+
+
+def test_each_sentence_has_its_own_target(drawn: Any, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    arguments = [str(drawn.path), "ein", "Haus", "--target", "EIN", "HAUS ALT", "-o", str(page)]
+    assert main(["plot", "attention", *arguments]) == 0
+    assert [example["target"]["text"] for example in embedded(page)["examples"]] == ["EIN", "HAUS ALT"]
 
 
 def test_tokens_never_become_markup(drawn: Any, tmp_path: Path) -> None:
     harmless = plot(drawn, tmp_path / "a.html").read_text(encoding="utf-8")
     page = plot(drawn, tmp_path / "b.html", "--target", drawn.hostile, sentence=drawn.hostile)
     assert page.read_text(encoding="utf-8").count("<") == harmless.count("<")
-    data = embedded(page)
+    (data,) = embedded(page)["examples"]
     assert (data["source"]["text"], data["target"]["text"]) == (drawn.hostile, drawn.hostile)
     assert data["kinds"][0]["keys"][-2] == "a\ufffdb", "what turns the direction of text is not let loose on labels"
     assert "👩‍👩‍👧" in data["kinds"][0]["keys"]
@@ -185,6 +221,18 @@ def test_characters_that_no_font_has_are_boxes() -> None:
     ("options", "message"),
     [
         (["{model}", " "], "expected a sentence to translate; received an empty one"),
+        (["{model}"], "expected a sentence to translate; received none: write one behind the model, or use --input"),
+        (["{model}", "x", "--input", "nowhere.txt"], "nowhere.txt"),
+        (["{model}", "x", "y"], "expected one sentence for a picture; received 2: an .html page takes several"),
+        (
+            ["{model}", "x", "y", "-o", "a.html", "--target", "z"],
+            "--target: expected a translation for each of 2 sentences; received 1",
+        ),
+        (["{model}", "x", "y " * 130, "-o", "a.html"], "sentence 2: expected from 1 to 128 tokens"),
+        (
+            ["{model}", "x", "y", "-o", "a.html", "--target", "z", "z " * 128],
+            "--target 2: expected at most 127 tokens, the model's longest; received 128",
+        ),
         (["{model}", "x " * 130], "the sentence: expected from 1 to 128 tokens, the model's longest; received 131"),
         (
             ["{model}", "x", "--target", "x " * 128],

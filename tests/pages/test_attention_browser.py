@@ -22,7 +22,7 @@ def file(drawn: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plotted(drawn: Any, folder: Path, text: str, target: str) -> Path:
     page = folder / "attention.html"
-    assert main(["plot", "attention", str(drawn.path), text, "--target", target, "-o", str(page)]) == 0
+    assert main(["plot", "attention", str(drawn.path), text, "--target", target, "--layer", "0", "-o", str(page)]) == 0
     return page
 
 
@@ -51,7 +51,7 @@ def output(weights: np.ndarray, row: int, column: int) -> str:
 
 def test_the_map_reads_each_weight_and_its_tokens(visited: Visit, file: Path, drawn: Any) -> None:
     page = visited(file)
-    assert page.title() == "Attention · ein Haus ist alt"
+    assert page.title() == page.inner_text("h1") == "ein Haus ist alt"
     assert readout(page) == "Point at a cell, tap it, or move with the arrow keys."
     mean = drawn.weights["cross"][0].mean(axis=0)
     for row, column in ((0, 0), (3, 1), (5, 4)):
@@ -98,8 +98,29 @@ def test_hostile_tokens_are_inert(visited: Visit, drawn: Any, tmp_path: Path) ->
     assert page.evaluate("window.broken") is None
     assert page.locator("img, main script, main b:not(.weight)").count() == 0
     assert page.locator("script").count() == 2
-    assert page.locator(".pair dd").all_text_contents() == [drawn.hostile, drawn.hostile]
+    assert page.text_content("h1") == drawn.hostile
+    assert page.text_content(".translation") == f"Translation: {drawn.hostile}"
     width = page.locator(".labels text").evaluate_all(
         "all => Math.min(...all.map((text) => text.getBoundingClientRect().left))"
     )
     assert width >= page.locator(".canvas").bounding_box()["x"], "no label is cut"
+
+
+def test_a_sentence_is_chosen_from_a_list(visited: Visit, drawn: Any, tmp_path: Path) -> None:
+    path = tmp_path / "attention.html"
+    sentences = ["ein Haus", drawn.text]
+    assert (
+        main(["plot", "attention", str(drawn.path), *sentences, "--target", "EIN", drawn.target, "-o", str(path)]) == 0
+    )
+    page = visited(path)
+    title = page.inner_text("figcaption .title")
+    layer = int(title.split()[2].rstrip(","))
+    assert f"The page opens on layer {layer}, the sharpest" in page.inner_text("#map")
+    choose(page, "head", "1")
+    page.check("input[name=sentence] >> nth=1")
+    assert page.title() == page.inner_text("h1") == drawn.text
+    assert page.evaluate("document.activeElement.value") == "1", "the focus stays in the list"
+    assert page.inner_text("figcaption .title") == f"Cross-attention, layer {layer}, head 1", "the choice stays"
+    point_at(page, 2, 1)
+    assert readout(page).startswith(output(drawn.weights["cross"][layer, 1], 2, 1))
+    assert page.locator(".pairs .to").all_text_contents() == drawn.target.split()
