@@ -134,8 +134,7 @@ class TrainingProgress:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        fields = {"figures": "", "left": "", "since": now}
-        self._task = self._bar.add_task(TRAINING, total=steps, completed=done, **fields)
+        self._task = self._bar.add_task(TRAINING, total=steps, completed=done, figures="", left="", since=now)
 
     @property
     def status(self) -> Status:

@@ -36,6 +36,7 @@ PARAMETERS = "parameters.json"
 REPORT = "report.html"
 PROGRESS = "progress.json"
 TRANSLATIONS = "translations.json"
+MODEL = "model"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
 APPEAR_SECONDS = 30.0
@@ -116,7 +117,7 @@ class RunDirectory:
 
     @property
     def model(self) -> Path:
-        return self.path / "model"
+        return self.path / MODEL
 
     @property
     def report(self) -> Path:
