@@ -156,7 +156,7 @@ def test_a_slow_reader_is_told_less_often(clock: Clock) -> None:
         for step in range(1, 40):
             clock.now += 1.0
             shown.at_step(step, window)
-    assert np.diff(times).min() >= 10.0
+    assert np.diff(times[:-1]).min() >= 10.0  # the last comes at the end
 
 
 def test_each_program_is_announced_with_its_number() -> None:
