@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jax_transformer.runtime.durations import duration
 from jax_transformer.training import progress as module
 from jax_transformer.training.interruption import stop_requests
-from jax_transformer.training.progress import Pace, TrainingProgress, duration
+from jax_transformer.training.progress import Pace, TrainingProgress
 from jax_transformer.training.throughput import Compiled, Window
 
 
