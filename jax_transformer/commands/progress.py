@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from jax_transformer.runtime.durations import duration
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -17,11 +19,12 @@ SECONDS_BETWEEN_LINES = 10.0
 def progress(done: str, total: int | None, *, has_bar: bool = True) -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the number of further sentences that are `done` ("translated").
 
-    The bar disappears at the end. Without a known `total`, there is no estimate of the time left.
+    The bar disappears at the end. Without a known `total`, there is no estimate of the time left. The estimate leaves
+    out the first sentences, whose time includes compilation.
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    start = last = time.perf_counter()
-    count = 0
+    last = time.perf_counter()
+    count, first = 0, (0, last)
     bar = Progress(
         TextColumn(done),
         BarColumn(),
@@ -35,14 +38,22 @@ def progress(done: str, total: int | None, *, has_bar: bool = True) -> Iterator[
     task = bar.add_task(done, total=total)
 
     def advance(more: int) -> None:
-        nonlocal count, last
+        nonlocal count, first, last
         count += more
         bar.update(task, completed=count)
         now = time.perf_counter()
+        if count == more:
+            first = count, now
         if not console.is_terminal and now - last > SECONDS_BETWEEN_LINES:
-            left = "" if total is None else f" of {total}, {(now - start) / count * (total - count):.0f} s left"
-            print(f"{done} {count}{left}", file=sys.stderr, flush=True)
+            print(f"{done} {count}{left(now)}", file=sys.stderr, flush=True)
             last = now
+
+    def left(now: float) -> str:
+        if total is None:
+            return ""
+        if count == first[0]:
+            return f" of {total}, time left unknown"
+        return f" of {total}, {duration((now - first[1]) / (count - first[0]) * (total - count))} left"
 
     with bar:
         yield advance

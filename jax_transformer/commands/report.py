@@ -22,6 +22,8 @@ class ReportOptions:
     watch: tyro.conf.FlagCreatePairsOff[bool] = False
     """Rewrite the page whenever the run's files change, until the run is finished; the page reloads itself. Another
     process trains the run, on this machine or on another that shares the directory. Ctrl-C ends it."""
+    attention: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Load the finished run's model, and also draw where it looks while it translates some sentences of its test."""
     output: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """File to write instead of RUN/report.html or, for several runs, of comparison.html in the working directory."""
 
@@ -31,8 +33,11 @@ def report(arguments: Sequence[str]) -> int:
     options = parsed(ReportOptions, arguments, "report")
     if not options.run:
         raise ValueError("report: expected one or more run directories; received none")
-    if options.watch and len(options.run) > 1:
-        raise ValueError(f"--watch: expected one run; received {len(options.run)}")
+    for name in ("watch", "attention"):
+        if getattr(options, name) and len(options.run) > 1:
+            raise ValueError(f"--{name}: expected one run; received {len(options.run)}")
+    if options.watch and options.attention:
+        raise ValueError("--attention: expected a finished run, which nobody needs to watch; received --watch")
     from jax_transformer.training.report import COMPARISON, watch, write_comparison, write_report
 
     try:
@@ -41,7 +46,7 @@ def report(arguments: Sequence[str]) -> int:
         elif len(options.run) > 1:
             print(write_comparison(options.run, options.output or COMPARISON))
         else:
-            print(write_report(options.run[0], options.output))
+            print(write_report(options.run[0], options.output, shows_attention=options.attention))
     except KeyboardInterrupt:
         if not options.watch:
             raise

@@ -10,6 +10,8 @@ from jax_transformer.pages.page import assemble
 
 TEMPLATE = Path(__file__).parent / "training_template"
 STYLE = "training.css"
+MAPS = [Path(__file__).parent / "attention_template" / name for name in ("weights.js", "map.js")]
+"""Scripts that draw attention weights, of the page of attention."""
 DRAWING = ("format.js", "axes.js", "charts.js", "samples.js")
 """Scripts of both pages."""
 SCRIPTS = (*DRAWING, "histograms.js", "tables.js", "analysis.js", "live.js", "page.js")
@@ -20,14 +22,15 @@ COMPARING = (*DRAWING, "comparison.js")
 
 def render(data: dict[str, Any]) -> str:
     """Returns the page as HTML text for `data`, the result of `training.report_data.read_run`, with "live": the
-    seconds after which the page reloads itself, or None."""
-    return _page(f"{data['name']} · training report", data, SCRIPTS)
+    seconds after which the page reloads itself, or None; and "attention": weights, or None."""
+    return _page(f"{data['name']} · training report", data, [*MAPS, *(TEMPLATE / name for name in SCRIPTS)])
 
 
 def render_comparison(data: dict[str, Any]) -> str:
     """Returns the page as HTML text for `data`, the result of `training.run_comparison.read_runs`."""
-    return _page(f"{', '.join(run['name'] for run in data['runs'])} · comparison", data, COMPARING)
+    names = ", ".join(run["name"] for run in data["runs"])
+    return _page(f"{names} · comparison", data, [TEMPLATE / name for name in COMPARING])
 
 
-def _page(title: str, data: dict[str, Any], scripts: Sequence[str]) -> str:
-    return assemble(title, data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in scripts])
+def _page(title: str, data: dict[str, Any], scripts: Sequence[Path]) -> str:
+    return assemble(title, data, style=TEMPLATE / STYLE, scripts=scripts)

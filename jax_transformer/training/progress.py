@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from jax_transformer.runtime.durations import duration
 from jax_transformer.training.batch_schedule import known
 from jax_transformer.training.throughput import Window
 
@@ -134,8 +135,7 @@ class TrainingProgress:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        fields = {"figures": "", "left": "", "since": now}
-        self._task = self._bar.add_task(TRAINING, total=steps, completed=done, **fields)
+        self._task = self._bar.add_task(TRAINING, total=steps, completed=done, figures="", left="", since=now)
 
     @property
     def status(self) -> Status:
@@ -249,17 +249,3 @@ class _Activity(ProgressColumn):
         if task.description == TRAINING:
             return Text(TRAINING)
         return Text(f"{task.description}… {duration(time.perf_counter() - task.fields['since'])}")
-
-
-def duration(seconds: float) -> str:
-    """Formats a time as a reader says it.
-
-    Example:
-      >>> from jax_transformer.training.progress import duration
-      >>> duration(45.2), duration(400), duration(8000)
-      ('45 s', '7 min', '2 h 13 min')
-    """
-    minutes = round(seconds / 60)
-    if seconds < 180:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -13,9 +13,19 @@ from typing import Any
 
 from jax_transformer.pages.page import write_page
 from jax_transformer.pages.training import render, render_comparison
-from jax_transformer.training.report_data import read_run
+from jax_transformer.training.report_data import read_config, read_run, read_translations, value_at
 from jax_transformer.training.run_comparison import read_runs
-from jax_transformer.training.run_directory import METRICS, PROGRESS, REPORT, SAMPLES, is_training
+from jax_transformer.training.run_directory import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    PROGRESS,
+    REPORT,
+    SAMPLES,
+    TRANSLATIONS,
+    RunError,
+    is_training,
+)
 
 COMPARISON = "comparison.html"
 """Name of the page that compares runs, in the working directory."""
@@ -25,19 +35,37 @@ LOOKING_SHARE = 20
 """Watching takes at most one in so many seconds: it looks less often at a run whose files take long to read."""
 
 
-def write_report(run: str | Path, output: str | Path | None = None, *, is_live: bool = False) -> Path:
+def write_report(
+    run: str | Path, output: str | Path | None = None, *, is_live: bool = False, shows_attention: bool = False
+) -> Path:
     """Writes RUN/report.html atomically from the other files of the run, and returns its path.
 
     Args:
       run: the run directory.
       output: another file to write.
       is_live: whether the page reloads itself until the run is finished.
+      shows_attention: whether to load the model, and draw where it looks while it translates some test sentences.
 
     Raises:
-      RunError: `run` is no run directory.
+      RunError: `run` is no run directory; attention is wanted of a run without a model or translations.
     """
     run = Path(run)
-    return _write(read_run(run), run / REPORT if output is None else Path(output), is_live)
+    data = read_run(run)
+    if shows_attention:
+        data["attention"] = _attention(run, data)
+    return _write(data, run / REPORT if output is None else Path(output), is_live)
+
+
+def _attention(run: Path, data: dict[str, Any]) -> dict[str, Any]:
+    splits = read_translations(run, data["last_step"] if data["state"] == "finished" else None).get("splits")
+    if not splits:
+        state = data["state"] if data["state"] != "finished" else f"one without {TRANSLATIONS}, of an earlier version"
+        raise RunError(f"{run}: expected a finished run, to draw attention; received {state}")
+    from jax_transformer.training.sample_attention import sample_attention
+
+    name, samples = next(iter(splits.items()))
+    tag = value_at(read_config(run / CONFIG)[0], "data", "source_tag")
+    return {"split": name, **sample_attention(run / MODEL, samples, tag if isinstance(tag, str) else "")}
 
 
 def write_comparison(runs: Sequence[str | Path], output: str | Path = COMPARISON) -> Path:
@@ -81,7 +109,7 @@ def watch(run: str | Path, output: str | Path | None = None, say: Callable[[str]
 
 def _write(data: dict[str, Any], path: Path, is_live: bool) -> Path:
     seconds = SECONDS_BETWEEN_RELOADS if is_live and data["state"] != "finished" else None
-    write_page(path, render({**data, "live": seconds}))
+    write_page(path, render({"attention": None, **data, "live": seconds}))
     return path
 
 

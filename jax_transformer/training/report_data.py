@@ -346,8 +346,12 @@ def _read_progress(file: Path) -> Record:
         return {}
     numbers = {name: found[name] for name in NUMBERS if _is_finite(found.get(name))}
     texts = {name: found[name] for name in ("activity", "host", "ended", "message") if isinstance(found.get(name), str)}
-    steps = found.get("steps") if isinstance(found.get("steps"), list) else []
-    rows = [row for row in steps if isinstance(row, dict) and _is_finite(row.get("step"))]
+    steps = found.get("steps")
+    rows = (
+        [row for row in steps if isinstance(row, dict) and _is_finite(row.get("step"))]
+        if isinstance(steps, list)
+        else []
+    )
     return {**numbers, **texts, "steps": rows}
 
 

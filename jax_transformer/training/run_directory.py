@@ -37,6 +37,7 @@ PARAMETERS = "parameters.json"
 REPORT = "report.html"
 PROGRESS = "progress.json"
 TRANSLATIONS = "translations.json"
+MODEL = "model"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
 UNNAMED = Path("runs")
@@ -119,7 +120,7 @@ class RunDirectory:
 
     @property
     def model(self) -> Path:
-        return self.path / "model"
+        return self.path / MODEL
 
     @property
     def report(self) -> Path:

@@ -40,7 +40,24 @@ def test_lines_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     work()
     out, err = capsys.readouterr()
     assert out == 4 * "a line\n"
-    assert err == "".join(f"scored {count} of 8, 0 s left\n" for count in (2, 4, 6, 8))
+    assert err.splitlines() == [
+        "scored 2 of 8, time left unknown",
+        *(f"scored {count} of 8, 0 s left" for count in (4, 6, 8)),
+    ]
+
+
+def test_the_first_batch_is_left_out_of_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compiles."""
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", -1.0)
+    times = iter([0.0, 1000.0, 1001.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(module.time, "perf_counter", lambda: next(times, 1001.0))
+        with progress("scored", 100) as advance:
+            advance(10)
+            advance(10)
+    assert capsys.readouterr().err.splitlines()[-1] == "scored 20 of 100, 8 s left"
 
 
 def test_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ def test_translations_of_another_step_or_form_are_left_out(tmp_path: Path) -> No
     assert list(read_translations(run, 2)["splits"]) == ["test"]
     assert read_translations(run, None) == read_translations(run, 3) == {}
     good = json.loads(file.read_text())
-    for content in ([], {"step": 2}, good | {"splits": {"test": [{"source": 1}]}, "words": {"counts": {"a": "b"}}}):
+    odd: list[Any] = [[], {"step": 2}, good | {"splits": {"test": [{"source": 1}]}, "words": {"counts": {"a": "b"}}}]
+    for content in odd:
         file.write_text(json.dumps(content))
         assert not any(read_translations(run, 2).values())
         assert read_run(run)["analyses"] == {}
@@ -213,3 +214,16 @@ def test_the_command_writes_one_page(
     assert "--watch: expected one run; received 2" in capsys.readouterr().err
     assert main(["report", paths[0], str(tmp_path / "nowhere")]) == 2
     assert "nowhere: expected a run directory; received no directory" in capsys.readouterr().err
+
+
+def test_attention_wants_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a")
+    assert main(["report", str(run), "--attention"]) == 2
+    assert f"{run}: expected a finished run, to draw attention; received interrupted" in capsys.readouterr().err
+    old = write_run(tmp_path / "old", ["x", "u"])
+    (old / "translations.json").unlink()
+    assert main(["report", str(old), "--attention"]) == 2
+    assert "received one without translations.json, of an earlier version" in capsys.readouterr().err
+    for others in ([str(old)], ["--watch"]):
+        assert main(["report", str(run), *others, "--attention"]) == 2
+        assert "error: --attention: expected " in capsys.readouterr().err

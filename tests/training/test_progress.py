@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jax_transformer.runtime.durations import duration
 from jax_transformer.training import progress as module
 from jax_transformer.training.interruption import stop_requests
-from jax_transformer.training.progress import Pace, TrainingProgress, duration
+from jax_transformer.training.progress import Pace, TrainingProgress
 from jax_transformer.training.throughput import Compiled, Window
 
 
@@ -106,10 +107,7 @@ def metrics(loss: float) -> dict[str, Any]:
     return {"loss": jnp.float32(loss), "tokens": jnp.int32(10), "learning_rate": jnp.float32(0.5)}
 
 
-def test_every_step_counts_once_the_device_has_finished_it(
-    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jax, "Array", (jax.Array, Unfinished))
+def test_every_step_counts_once_the_device_has_finished_it(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     published: list[dict[str, Any]] = []
     window = Window()
     with TrainingProgress(8, 0, publish=published.append) as shown:
@@ -119,7 +117,8 @@ def test_every_step_counts_once_the_device_has_finished_it(
             window.add(values)
             shown.at_step(step, window)
             clock.now += 6.0
-        window.add({"loss": Unfinished(), "tokens": Unfinished()})  # type: ignore[dict-item]
+        unfinished: dict[str, Any] = {"loss": Unfinished(), "tokens": Unfinished()}
+        window.add(unfinished)
         shown.at_step(3, window)
     assert capsys.readouterr().out.splitlines() == [
         "step 1/8  loss 3.000  time left unknown",
@@ -158,7 +157,7 @@ def test_a_slow_reader_is_told_less_often(clock: Clock) -> None:
         for step in range(1, 40):
             clock.now += 1.0
             shown.at_step(step, window)
-    assert np.diff(times).min() >= 10.0
+    assert np.diff(times[:-1]).min() >= 10.0  # the last comes at the end
 
 
 def test_each_program_is_announced_with_its_number() -> None:

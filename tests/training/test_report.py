@@ -90,7 +90,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     path = write_report(run)
     assert path == run / "report.html"
     data = embedded(path.read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps({**read_run(run), "live": None}))
+    assert data == json.loads(json.dumps({**read_run(run), "live": None, "attention": None}))
     assert data["best"]["step"] == 2
     assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3, "means": None}
     assert data["speed"] == {

@@ -50,3 +50,24 @@ function worstOf(worst) {
     element('p', { class: 'unit' }, `chrF ${chrf.toFixed(1)}`)));
   return element('details', { class: 'worst' }, element('summary', {}, `The ${counted(worst.length, 'worst sentence')}: source, reference, translation`), element('ol', {}, rows));
 }
+
+// --- attention
+
+/** attention: {split, layer, maps}, each map with its queries (target tokens), keys (source tokens) and packed weights. */
+function attentionSection(attention) {
+  if (!attention || !attention.maps.length) return null;
+  const canvas = element('div', { class: 'canvas map' });
+  const readout = element('p', { class: 'readout', 'aria-live': 'polite' });
+  const map = heatMap(canvas, readout);
+  function choose(index) {
+    const { queries, keys, weights, source, translation } = attention.maps[index];
+    const values = unpacked(weights);
+    const drawn = { values, rows: queries.length, columns: keys.length, largest: values.reduce((most, value) => Math.max(most, value), 0) };
+    map.show({ queries, keys }, drawn, `Attention weights from the tokens of “${translation}” to those of “${source}”`);
+  }
+  const choices = attention.maps.map(({ source }, index) => element('label', {},
+    element('input', { type: 'radio', name: 'map', checked: index === 0 ? '' : null, change: () => choose(index) }), element('span', { dir: 'auto' }, source)));
+  requestAnimationFrame(() => choose(0)); // once the page has fonts, by which labels are measured
+  return section('attention', 'Attention', `Where the model looks (columns) to write each token (rows): decoder layer ${attention.layer + 1}, the mean over its heads. Sentences of ${attention.split}.`,
+    element('div', { class: 'samples' }, element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), choices), element('div', { class: 'scroll' }, readout, canvas)));
+}

@@ -70,7 +70,7 @@ function scoreText({ score, interval, p_value: p }) {
 
 function plainTable(test, runs) {
   const columns = ['Run', 'BLEU', 'chrF', 'Sentences'].map((title, i) => ({ title, number: i > 0 }));
-  return table(columns, test.runs.map((run, i) => [runName(runs[run], run), test.scores[i].bleu.toFixed(2), test.scores[i].chrf.toFixed(2), formatCount(test.scores[i].sentences)]));
+  return table(columns, test.runs.map((run, i) => [runName(runs[run], run), formatNumber(test.scores[i].bleu), formatNumber(test.scores[i].chrf), formatCount(test.scores[i].sentences)]));
 }
 
 // --- translations

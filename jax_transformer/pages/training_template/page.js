@@ -10,14 +10,14 @@ const CHARTS = [
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
 ];
 
-const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['analysis', 'Translations'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
+const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['analysis', 'Translations'], ['attention', 'Attention'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
 
 const STATES = { finished: 'finished', running: 'running', interrupted: 'interrupted', silent: 'no news' };
 
 function masthead(data) {
   const moment = formatMoment(data.changed);
   return [
-    topBar(SECTIONS.filter(([id]) => id !== 'analysis' || Object.keys(data.analyses).length)),
+    topBar(SECTIONS.filter(([id]) => (id !== 'analysis' || Object.keys(data.analyses).length) && (id !== 'attention' || data.attention))),
     element('p', { class: 'over' }, 'Training report'),
     element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, STATES[data.state]), renewal(data)),
     element('p', { class: 'lead' }, [
@@ -90,6 +90,7 @@ fillPage(masthead(data), [
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
   analysisSection(data.analyses),
+  attentionSection(data.attention),
   dataSection(data.data, data.stream),
   parametersSection(data.parameters),
   configSection(data.config),
