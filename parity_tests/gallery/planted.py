@@ -192,7 +192,7 @@ def _lines(line: str, text: str, file: Path) -> set[int]:
     name, _, number = line.rpartition("/")[2].rpartition(":")
     if name != file.name:
         return set()
-    made = re.search(r", made in lines? ([\d, ]+)", text)
+    made = re.search(r"made in lines? ([\d, ]+)", text)
     if made:
         return {int(number), *(int(each) for each in made[1].split(",") if each.strip())}
     gap = re.search(r"no line of (\S+) (above|below|from) \S+:(\d+)(?: to :(\d+))? does so", text)

@@ -72,4 +72,5 @@ def _is_searched(task: Task) -> bool:
         return False
     ours, theirs = drawn(task, [0])[1]
     inputs = {**task.candidate.tape.weights, **task.reference.tape.weights}
-    return all(name in ours and name in theirs and np.array_equal(ours[name], theirs[name]) for name in inputs)
+    drawn_weights = [name for name in inputs if name in ours or name in theirs]  # the others are read by neither
+    return all(name in ours and name in theirs and np.array_equal(ours[name], theirs[name]) for name in drawn_weights)
