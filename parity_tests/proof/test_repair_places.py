@@ -14,7 +14,7 @@ from jax_transformer.proof import Task
 from jax_transformer.proof.repair import Repair, find_repair, finding
 from jax_transformer.proof.repair.search import Search
 from proof.pairs import Pair, in_jax
-from proof.repaired_layers import Written, line, one_more, pair
+from proof.repaired_layers import OF_LAYER, B, D, T, Written, attention, layer_norm, line, one_more, pair
 
 
 def repaired(pair: Pair) -> Repair:
@@ -116,6 +116,22 @@ def test_what_is_missing_may_be_behind_the_move_that_splits_heads() -> None:
     first, last = (line(comment, __file__) for comment in ("made", "read"))
     last = last.rpartition(":")[2]
     assert cause.text.endswith(f"no line of scores from {first} to :{last} does so to the value between")
+
+
+def flattened(w: Any, residual: bool) -> Any:
+    a = attention(w["x"], w, "key")  # attended
+    if residual:
+        a = w["x"] + a
+    rows = a.reshape(-1, D)
+    return layer_norm(rows, w, "norm") @ w["outer.kernel"]  # normed
+
+
+def test_what_is_missing_may_be_before_the_move_whose_result_is_replaced() -> None:
+    sides = in_jax(lambda w: flattened(w, False)), in_jax(lambda w: flattened(w, True))
+    (cause,) = repaired(Pair("", {"x": (B, T, D), **OF_LAYER}, *sides)).causes
+    first, last = (line(comment, __file__) for comment in ("attended", "normed"))
+    last = last.rpartition(":")[2]
+    assert cause.text.endswith(f"no line of flattened from {first} to :{last} does so to the value between")
 
 
 def looked_up(table: Any, places: Any) -> Any:

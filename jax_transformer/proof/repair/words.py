@@ -124,16 +124,20 @@ class Words:
         """Returns the entry that makes the value behind which operations are missing, and the first entry that reads
         it. A value that the reference moves behind them, such as heads that it splits, may be moved here before."""
         if isinstance(edit.place, Ref):
-            return edit.place.entry, min(self.candidate.readers.get(edit.place.entry, ()), default=None)
-        line = self.candidate.entry(edit.place.entry).site.line
-        made = self.candidate.entry(edit.place.entry).operands[edit.place.number].entry
+            made, read, line = edit.place.entry, self._first_reader(edit.place), ""
+        else:
+            made = self.candidate.entry(edit.place.entry).operands[edit.place.number].entry
+            read, line = min(place.entry for place in edit.places), self.candidate.entry(edit.place.entry).site.line
         is_moved = not any(map(self.reference.is_maker, self.reference.readers.get(edit.source.entry, ())))
         while not self.candidate.is_maker(made) and (is_moved or self.candidate.entry(made).site.line == line):
             before = self.candidate.entry(made).operands
             if len(before) != 1:
                 break
             made = before[0].entry
-        return made, min(place.entry for place in edit.places)
+        return made, read
+
+    def _first_reader(self, ref: Ref) -> int | None:
+        return min(self.candidate.readers.get(ref.entry, ()), default=None)
 
     def _home(self, edit: Edit, made: int, read: int | None) -> str | None:
         """Returns the candidate's module that corresponds to the one in which the reference has operations; None if
