@@ -181,3 +181,33 @@ def test_a_weight_that_neither_program_reads_does_not_hinder_the_search() -> Non
         found = find_repair(Task(task.candidate, task.reference, without_mask))
     assert found is not None
     assert [cause.kind for cause in found.causes] == ["constant"]
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_either_of_two_equal_factors_is_named(is_scaled: bool) -> None:
+    """The reference divides by one of them, or multiplies by one."""
+
+    def ours(w: Any) -> Any:
+        x = (w["x"] @ w["kernel"]) * 3.0  # first factor
+        y = x.reshape(3, 2, 2) * 3.0  # second factor
+        return jnp.tanh(y if is_scaled else y / 3.0)
+
+    def theirs(w: Any) -> Any:
+        x = (w["x"] @ w["kernel"]).reshape(3, 2, 2)
+        return jnp.tanh(x * 3.0 if is_scaled else x)
+
+    (cause,) = repaired(Pair("", {"x": (3, 4), "kernel": (4, 4)}, in_jax(ours), in_jax(theirs))).causes
+    lines = [line(comment, __file__) for comment in ("first factor", "second factor")]
+    assert (cause.kind, cause.cure) == ("left out", "without one of the two")
+    assert sorted(re.findall(r"\S+\.py:\d+", cause.text)) == sorted(lines)
+
+
+def test_one_of_two_other_factors_is_named_alone() -> None:
+    def ours(w: Any) -> Any:
+        x = (w["x"] @ w["kernel"]) * 3.0
+        return jnp.tanh(x * 5.0)  # other factor
+
+    sides = in_jax(ours), in_jax(lambda w: jnp.tanh((w["x"] @ w["kernel"]) * 3.0))
+    (cause,) = repaired(Pair("", {"x": (3, 4), "kernel": (4, 4)}, *sides)).causes
+    assert cause.candidate == line("other factor", __file__)
+    assert " or " not in cause.text

@@ -220,7 +220,8 @@ class Words:
                 entry = self.candidate.entry(number)
                 waiting += [each.entry for each in (*entry.operands, *entry.origins)]
         lines = (self.candidate.entry(number).site.line for number in sorted(made))
-        shown = [line.removeprefix(f"{file}:") for line in dict.fromkeys(lines) if line not in ("", here)]
+        own = (line for line in dict.fromkeys(lines) if line and not is_of_framework(line.rpartition(":")[0]))
+        shown = [line.removeprefix(f"{file}:") for line in own if line != here]
         several = "lines" if len(shown) > 1 else "line"
         return f", made in {several} {', '.join(shown)}" if 0 < len(shown) <= MOST_LINES else ""
 
