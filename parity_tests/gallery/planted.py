@@ -187,12 +187,15 @@ def _judged(certificate: Any, place: Any, file: Path) -> dict[str, str]:
 
 
 def _lines(line: str, text: str, file: Path) -> set[int]:
-    """Returns the lines of a file that a report names: one; those in which a table is made; or those of a function
-    between which something is missing."""
+    """Returns the lines of a file that a report names: one; two, of which one is too much; those in which a table, or
+    places in it, are made; or those of a function between which something is missing."""
     name, _, number = line.rpartition("/")[2].rpartition(":")
     if name != file.name:
         return set()
-    made = re.search(r", made in lines? ([\d, ]+)", text)
+    either = re.search(r" or \S+:(\d+) applies", text)
+    if either:
+        return {int(number), int(either[1])}
+    made = re.search(r"made in lines? ([\d, ]+)", text)
     if made:
         return {int(number), *(int(each) for each in made[1].split(",") if each.strip())}
     gap = re.search(r"no line of (\S+) (above|below|from) \S+:(\d+)(?: to :(\d+))? does so", text)

@@ -359,7 +359,7 @@ def _statements(tree: ast.AST, body: ast.ClassDef | None) -> Iterator[tuple[ast.
 def plant(module: Any, number: int | None) -> None:
     """Runs a module again with a fault planted; None, or a place that isn't there: with none. The places that run are
     noted."""
-    import transformers
+    from pairs import transformers  # the object that `sides` reads: a later import may return another one
 
     tree = ast.parse(inspect.getsource(module))
     wrongs, notes = {}, dict[int, list[int]]()

@@ -85,10 +85,10 @@ def one_more(table: Any) -> Any:
     return table[np.arange(1, T + 1)[None].repeat(B, 0)]  # one more
 
 
-def line(comment: str) -> str:
-    """Returns the place of the line that ends with a comment."""
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return f"{__file__}:{1 + next(number for number, text in enumerate(lines) if text.endswith(f'  # {comment}'))}"
+def line(comment: str, file: str = __file__) -> str:
+    """Returns the place of the line of a file that ends with a comment."""
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    return f"{file}:{1 + next(number for number, text in enumerate(lines) if text.endswith(f'  # {comment}'))}"
 
 
 def pair(how: Written, count: int = 1, has_positions: bool = True) -> Pair:

@@ -42,6 +42,7 @@ from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node
 from jax_transformer.parity.problems import Problem, own_problem, with_keys_for_all
 from jax_transformer.programs import sites
 from jax_transformer.proof import Program, Task, UnknownOperation, decide, jax_programs, repair
+from jax_transformer.proof.repair.words import Words
 from jax_transformer.runtime.trees import flatten, unflatten
 from selftest.injections import Injection
 from selftest.matrix import Prepared, system_of, try_injection
@@ -235,13 +236,13 @@ def repaired(task: Task, whole: Task, node: Node) -> tuple[repair.Repair | None,
       whole: the task with all activations, which say what belongs to the faulty one.
     """
     made: list[Made] = []
-    own = repair._Bench.at_callers
+    own = Words.at_callers
 
-    def at_callers(bench: Any, edits: Sequence[Any]) -> list[Any]:
-        made[:] = [Made(cause.kind, _is_inside(bench, edit, whole, node)) for edit, cause in edits]
-        return own(bench, edits)
+    def at_callers(words: Words, edits: Sequence[Any]) -> list[Any]:
+        made[:] = [Made(cause.kind, _is_inside(words.bench, edit, whole, node)) for edit, cause in edits]
+        return own(words, edits)
 
-    with patch.object(repair._Bench, "at_callers", at_callers):
+    with patch.object(Words, "at_callers", at_callers):
         return repair.find_repair(task), made
 
 

@@ -66,6 +66,8 @@ class Bench:
 
     def _put(self, edit: Edit, builder: Any, read: Callable[[Ref], Value]) -> Value:
         """Returns the source of an edit, computed as the reference does from values of the candidate."""
+        if edit.kept is not None:
+            return read(edit.kept)
         own: dict[Ref | Operand, Source] = {ref: partial(moved.put, read) for ref, moved in edit.own.items()}
         value = Replay(self.reference.tape, builder, own).value(edit.source)
         return value if edit.order is None else builder.take(value, edit.order)

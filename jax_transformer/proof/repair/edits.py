@@ -45,6 +45,8 @@ class Edit:
     """Place where the reference reads the source; None: where it computes it."""
     is_closed: bool = True
     """Whether all that the source is computed from, and the candidate has, is its own."""
+    kept: Ref | None = None
+    """The candidate's operand that is put in place of the source, if the operation at the place is left out."""
 
     @property
     def place(self) -> Ref | Operand:

@@ -13,6 +13,7 @@ from jax_transformer.proof.repair.bench import Bench
 from jax_transformer.proof.repair.causes import Cause, Repair
 from jax_transformer.proof.repair.edits import Edit
 from jax_transformer.proof.repair.search import Search
+from jax_transformer.proof.repair.twice import either
 from jax_transformer.proof.repair.words import Words
 from jax_transformer.proof.tape import Stale
 
@@ -42,7 +43,9 @@ def find_repair(task: Task) -> Repair | None:
                 needed = bench.without_idle([*made, *((edit, words.described(edit)) for edit in edits)])
                 log2_error = bench.proof([each for each, _ in needed])
                 if log2_error is not None:
-                    return Repair(_merged(words.at_callers(needed)), log2_error)
+                    told = zip((edit for edit, _ in needed), words.at_callers(needed), strict=True)
+                    causes, log2_error = either(bench, [*told], log2_error)
+                    return Repair(_merged(causes), log2_error)
             if not found.part:
                 return None
             edits_left -= not found.is_again
@@ -72,4 +75,5 @@ def _is_searched(task: Task) -> bool:
         return False
     ours, theirs = drawn(task, [0])[1]
     inputs = {**task.candidate.tape.weights, **task.reference.tape.weights}
-    return all(name in ours and name in theirs and np.array_equal(ours[name], theirs[name]) for name in inputs)
+    drawn_weights = [name for name in inputs if name in ours or name in theirs]  # the others are read by neither
+    return all(name in ours and name in theirs and np.array_equal(ours[name], theirs[name]) for name in drawn_weights)

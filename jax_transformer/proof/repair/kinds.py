@@ -32,7 +32,7 @@ def kind_of(bench: Bench, edit: Edit) -> Kind:
     if bench.candidate.weight(value) and bench.reference.weight(source):
         is_same = bench.candidate.weight(value) == bench.reference.weight(source)
         return "order" if is_same else "weight"
-    if has_same_elements(bench, edit):
+    if has_same_elements(bench, edit) or _has_same_root(bench, edit):
         return "order"
     if edit.cost:
         return "missing" if _is_missing(bench, edit) else "operation"
@@ -51,6 +51,17 @@ def is_whole_weight(bench: Bench, edit: Edit) -> bool:
 def has_same_elements(bench: Bench, edit: Edit) -> bool:
     array, current = bench.reference.array(edit.source), bench.at.array(bench.value_at(edit.place))
     return array is not None and current is not None and fingerprint(array) == fingerprint(current)
+
+
+def _has_same_root(bench: Bench, edit: Edit) -> bool:
+    """Returns whether an operand and its replacement have elements of one value, such as the tokens of a layer."""
+    value, source = bench.value_at(edit.place), bench.reference.replay.values[edit.source]
+    roots = bench.candidate.root(value), bench.reference.root(source)
+    if edit.cost or not isinstance(edit.place, Operand) or None in roots or roots == (value.node, source.node):
+        return False
+    arrays = [bench.at.array_of(root) for root in roots if root is not None]
+    prints = {None if array is None else fingerprint(array) for array in arrays}
+    return len(prints) == 1 and None not in prints
 
 
 def _is_missing(bench: Bench, edit: Edit) -> bool:

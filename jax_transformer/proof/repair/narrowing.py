@@ -15,6 +15,7 @@ from jax_transformer.proof.programs import Ref, UnknownOperation
 from jax_transformer.proof.repair.bench import Bench
 from jax_transformer.proof.repair.edits import Edit, ordered, ordered_as, same
 from jax_transformer.proof.repair.kinds import kind_of, rank_of
+from jax_transformer.proof.repair.places import JOINS
 from jax_transformer.proof.repair.sources import MOST_ASSIGNMENTS, Sources
 from jax_transformer.proof.tape import Operand, Stale
 
@@ -46,7 +47,7 @@ class Narrowing:
             target = self.candidate.entry(target.entry).operands[target.number]
         if array is None:
             return
-        wanted, read = ordered(array, edit.order), self._reading(array)
+        wanted, read = ordered(array, edit.order), self._joined(edit.source) | self._reading(array)
         above, tried = self.candidate.above([target.entry]), 0
         places = [*self._computed_from(target)]
         for place in places:
@@ -172,3 +173,14 @@ class Narrowing:
                 bits |= self.bench.lost[1][number]
         numbers = [number for place, number in enumerate(sorted(self.bench.lost[1])) if bits >> place & 1]
         return self.reference.read_by(numbers)
+
+    def _joined(self, source: Ref) -> dict[int | None, Site]:
+        """Returns the operands of the calls that join a value, through moves → sites; none if it isn't joined."""
+        found = dict[int | None, Site]()
+        waiting = [source.entry] if self.reference.entry(source.entry).name in JOINS else []
+        while waiting:
+            entry = self.reference.entry(waiting.pop())
+            for ref in entry.operands:
+                found.setdefault(self.reference.node(ref), entry.site)
+                waiting += [] if self.reference.is_maker(ref.entry) else [ref.entry]
+        return found

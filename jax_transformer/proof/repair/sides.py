@@ -35,20 +35,21 @@ class Values:
 
     def array(self, value: Value) -> np.ndarray | None:
         """Returns a value's array; None if it isn't defined at this point, or isn't a float."""
-        if value.node is None:
-            return None
-        waiting = [value.node]
+        return None if value.node is None else self.array_of(value.node)
+
+    def array_of(self, node: int) -> np.ndarray | None:
+        waiting = [node]
         while waiting:
-            node = waiting[-1]
-            inputs = self.builder.operations[node].inputs
+            last = waiting[-1]
+            inputs = self.builder.operations[last].inputs
             missing = [each for each in inputs if each not in self._arrays]
-            if node in self._arrays or not missing:
+            if last in self._arrays or not missing:
                 waiting.pop()
-                if node not in self._arrays:
-                    self._arrays[node] = self._computed(node)
+                if last not in self._arrays:
+                    self._arrays[last] = self._computed(last)
             else:
                 waiting += missing
-        return self._arrays[value.node]
+        return self._arrays[node]
 
     def _computed(self, node: int) -> np.ndarray | None:
         one = self.builder.operations[node]
@@ -128,6 +129,23 @@ class Side:
                 waiting += self.readers.get(number, ())
         return sorted(found)
 
+    def maker_above(self, number: int) -> int:
+        """Returns the entry that makes what an entry moves; the first move of several values, if there is one."""
+        while not self.is_maker(number) and len(self.entry(number).operands) == 1:
+            number = self.entry(number).operands[0].entry
+        return number
+
+    def makers_below(self, entries: Iterable[int]) -> set[int]:
+        """Returns the makers among entries, and those that read what the others move."""
+        found, waiting = set[int](), [*entries]
+        while waiting:
+            number = waiting.pop()
+            if self.is_maker(number):
+                found.add(number)
+            else:
+                waiting += self.readers.get(number, ())
+        return found
+
     @cached_property
     def results(self) -> dict[int, Ref]:
         """Returns the operations that outputs need and calls returned → the first of those calls."""
@@ -163,13 +181,19 @@ class Side:
 
     def weight(self, value: Value) -> str:
         """Returns the weight that a value is, or takes elements of."""
+        root = self.root(value)
+        one = None if root is None else self.at.builder.operations[root]
+        return str(one.attributes["name"]) if one is not None and one.name == "input" else ""
+
+    def root(self, value: Value) -> int | None:
+        """Returns the operation of which a value has elements, through moves."""
         node = value.node
         while node is not None:
             one = self.at.builder.operations[node]
-            if one.name == "input":
-                return str(one.attributes["name"])
-            node = one.inputs[0] if one.name in ("reshape", "transpose", "take", "broadcast") else None
-        return ""
+            if one.name not in ("reshape", "transpose", "take", "broadcast"):
+                break
+            node = one.inputs[0]
+        return node
 
 
 def is_one_number(array: np.ndarray) -> bool:

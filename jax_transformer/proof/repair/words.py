@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -59,7 +59,8 @@ class Words:
         numbers = self._number(value), self._number(source)
         if kind == "constant" and numbers[0] is None:
             differ = self._difference_of_tables(edit, value, source)
-            made = self._made_in(value, here)
+            ref = self.candidate.results.get(value.node if value.node is not None else -1)
+            made = self._made_in([] if ref is None else [ref], here)
             text, cure = f"{here} reads another table {list(value.shape)} than {there}{differ}{made}", "with that"
         elif kind == "constant":
             text, cure = f"{here} has {numbers[0]}, {there} has {numbers[1]}", f"with {numbers[1]}"
@@ -70,7 +71,8 @@ class Words:
             what = f"elements of {self.candidate.weight(value)}".removesuffix(" of ")
             text, cure = f"{here} reads {what} in another order than {there}", "in that order"
             if not has_same_elements(self.bench, edit):
-                text, cure = f"{here} reads other {what} than {there}", "with those"
+                made = self._made_in(self._moves(place), here)
+                text, cure = f"{here} reads other {what} than {there}{made and f', at places{made[1:]}'}", "with those"
         elif kind == "operand":
             text, cure = f"{here} reads another value than {there}", "with that"
         elif kind == "left out":
@@ -92,7 +94,9 @@ class Words:
         these lines aren't known."""
         made, read = self._ends_of_value(edit)
         home = self._home(edit, made, read)
-        sites = [Site() if entry is None else self.candidate.entry(entry).site for entry in (made, read)]
+        behind = [] if read is None else self.candidate.makers_below([read])  # a move may split heads before them
+        ends = made, min(behind, default=read)
+        sites = [Site() if entry is None else self.candidate.entry(entry).site for entry in ends]
         start, end = map(own_frames, sites)
         if home is None:
             return Gap.between(start, end)
@@ -118,29 +122,35 @@ class Words:
 
     def _ends_of_value(self, edit: Edit) -> tuple[int, int | None]:
         """Returns the entry that makes the value behind which operations are missing, and the first entry that reads
-        it."""
+        it. A value that the reference moves behind them, such as heads that it splits, may be moved here before."""
         if isinstance(edit.place, Ref):
-            return edit.place.entry, min(self.candidate.readers.get(edit.place.entry, ()), default=None)
-        line = self.candidate.entry(edit.place.entry).site.line
-        made = self.candidate.entry(edit.place.entry).operands[edit.place.number].entry
-        while not self.candidate.is_maker(made) and self.candidate.entry(made).site.line == line:
+            made, read, line = edit.place.entry, self._first_reader(edit.place), ""
+        else:
+            made = self.candidate.entry(edit.place.entry).operands[edit.place.number].entry
+            read, line = min(place.entry for place in edit.places), self.candidate.entry(edit.place.entry).site.line
+        is_moved = not any(map(self.reference.is_maker, self.reference.readers.get(edit.source.entry, ())))
+        while not self.candidate.is_maker(made) and (is_moved or self.candidate.entry(made).site.line == line):
             before = self.candidate.entry(made).operands
             if len(before) != 1:
                 break
             made = before[0].entry
-        return made, min(place.entry for place in edit.places)
+        return made, read
+
+    def _first_reader(self, ref: Ref) -> int | None:
+        return min(self.candidate.readers.get(ref.entry, ()), default=None)
 
     def _home(self, edit: Edit, made: int, read: int | None) -> str | None:
         """Returns the candidate's module that corresponds to the one in which the reference has operations; None if
-        there is no such module. Both are as many levels above those that make the value before, or read the one
-        behind."""
+        there is no such module. Both are as many levels above those that make the value before, or compute with
+        the one behind."""
         reference, found = self.reference, [(0, "")]
         current = self.bench.at.array(self.bench.value_at(edit.place))
         keys = [] if current is None else reference.index.equal(current)
-        before = [reference.results[int(key)].entry for key in keys]
-        behind = reference.readers.get(edit.source.entry, ())
+        before = [reference.maker_above(reference.results[int(key)].entry) for key in keys]
+        behind = reference.makers_below(reference.readers.get(edit.source.entry, ()))
         own = reference.entry(edit.source.entry).site.where
-        for ours, theirs in ((made, before), (read, behind)):
+        after = [] if read is None else self.candidate.makers_below([read])
+        for ours, theirs in ((self.candidate.maker_above(made), before), (min(after, default=None), behind)):
             for entry in theirs if ours is not None else ():
                 there, here = reference.entry(entry).site.where, self.candidate.entry(ours or 0).site.where
                 common = _common(own, there)
@@ -189,12 +199,20 @@ class Words:
             if any(self.candidate.weight(values[operand]) for operand in self.candidate.entry(number).operands)
         }
 
-    def _made_in(self, value: Value, here: str) -> str:
-        """Returns the lines that make a table, as text."""
-        ref = self.candidate.results.get(value.node if value.node is not None else -1)
-        if ref is None:
-            return ""
-        file, made, waiting = here.rpartition(":")[0], set[int](), [ref.entry]
+    def _moves(self, place: Ref | Operand) -> list[Ref]:
+        """Returns what the moves above a place depend on and no weight does, such as the places of rows in a table."""
+        ref = place if isinstance(place, Ref) else self.candidate.entry(place.entry).operands[place.number]
+        found, waiting = list[Ref](), [ref.entry]
+        while waiting:
+            number = waiting.pop()
+            if not self.candidate.is_maker(number):
+                found += self.candidate.entry(number).origins
+                waiting += [each.entry for each in self.candidate.entry(number).operands]
+        return found
+
+    def _made_in(self, refs: Iterable[Ref], here: str) -> str:
+        """Returns the lines that make values which depend on no weight, as text."""
+        file, made, waiting = here.rpartition(":")[0], set[int](), [ref.entry for ref in refs]
         while waiting:
             number = waiting.pop()
             if number not in made:
@@ -202,7 +220,8 @@ class Words:
                 entry = self.candidate.entry(number)
                 waiting += [each.entry for each in (*entry.operands, *entry.origins)]
         lines = (self.candidate.entry(number).site.line for number in sorted(made))
-        shown = [line.removeprefix(f"{file}:") for line in dict.fromkeys(lines) if line not in ("", here)]
+        own = (line for line in dict.fromkeys(lines) if line and not is_of_framework(line.rpartition(":")[0]))
+        shown = [line.removeprefix(f"{file}:") for line in own if line != here]
         several = "lines" if len(shown) > 1 else "line"
         return f", made in {several} {', '.join(shown)}" if 0 < len(shown) <= MOST_LINES else ""
 
