@@ -15,6 +15,7 @@ COPIED = {"certificate.schema.json": "jax_transformer/proof/certificate.schema.j
 PAGE_OF = {name: page for page, name in (INCLUDED | COPIED).items()}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 NAMES = re.compile(r"^<!-- names of (\S+) -->$", re.MULTILINE)
+REFERENCE = re.compile(r"^<!-- (commands|options of a run) -->$", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
@@ -35,6 +36,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if path.endswith(".md"):
         markdown = LINK.sub(lambda match: link(match, folder, posixpath.dirname(path), config.repo_url), markdown)
         markdown = NAMES.sub(lambda match: entries(match[1]), markdown)
+        markdown = REFERENCE.sub(lambda match: reference(match[1]), markdown)
     return markdown
 
 
@@ -86,6 +88,13 @@ def entries(package: str) -> str:
     if linked:
         parts += ["## Names of the subpackages", "\n".join(linked)]
     return "\n\n".join(parts) + "\n"
+
+
+def reference(what: str) -> str:
+    """Returns the sections of all commands, or the tables of a run's options."""
+    from jax_transformer.commands.reference import commands_in_markdown, run_options_in_markdown
+
+    return commands_in_markdown() if what == "commands" else run_options_in_markdown()
 
 
 def exports(package: str) -> tuple[ast.Module, dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jax_transformer.commands.parsing import options_of
 from jax_transformer.config.field_docs import field_docs
 from jax_transformer.config.files import set_in
 from jax_transformer.config.model import TransformerConfig
@@ -54,18 +55,8 @@ def parse_run(
 @functools.cache
 def run_options() -> frozenset[str]:
     """Returns the options of a run, such as --train.learning-rate; without the paths of a model's parts."""
-    names = [f"model.{name}" for name in _names()]
-    for one in dataclasses.fields(RunConfig):
-        if one.name != "model":
-            names += _leaves(one.name, typing.get_type_hints(RunConfig)[one.name])
-    return frozenset("--" + name.replace("_", "-") for name in names)
-
-
-def _leaves(name: str, kind: Any) -> list[str]:
-    if not dataclasses.is_dataclass(kind):
-        return [name]
-    hints = typing.get_type_hints(kind)
-    return [leaf for one in dataclasses.fields(kind) for leaf in _leaves(f"{name}.{one.name}", hints[one.name])]
+    model = (f"--model.{name.replace('_', '-')}" for name in _names())
+    return frozenset([*model, *(one.name for one in options_of(RunConfig) if not one.name.startswith(MODEL))])
 
 
 def _shown(model: TransformerConfig, name: str) -> Any:

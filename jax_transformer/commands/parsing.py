@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, TypeVar
+from dataclasses import MISSING
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
@@ -34,28 +36,66 @@ def parsed(kind: type[Kind], arguments: Sequence[str], command: str) -> Kind:
     return options
 
 
+class Option(NamedTuple):
+    """Describes an option or an argument of a command."""
+
+    name: str
+    """--beam-size; or MODEL, of an argument."""
+    kind: str
+    """What it takes, such as INT or {bash,zsh,fish}; empty for a flag."""
+    default: Any
+    """What holds if it isn't given; MISSING: it is required."""
+    text: str
+
+
+def options_of(kind: type) -> Iterator[Option]:
+    """Yields the arguments and options of a command."""
+    yield from _leaves(kind, "")
+
+
 def option_names(kind: type) -> list[str]:
     """Returns the options of a command, such as --beam-size; not that a flag may be turned off."""
-    return ["--help", *(f"--{name.replace('_', '-')}" for name in _leaves(kind, ""))]
+    return ["--help", *(one.name for one in options_of(kind) if one.name.startswith("--"))]
 
 
-def _leaves(kind: Any, prefix: str) -> Iterator[str]:
-    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+def _leaves(kind: Any, prefix: str) -> Iterator[Option]:
+    hints, docs = typing.get_type_hints(kind, include_extras=True), _docs(kind)
+    for one in dataclasses.fields(kind):
+        hint = hints[one.name]
         markers: tuple[Any, ...] = getattr(hint, "__metadata__", ())
         plain = typing.get_args(hint)[0] if markers else hint
-        if POSITIONAL in markers or SUPPRESSED in markers:
+        if SUPPRESSED in markers:
             continue
         if dataclasses.is_dataclass(plain):
-            yield from _leaves(plain, prefix if WITHOUT_PREFIX in markers else f"{prefix}{name}.")
-        else:
-            yield prefix + name
+            yield from _leaves(plain, prefix if WITHOUT_PREFIX in markers else f"{prefix}{one.name}.")
+            continue
+        name = (prefix + one.name).replace("_", "-")
+        name, takes = (name.upper(), "") if POSITIONAL in markers else (f"--{name}", taken(plain, markers))
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        yield Option(name, takes, default, docs.get(one.name, ""))
+
+
+def taken(plain: Any, markers: Sequence[Any] = ()) -> str:
+    """Returns what an option of a type takes, such as INT or {bash,zsh,fish}; "" for a flag."""
+    given = [one.metavar for one in markers if getattr(one, "metavar", None)]
+    if given:
+        return str(given[0])
+    kinds = [one for one in typing.get_args(plain) or [plain] if one is not NoneType and one is not Ellipsis]
+    if typing.get_origin(plain) is Literal:
+        return "{" + ",".join(map(str, kinds)) + "}"
+    if len(kinds) == 1 and kinds[0] is not plain:
+        return taken(kinds[0])
+    return "" if plain is bool else "|".join(str(getattr(one, "__name__", one)).upper() for one in kinds)
+
+
+def _docs(kind: Any) -> dict[str, str]:
+    return {name: text for base in reversed(kind.__mro__[:-1]) for name, text in field_docs(base).items()}
 
 
 def _shown(kind: Any) -> Any:
     """Returns a subclass whose help leaves out defaults that are None, or that the text says."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    docs = {name: text for base in reversed(kind.__mro__[:-1]) for name, text in field_docs(base).items()}
-    fields = []
+    docs, fields = _docs(kind), []
     for one in dataclasses.fields(kind):
         hint, text = hints[one.name], docs.get(one.name, "")
         if one.name in docs:  # no group of options

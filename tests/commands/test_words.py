@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from jax_transformer.cli import COMMANDS, USAGE, main
+from jax_transformer.commands.completion import TRAIN
 from jax_transformer.commands.model_options import run_options
 from jax_transformer.commands.train import SCREEN, parse
 from jax_transformer.commands.words import MEANT
@@ -41,8 +42,7 @@ def test_the_screen_of_train_fits_one_and_names_options_that_there_are() -> None
     lines = SCREEN.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 120
-    own = {"--config", "--resume", "--dry-run", "--help-all"}
-    assert {*re.findall(r"--[a-z][a-z.-]*", SCREEN)} <= run_options() | own
+    assert {*re.findall(r"--[a-z][a-z.-]*", SCREEN)} <= run_options() | {*TRAIN}
 
 
 def test_all_options_are_listed_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
