@@ -168,6 +168,25 @@ def test_rules_of_allowed_and_forced_tokens_are_transformers(beams: int, folder:
 
 
 @pytest.mark.parametrize("beams", [1, 4])
+def test_a_function_allows_the_same_tokens_as_transformers(beams: int, folder: Path) -> None:
+    """Allowed are the tokens of a sentence's own half of the vocabulary, but not the last one again."""
+    search = make_search("marian", folder)
+    size, eos_id = search.case.config.target_vocab_size, search.model.generation.eos_id
+
+    def allowed(number: int, ids: list[int]) -> list[int]:
+        return [token for token in range(number % 2, size, 2) if token not in ids[-1:]] + [eos_id]
+
+    rule = {"prefix_allowed_tokens_fn": lambda number, ids: allowed(number, ids.tolist()[1:])}
+    theirs, scores = search.theirs(beams, [], **rule)
+    decoding = DecodingConfig(beam_size=beams, num_return=beams, max_new_tokens=MOST)
+    found = generate(search.model, search.sources, decoding, allowed=allowed)
+    np.testing.assert_array_equal(found.sequences[:, :, : theirs.shape[2]], theirs)
+    if beams > 1:
+        np.testing.assert_allclose(found.scores, scores, rtol=HYPOTHESIS_SCORE)
+    assert (theirs != search.theirs(beams, [])[0][:, :, : theirs.shape[2]]).any()
+
+
+@pytest.mark.parametrize("beams", [1, 4])
 def test_a_prompt_counts_neither_in_the_length_nor_in_the_score(beams: int, folder: Path) -> None:
     """Its n-grams aren't repeated."""
     search = make_search("marian", folder)

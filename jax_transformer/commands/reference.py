@@ -47,7 +47,7 @@ def _table(options: list[Option]) -> str:
     if not options:
         return ""
     rows = (f"| `{f'{one.name} {one.kind}'.strip()}` | {_text(one)} |" for one in options)
-    return "\n".join(["| | |", "|---|---|", *rows])
+    return "\n".join(["| option | |", "|---|---|", *rows])
 
 
 def _text(one: Option) -> str:

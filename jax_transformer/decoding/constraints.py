@@ -38,6 +38,9 @@ def constrained(
     if program.has_min_new:
         is_end = jnp.arange(scores.shape[-1]) == search.eos_id
         scores = jnp.where((count < search.min_new)[:, None, None] & is_end, -jnp.inf, scores)
+    if program.allowed is not None and search.numbers is not None:
+        may_come = program.allowed.mask(scores.shape[-1], search.numbers, tokens, column)
+        scores = jnp.where(may_come, scores, -jnp.inf)
     for forced_id, now in _forced_ids(program, search, column, batch):
         only = jnp.where(jnp.arange(scores.shape[-1]) == forced_id, 0.0, -jnp.inf)
         scores = jnp.where(now[:, None, None], only, scores)

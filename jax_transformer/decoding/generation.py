@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
 from jax_transformer.decoding import beam, sampling_loop
+from jax_transformer.decoding.allowed import NOT_ASKED, AllowedTokens, allowed_by
 from jax_transformer.decoding.checks import (
     check_count,
     check_decoding,
@@ -50,6 +51,7 @@ def generate(
     *,
     prefix_ids: Sequence[Sequence[int]] | None = None,
     sentence_numbers: Sequence[int] | None = None,
+    allowed: AllowedTokens | None = None,
     **options: Unpack[DecodingOptions],
 ) -> Generated:
     """Decodes a batch of B sentences.
@@ -67,6 +69,9 @@ def generate(
       prefix_ids: for each sentence, the ids that its hypotheses begin with.
       sentence_numbers: for each sentence, the number that is combined with the seed for its random draws. Defaults to
         the row. With fixed numbers, draws don't depend on the batch.
+      allowed: a function of a sentence's number and the ids so far, without the start token, that returns the ids that
+        may come next. It runs on the host at each step, also for hypotheses that have ended; a program is compiled for
+        each function.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Returns:
@@ -75,7 +80,8 @@ def generate(
     Raises:
       ConfigError: an unknown option, one out of range, or two that contradict each other.
       DecodingError: the model has no decoder_start_id or eos_id; more beams than tokens in the vocabulary; ids outside
-        it; no room for a token after a prefix, or for min_new_tokens; different numbers of prefixes and sentences.
+        it; `allowed` returns none; no room for a token after a prefix, or for min_new_tokens; different numbers of
+        prefixes and sentences.
       ValueError: a source longer than the position table; source_ids without ids.
 
     Example:
@@ -106,7 +112,7 @@ def generate(
     num_return = decoding.num_return or 1
     if not count:
         return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
-    search = Search(model, decoding, source, prefixes, numbers)
+    search = Search(model, decoding, source, prefixes, numbers, allowed=allowed)
     while not search.is_done:
         search.advance()
     return search.hypotheses()
@@ -127,15 +133,19 @@ class Search:
         numbers: list[int],
         *,
         on_one_core: bool = False,
+        allowed: AllowedTokens | None = None,
     ) -> None:
         """Starts the search for sources [B, S], with resolved options that were checked.
 
         Args:
           on_one_core: compute on one core of a CPU, as other searches run on the others.
+          allowed: see `generate`.
         """
         config, most, self._count = model.config, limit(model, "target"), len(source)
         self._model, self._decoding = model, decoding
         self._program = SearchProgram.from_config(decoding)
+        if allowed is not None:
+            self._program = self._program._replace(allowed=allowed_by(allowed))
         loop: Any = beam if self._program.uses_beams else sampling_loop
         start, run = _on_one_core(loop) if on_one_core else (loop.start, loop.run)
         self._run: Callable[..., Any] = run
@@ -152,6 +162,9 @@ class Search:
         """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
             self._params = make_search_params(model, decoding, max_new, prefixes, numbers, source)
+            if allowed is not None:
+                asked: Any = np.array(numbers[: self._count] + [NOT_ASKED] * filling, np.int32)
+                self._params = self._params._replace(numbers=asked)
             source = place_rows(source, model.mesh)
             self._state = start(config, self._program, model.weights, source, self._params, self._room)
         self.length = 0
@@ -180,6 +193,8 @@ class Search:
         with in_mesh(model.mesh):
             self._state = self._run(model.config, self._program, model.weights, self._params, self._state, *limits)
             progress = fetch(_progress(self._state, self._params))
+        if self._program.allowed is not None:
+            self._program.allowed.check()
         length, self.has_ended, *self._found = map(np.array, progress)  # copies, since the next call reuses the memory
         self.length = int(length)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import NO_ID, DecodingConfig, Semantics
+from jax_transformer.decoding.allowed import Allowed
 
 
 class SearchProgram(NamedTuple):
@@ -30,6 +31,8 @@ class SearchProgram(NamedTuple):
     top_k: int
     has_top_p: bool
     has_min_p: bool
+    allowed: Allowed | None = None
+    """What asks the caller which tokens may come next."""
 
     @classmethod
     def from_config(cls, decoding: DecodingConfig) -> SearchProgram:
@@ -87,6 +90,8 @@ class SearchParams(NamedTuple):
     """Read if the program has one."""
     source: jax.Array | None = None
     """[B, S]: the source's ids, then -1, if the program has encoder_no_repeat_ngram."""
+    numbers: jax.Array | None = None
+    """[B]: the sentences' numbers, if the program asks which tokens are allowed."""
     prefix: jax.Array | None = None
     """[B, P]: the ids that each target begins with, then -1."""
     sampling: SamplingParams | None = None
@@ -148,7 +153,7 @@ class SearchParams(NamedTuple):
         changed = self._replace(
             max_new=replaced(self.max_new, other.max_new), last_penalty=replaced(self.last_penalty, other.last_penalty)
         )
-        for name in ("source", "prefix"):
+        for name in ("source", "numbers", "prefix"):
             if getattr(self, name) is not None:
                 changed = changed._replace(**{name: replaced(getattr(self, name), getattr(other, name))})
         if self.sampling is not None and other.sampling is not None:
