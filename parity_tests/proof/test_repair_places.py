@@ -166,6 +166,18 @@ def test_another_token_of_joined_values_is_named_where_it_is_taken() -> None:
     assert "reads other elements than" in cause.text
 
 
+def test_a_weight_that_is_read_and_not_drawn_has_no_value() -> None:
+    sides = in_jax(lambda w: w["x"] * w["mask"]), in_jax(lambda w: w["x"] + w["mask"])
+    task = Pair("", {"x": (2, 3), "mask": (3,)}, *sides).task()
+
+    def without_mask(draw: Any) -> Any:
+        drawn = {"x": task.draw(draw)[0]["x"]}
+        return drawn, drawn
+
+    with jax.enable_x64(True):
+        assert find_repair(Task(task.candidate, task.reference, without_mask)) is None
+
+
 def test_a_weight_that_neither_program_reads_does_not_hinder_the_search() -> None:
     def scaled(w: Any, number: float) -> Any:
         return jnp.tanh(w["x"] * number)
@@ -198,7 +210,7 @@ def test_either_of_two_equal_factors_is_named(is_scaled: bool) -> None:
 
     (cause,) = repaired(Pair("", {"x": (3, 4), "kernel": (4, 4)}, in_jax(ours), in_jax(theirs))).causes
     lines = [line(comment, __file__) for comment in ("first factor", "second factor")]
-    assert (cause.kind, cause.cure) == ("left out", "without one of the two")
+    assert (cause.kind, cause.cure) == ("left out", "without one of them")
     assert sorted(re.findall(r"\S+\.py:\d+", cause.text)) == sorted(lines)
 
 

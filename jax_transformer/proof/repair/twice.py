@@ -41,7 +41,7 @@ def either(bench: Bench, made: Sequence[tuple[Edit, Cause]], log2_error: float) 
 
 def _with(cause: Cause, other: str) -> Cause:
     text = cause.text.replace(cause.candidate, f"{cause.candidate} or {other}", 1)
-    return replace(cause, text=text, cure="without one of the two")
+    return replace(cause, text=text, cure="without one of them")
 
 
 def _others(bench: Bench, edit: Edit) -> dict[str, Edit]:
