@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -144,7 +146,7 @@ def test_numbers_are_the_same_with_callbacks_and_without(
 def test_a_finished_run_has_its_translations_and_how_it_ended(without: TrainingResult) -> None:
     data = read_run(without.run)
     assert (data["state"], data["now"], data["curves"]["loss"]["steps"]) == ("finished", None, [1, 2, 3, 4, 5, 6])
-    assert {name: found["sentences"] for name, found in data["analyses"].items()} == {"test": 4, "combinations": 500}
+    assert {name: found["sentences"] for name, found in data["analyses"].items()} == {"test": 4, "combinations": 4}
     assert data["analyses"]["test"]["counted"] == {"pairs": 60, "of": 60}
     status = json.loads((without.run / "progress.json").read_text())
     assert (status["activity"], status["ended"], status["step"], status["last_step"]) == ("", "finished", 6, 6)
@@ -205,6 +207,24 @@ def test_a_run_that_continues_other_training_has_no_checkpoint_to_tell_of(
     assert [call[:2] for call in recorder.calls] == [("start", 2), ("end", 0)]
     assert not recorder.passed("start")[0].is_resumed
     assert recorder.passed("end")[0].state == "interrupted"
+
+
+class Interrupting(Callback):
+    """Presses Ctrl-C while an evaluation is made."""
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_during_an_evaluation_stops_after_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Interrupted) as raised:
+        train(tiny_run(tmp_path, log_every=1, max_steps=4), callbacks=[Interrupting()])
+    assert raised.value.step == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert "stopping after this step; press Ctrl-C again to stop at once" in lines
+    assert any(line.startswith("compiling program 1 of 1 (") for line in lines)
+    data = read_run(tmp_path / "run")
+    assert (data["state"], data["step"], data["message"]) == ("interrupted", 2, str(raised.value))
 
 
 BROKEN = """
