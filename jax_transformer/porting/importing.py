@@ -192,8 +192,7 @@ def _make_config(
     if base is None:
         return TransformerConfig.from_flat(flat)
     config = base.replace(**fields)
-    sizes: dict[str, Any] = {**_vocabulary_sizes(known, config)}
-    return config.replace(**sizes)
+    return config.replace(**_vocabulary_sizes(known, config))
 
 
 def _flat_fields(table: Dialect, read: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +214,7 @@ def _flat_fields(table: Dialect, read: dict[str, Any], stated: dict[str, Any]) -
     return {**table.follows(fields), **fields}
 
 
-def _vocabulary_sizes(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, int]:
+def _vocabulary_sizes(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]:
     """Returns the sizes of vocabularies that a map's config leaves open with 0, as the embeddings have them."""
     embeddings = {"source_vocab_size": "source_embedding", "target_vocab_size": "target_embedding"}
     return {name: _rows(known, config, path) for name, path in embeddings.items() if getattr(config, name) == 0}
