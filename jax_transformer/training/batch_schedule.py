@@ -51,6 +51,24 @@ class Schedule(Protocol):
     """Assigns a batch to each step."""
 
     @property
+    def last_step(self) -> int | None:
+        """The last step of the run. None: unknown."""
+
+    @property
+    def description(self) -> str:
+        """Returns the line to print before a run."""
+
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
+        """Yields the batches after `step` steps; `position` was saved at that step, and is {} before the first."""
+
+    def closing_lines(self, position: Position) -> list[str]:
+        """Returns the lines to print at the end of a run, given its last position."""
+
+
+class PlannedSchedule(Schedule, Protocol):
+    """Assigns a batch of the training text to each step, in shapes that are chosen before."""
+
+    @property
     def shapes(self) -> tuple[Shape, ...]: ...
 
     @property
@@ -63,28 +81,15 @@ class Schedule(Protocol):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Batches per epoch. None: unknown, as for the next two properties."""
-
-    @property
-    def last_step(self) -> int | None: ...
+        """Batches per epoch. None: unknown, as for the next."""
 
     @property
     def epochs(self) -> float | None: ...
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
-        """Yields the batches after `step` steps; `position` was saved at that step, and is {} before the first."""
-
-    def closing_lines(self, position: Position) -> list[str]:
-        """Returns the lines to print at the end of a run, given its last position."""
-
-    @property
-    def description(self) -> str:
-        """Returns the line to print before a run."""
-
 
 def make_batch_schedule(
     config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None, exchange: Exchange | None = None
-) -> Schedule:
+) -> PlannedSchedule:
     """Returns the schedule of a run, for a streamed or a prepared corpus.
 
     Args:
@@ -98,13 +103,13 @@ def make_batch_schedule(
     return BatchSchedule(config, corpus, share)
 
 
-def batch_figures(schedule: Schedule) -> str:
+def batch_figures(schedule: PlannedSchedule) -> str:
     """Describes the batches in a few words, such as "2.5% padding, 8.2 pairs per row"."""
     packed = "" if schedule.pairs_per_row is None else f", {schedule.pairs_per_row:.1f} pairs per row"
     return f"{schedule.padding:.1%} padding{packed}"
 
 
-def described(schedule: Schedule) -> str:
+def described(schedule: PlannedSchedule) -> str:
     """Describes planned batches in one line, with their shapes."""
     shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in schedule.shapes)
     return (

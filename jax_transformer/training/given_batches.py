@@ -17,7 +17,6 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Table
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.data.planning import Shape
 from jax_transformer.parallel.placement import RowShare
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.training.batch_schedule import GIVEN, Position, ScheduledBatch
@@ -37,10 +36,6 @@ class GivenSchedule:
     An epoch is one pass over the batches. An iterator has one pass; anything else is iterated again and again. One
     batch is read ahead, to recognize the last.
     """
-
-    shapes: tuple[Shape, ...] = ()
-    padding = 0.0
-    pairs_per_row = batches_per_epoch = epochs = None
 
     def __init__(self, batches: Iterable[Any], config: RunConfig, model: TransformerConfig, share: RowShare) -> None:
         """Reads nothing yet.

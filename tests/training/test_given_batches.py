@@ -173,6 +173,11 @@ def test_batches_that_cannot_say_where_they_are_do_not_go_on(capsys: pytest.Capt
             next(given.scheduled_from(step, position if step else {}))
 
 
+def test_a_run_on_text_does_not_go_on_with_batches() -> None:
+    with pytest.raises(RunError, match="batches: expected none, since the run began with the training text"):
+        next(schedule([numbered(0)]).scheduled_from(2, {}))
+
+
 # --- mistakes
 
 
