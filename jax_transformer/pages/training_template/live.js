@@ -70,13 +70,13 @@ function isInUse() {
 }
 
 const viewKey = `view ${location.pathname}`;
-const choices = () => [...document.querySelectorAll('input[type=radio]')];
+const radios = () => [...document.querySelectorAll('input[type=radio]')];
 const folds = () => [...document.querySelectorAll('details')];
 const logButtons = () => [...document.querySelectorAll('figcaption button')];
 const isPressed = (button) => button.getAttribute('aria-pressed') === 'true';
 
 function keepView() {
-  const view = { top: scrollY, choice: choices().findIndex((one) => one.checked), open: folds().map((one) => one.open), log: logButtons().map(isPressed) };
+  const view = { top: scrollY, choice: radios().findIndex((one) => one.checked), open: folds().map((one) => one.open), log: logButtons().map(isPressed) };
   try { sessionStorage.setItem(viewKey, JSON.stringify(view)); } catch { /* the page begins at its top */ }
 }
 
@@ -89,7 +89,7 @@ function restoreView() {
   } catch { /* there is none */ }
   if (!view) return;
   history.scrollRestoration = 'manual';
-  choices()[view.choice]?.click();
+  radios()[view.choice]?.click();
   folds().forEach((one, i) => { one.open = Boolean(view.open[i]); });
   logButtons().forEach((one, i) => { if (i < view.log.length && isPressed(one) !== view.log[i]) one.click(); });
   const scroll = () => scrollTo({ top: view.top, behavior: 'instant' });
