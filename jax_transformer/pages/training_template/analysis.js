@@ -65,9 +65,7 @@ function attentionSection(attention) {
     const drawn = { values, rows: queries.length, columns: keys.length, largest: values.reduce((most, value) => Math.max(most, value), 0) };
     map.show({ queries, keys }, drawn, `Attention weights from the tokens of “${translation}” to those of “${source}”`);
   }
-  const choices = attention.maps.map(({ source }, index) => element('label', {},
-    element('input', { type: 'radio', name: 'map', checked: index === 0 ? '' : null, change: () => choose(index) }), element('span', { dir: 'auto' }, source)));
   requestAnimationFrame(() => choose(0)); // once the page has fonts, by which labels are measured
   return section('attention', 'Attention', `Where the model looks (columns) to write each token (rows): decoder layer ${attention.layer + 1}, the mean over its heads. Sentences of ${attention.split}.`,
-    element('div', { class: 'samples' }, element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), choices), element('div', { class: 'scroll' }, readout, canvas)));
+    element('div', { class: 'samples' }, sentenceChoices('map', attention.maps, choose), element('div', { class: 'scroll' }, readout, canvas)));
 }

@@ -82,17 +82,22 @@ function history(samples, index, bestStep) {
       element('th', { scope: 'col', class: 'number' }, 'Words'))), element('tbody', {}, body)));
 }
 
+/** A list of sentences, of which the first is chosen; sentences: [{source}]. A change calls `choose(index)`. */
+function sentenceChoices(name, sentences, choose) {
+  const rows = sentences.map(({ source }, index) => element('label', {},
+    element('input', { type: 'radio', name, checked: index === 0 ? '' : null, change: () => choose(index) }),
+    element('span', { dir: 'auto' }, source || 'empty')));
+  return element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), rows);
+}
+
 function samplesSection(samples, bestStep) {
   if (!samples.sentences.length) return section('samples', 'Samples', 'No evaluation has translated sentences yet.');
   const panel = element('div', { class: 'panel', 'aria-live': 'polite' });
   const choose = (index) => panel.replaceChildren(history(samples, index, bestStep));
-  const choices = samples.sentences.map(({ source }, index) => element('label', {},
-    element('input', { type: 'radio', name: 'sentence', checked: index === 0 ? '' : null, change: () => choose(index) }),
-    element('span', { dir: 'auto' }, source || 'empty')));
   choose(0);
   const shown = samples.evaluations.length < samples.count ? ` ${samples.evaluations.length} of ${formatCount(samples.count)} evaluations are shown.` : '';
   const lead = `The same sentences at each evaluation.${shown} `;
   const key = [element('mark', {}, 'Marked'), ' words differ from the reference; ', element('span', { class: 'missing' }), ' marks missing words.'];
   return section('samples', 'Samples', [lead, ...key],
-    element('div', { class: 'samples' }, element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), choices), panel));
+    element('div', { class: 'samples' }, sentenceChoices('sentence', samples.sentences, choose), panel));
 }
