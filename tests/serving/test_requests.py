@@ -112,7 +112,7 @@ def test_the_schema_describes_every_field(kind: type[TranslateRequest] | type[Sc
     json.dumps(schema)
 
 
-@pytest.mark.parametrize("name", ["json_body", "limits", "pieces", "requests"])
+@pytest.mark.parametrize("name", ["app", "json_body", "limits", "pieces", "requests"])
 def test_the_examples_of_docstrings_run(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"jax_transformer.serving.{name}"))
     assert tried
