@@ -164,7 +164,7 @@ def test_a_model_describes_itself_without_its_arrays():
     origin, training = {"dialect": "marian"}, {"step": 1200}
     model = make_model(target_tokenizer=make_tokenizer(), origin=origin, training=training)
     assert repr(model).splitlines() == [
-        "Model: 3,872 parameters in float32",
+        "Model: 3,656 parameters in float32",
         "  encoder: layers 2, width 12, heads 3, feed-forward 7",
         "  decoder: layers 1, width 12, heads 3, feed-forward 7",
         "  tokenizers: target of 9 tokens",

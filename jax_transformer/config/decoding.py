@@ -58,7 +58,8 @@ class DecodingSettings:
     no_repeat_ngram: int | None = None
     """Never decode the same sequence of this many tokens twice; 0 allows it. (Default: 0)"""
     encoder_no_repeat_ngram: int | None = None
-    """Never decode a sequence of this many tokens that the source has; 0 allows it. (Default: 0)"""
+    """Never decode a sequence of this many tokens that the source has, whose vocabulary must be the target's. 1 also
+    forbids the end token, if sources have it, as in transformers; 0 allows all. (Default: 0)"""
     repetition_penalty: float | None = None
     """Divide the logit of each token that is there already by this, or multiply it where it is below 0; in beam search,
     the log-probability. Above 1 disfavours repetitions (Keskar et al. 2019). (Default: 1)"""

@@ -50,7 +50,8 @@ class DocWithOptions:
 def _listed(name: str, kind: Any, default: Any) -> str:
     is_part = dataclasses.is_dataclass(default)
     head = f"  {name}: {_type(kind)}" + ("" if is_part else f" = {default!r}")
-    return "\n".join([head, *textwrap.wrap(option_doc(name), 110, initial_indent="    ", subsequent_indent="    ")])
+    text = option_doc(name).replace("null", "None")  # which files say
+    return "\n".join([head, *textwrap.wrap(text, 110, initial_indent="    ", subsequent_indent="    ")])
 
 
 def _type(kind: Any) -> str:

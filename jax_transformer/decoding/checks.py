@@ -109,6 +109,14 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
             f"length_penalty must be from {-most_penalty:.3g} to {most_penalty:.3g}, since float32 holds no larger "
             f"powers of {most} tokens, the model's longest; received {settings.length_penalty:g}"
         )
+    tokenizers = model.source_tokenizer, model.target_tokenizer
+    if settings.encoder_no_repeat_ngram and not model.config.share_embeddings and None not in tokenizers:
+        source, target = tokenizers
+        if not source.has_vocabulary_of(target):  # type: ignore[union-attr, arg-type]
+            raise DecodingError(
+                "encoder_no_repeat_ngram compares ids of the source with ids of the target: expected a model with one "
+                "vocabulary for both; this one has two"
+            )
     forced = [i for i in (settings.forced_bos_id, settings.forced_eos_id) if i != NO_ID]
     check_ids("target", [*settings.bad_words, forced], size)
 

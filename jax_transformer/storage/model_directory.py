@@ -105,7 +105,7 @@ class Model:
 
     def __repr__(self) -> str:
         """Describes the model in five lines; its arrays are too long."""
-        leaves = flatten(self.params).values()
+        leaves = [leaf for path, leaf in flatten(self.params).items() if not path.startswith("constants/")]
         dtypes = ", ".join(dict.fromkeys(str(np.dtype(leaf.dtype)) for leaf in leaves))
         tokenizers = [
             f"{side} of {tokenizer.vocab_size:,} tokens"

@@ -55,6 +55,10 @@ class Schedule(Protocol):
         """The last step of the run. None: unknown."""
 
     @property
+    def shapes(self) -> tuple[Shape, ...] | None:
+        """The shapes of all batches. None: unknown."""
+
+    @property
     def description(self) -> str:
         """Returns the line to print before a run."""
 

@@ -49,6 +49,7 @@ class GivenSchedule:
         self._batches, self._config = batches, config.train
         self._check = _Check(model, share.multiple)
         self.last_step = None if config.train.max_epochs else config.train.max_steps
+        self.shapes = None
         self._is_started = False
         self._first: dict[str, Any] = {}
 

@@ -176,8 +176,9 @@ class Trainer:
         if not isinstance(batch, Batch):
             return progress.doing("compiling the update of the parameters", prints=True)
         lengths = f"{batch.labels.shape[0]}×{batch.source_ids.shape[1]}→{batch.labels.shape[1]}"
-        count = len(self.schedule.shapes) * (len(self.mesh.local_devices) if self.config.parallel.virtual_shards else 1)
-        of = "" if self.config.data.streaming else f" of {count}"  # a stream may never use its longest shape
+        each = len(self.mesh.local_devices) if self.config.parallel.virtual_shards else 1
+        shapes = None if self.config.data.streaming else self.schedule.shapes  # a stream may never use its longest one
+        of = "" if shapes is None else f" of {each * len(shapes)}"
         return progress.doing(f"compiling program {number}{of} ({lengths})", prints=True)
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:

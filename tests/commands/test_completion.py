@@ -30,6 +30,30 @@ def test_bash_completes_commands_options_and_presets(capsys: pytest.CaptureFixtu
     assert completed(script, "jax-transformer", "train", "dem") == ["demo"]
     assert completed(script, "jax-transformer", "train", "--train.warmup-s") == ["--train.warmup-steps"]
     assert completed(script, "jax-transformer", "plot", "sch") == ["schedule"]
+    assert completed(script, "jax-transformer", "completion", "f") == ["fish"]
+
+
+def test_bash_completes_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing that is no value, so that it offers files where options take them."""
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert completed(script, "jax-transformer", "serve", "m", "--semantics", "''") == [
+        "huggingface",
+        "gnmt",
+        "floydhub",
+    ]
+    assert completed(script, "jax-transformer", "train", "--model.norm-placement", "p") == ["pre", "post"]
+    assert completed(script, "jax-transformer", "train", "--train.optimizer", "adaf") == ["adafactor"]
+    assert completed(script, "jax-transformer", "translate", "''") == []
+
+
+def test_a_script_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    assert main(["completion", "bash", "--install"]) == 2
+    assert "--install: expected a file that can be written, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -175,3 +176,11 @@ def test_mostly_unknown_sentences_warn(model: jt.Model) -> None:
     with pytest.warns(UserWarning, match=r"^sentence 2: 2 of 3 tokens are unknown to the model; sentence 3: 1 of 1 "):
         jt.translate(model, ["Who sleeps ?", "你好 世界 ?", "Wort", "Who knows ?"])
     assert len(jt.translate(model, ["Who sleeps ?", "Who knows ?", ""])) == 3
+
+
+def test_sequences_of_the_source_are_kept_out_only_where_its_ids_are_the_targets(model: jt.Model) -> None:
+    assert jt.translate(model, ["Who sleeps ?"], encoder_no_repeat_ngram=2)
+    other = train_tokenizer(["schläft Wer ? sleeps"], kind="whitespace", specials=SPECIALS)
+    two = dataclasses.replace(model, target_tokenizer=other.filled(model.config.target_vocab_size))
+    with pytest.raises(ValueError, match="expected a model with one vocabulary for both; this one has two"):
+        jt.translate(two, ["Who sleeps ?"], encoder_no_repeat_ngram=2)
