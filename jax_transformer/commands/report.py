@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from jax_transformer.commands.parsing import parsed
+
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""Errors that another file to write mends."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class ReportOptions:
     """Rebuild RUN/report.html from the other files of the run. With several runs, write one page that compares them:
     curves, scores with confidence intervals, translations side by side, and the differences of their configs."""
 
-    run: tyro.conf.Positional[tuple[str, ...]]
+    run: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN…")]
     """Run directory, or several."""
     watch: tyro.conf.FlagCreatePairsOff[bool] = False
     """Rewrite the page whenever the run's files change, until the run is finished; the page reloads itself. Another
@@ -38,8 +42,9 @@ def report(arguments: Sequence[str]) -> int:
             raise ValueError(f"--{name}: expected one run; received {len(options.run)}")
     if options.watch and options.attention:
         raise ValueError("--attention: expected a finished run, which nobody needs to watch; received --watch")
-    from jax_transformer.training.report import COMPARISON, watch, write_comparison, write_report
+    from jax_transformer.training.report import COMPARISON, page_of, watch, write_comparison, write_report
 
+    pages = {str(page_of(options.run[0])), str(Path(options.output or COMPARISON))}
     try:
         if options.watch:
             watch(options.run[0], options.output, say=lambda line: print(line, flush=True))
@@ -51,7 +56,7 @@ def report(arguments: Sequence[str]) -> int:
         if not options.watch:
             raise
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in UNWRITABLE or error.filename not in pages:
             raise
         raise ValueError(
             f"{error.filename}: expected a file that can be written; received {error.strerror}; name another with "

@@ -36,9 +36,10 @@ class Pace:
     Leaves out everything up to the first finished step, and whatever interrupts the steps: compilation, evaluations.
     """
 
-    def __init__(self, steps: int | None, evaluate_every: int, clock: Callable[[], float]) -> None:
-        """Begins before the first step. `steps` is the last one; None: unknown."""
+    def __init__(self, steps: int | None, evaluate_every: int, clock: Callable[[], float], done: int = 0) -> None:
+        """Begins after `done` steps. `steps` is the last one; None: unknown."""
         self._steps, self._every, self._clock = steps, evaluate_every, clock
+        self._evaluated_at = done
         self._evaluation: float | None = None
         self._has_evaluated = False
         self._begin()
@@ -50,6 +51,7 @@ class Pace:
     def finished(self, step: int) -> None:
         """Counts the steps up to `step`. A step before the last one, as after a rollback, begins anew."""
         if step < self._last[0]:
+            self._evaluated_at = min(self._evaluated_at, step)
             self._begin()
         now = self._clock() - self._paused
         if self._first is None:
@@ -64,6 +66,7 @@ class Pace:
     def evaluated(self, seconds: float) -> None:
         """Leaves out an evaluation, and expects the next ones to take as long; not the first, which compiles."""
         self.pause(seconds)
+        self._evaluated_at = self._last[0]
         if self._has_evaluated:
             self._evaluation = seconds
         self._has_evaluated = True
@@ -80,20 +83,22 @@ class Pace:
         unknown."""
         if self._steps is None or self.seconds_per_step is None:
             return None
-        return self.seconds_per_step * (self._steps - step) + (self._evaluation or 0.0) * self._evaluations_after(step)
+        return self.seconds_per_step * (self._steps - step) + (self._evaluation or 0.0) * self._evaluations_left()
 
     def left(self, step: int) -> str:
         """Describes the time left, such as "45 s left" or "45 s and 2 evaluations left"."""
-        seconds, count = self.seconds_left(step), self._evaluations_after(step)
+        seconds, count = self.seconds_left(step), self._evaluations_left()
         if seconds is None:
             return "time left unknown"
         if self._evaluation is not None or not count:
             return f"{duration(seconds)} left"
         return f"{duration(seconds)} and {count} evaluation{'' if count == 1 else 's'} left"
 
-    def _evaluations_after(self, step: int) -> int:
-        """Counts the evaluations after a step: one every so many steps, and one at the end."""
-        return 0 if self._steps is None else math.ceil(self._steps / self._every) - step // self._every
+    def _evaluations_left(self) -> int:
+        """Counts the evaluations to come: one every so many steps, and one at the end."""
+        if self._steps is None or self._evaluated_at >= self._steps:
+            return 0
+        return math.ceil(self._steps / self._every) - self._evaluated_at // self._every
 
 
 class TrainingProgress:
@@ -119,7 +124,7 @@ class TrainingProgress:
           publish: receives the status when something else begins, and every few seconds.
         """
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self.pace = Pace(steps, evaluate_every, time.perf_counter)
+        self.pace = Pace(steps, evaluate_every, time.perf_counter, done)
         self._steps, self._publish = steps, publish
         self._status: Status = {"activity": "", "since": time.time(), "step": done, "last_step": steps}
         now = time.perf_counter()
@@ -159,11 +164,11 @@ class TrainingProgress:
             self._next_frame = now + SECONDS_BETWEEN_FRAMES
             tokens = sum(row["tokens"] for row in rows)
             loss = sum(row["loss"] * row["tokens"] for row in rows) / max(tokens, 1.0)
+            figures = f"loss {loss:.3f}{' (smoothed)' if 'plain_loss' in rows[0] else ''}"
             if self.console.is_terminal:
-                self._bar.update(self._task, completed=finished, figures=f"loss {loss:.3f}")
-                self._bar.update(self._task, left=self.pace.left(finished))
+                self._bar.update(self._task, completed=finished, figures=figures, left=self.pace.left(finished))
             else:
-                self._line(finished, f"loss {loss:.3f}")
+                self._line(finished, figures)
         if now >= self._next_status:
             self._publish_status()
 

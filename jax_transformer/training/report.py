@@ -53,7 +53,12 @@ def write_report(
     data = read_run(run)
     if shows_attention:
         data["attention"] = _attention(run, data)
-    return _write(data, run / REPORT if output is None else Path(output), is_live)
+    return _write(data, page_of(run) if output is None else Path(output), is_live)
+
+
+def page_of(run: str | Path) -> Path:
+    """Returns the path of a run's own page."""
+    return Path(run) / REPORT
 
 
 def _attention(run: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def watch(run: str | Path, output: str | Path | None = None, say: Callable[[str]
       RunError: `run` is no run directory.
     """
     run = Path(run)
-    path = run / REPORT if output is None else Path(output)
+    path = page_of(run) if output is None else Path(output)
     seen, state = None, ""
     while True:
         start, found = time.monotonic(), _signature(run)

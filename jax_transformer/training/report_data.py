@@ -76,9 +76,8 @@ def read_run(run: Path) -> dict[str, Any]:
       RunError: `run` is no run directory.
     """
     if not (run / CONFIG).is_file():
-        raise RunError(
-            f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}"
-        )
+        received = f"one without {CONFIG}" if run.is_dir() else "a file" if run.exists() else "no directory"
+        raise RunError(f"{run}: expected a run directory; received {received}")
     config, rows = read_config(run / CONFIG)
     progress = _read_progress(run / PROGRESS)  # first: metrics.jsonl may then be ahead of it, and never behind
     records, unread = _read_lines(run / METRICS)

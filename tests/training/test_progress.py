@@ -56,12 +56,31 @@ def test_the_first_step_and_compilation_are_left_out_of_the_time_left() -> None:
     pace.finished(11)
     assert pace.seconds_left(11) == pytest.approx(58.9)
     assert pace.left(11) == "59 s and 2 evaluations left"
-    for seconds in (70.0, 7.0):  # the first one compiles
-        assert pace.left(300) == "30 s and 1 evaluation left"
-        clock.now += seconds
-        pace.evaluated(seconds)
-    assert pace.seconds_left(300) == pytest.approx(30.0 + 7.0)
+    clock.now += 28.9
+    pace.finished(300)
+    assert pace.left(300) == "30 s and 2 evaluations left"  # one comes now
+    clock.now += 70.0
+    pace.evaluated(70.0)  # and compiles
+    assert pace.left(300) == "30 s and 1 evaluation left"
+    clock.now += 30.0
+    pace.finished(600)
+    clock.now += 7.0
+    pace.evaluated(7.0)
     assert pace.left(600) == "0 s left"
+
+
+def test_evaluations_to_come_count_by_the_latest() -> None:
+    clock = Clock()
+    pace = Pace(90, 20, clock, done=25)  # resumed; evaluations come at 40, 60, 80 and 90
+    pace.finished(26)
+    clock.now += 1.0
+    pace.finished(40)
+    assert pace.left(40) == "4 s and 4 evaluations left"
+    for step in (40, 60):
+        clock.now += 1.0
+        pace.finished(step)
+        pace.evaluated(0.0 if step == 40 else 5.0)
+    assert pace.seconds_left(60) == pytest.approx(30 * pace.seconds_per_step + 2 * 5.0)  # type: ignore[operator]
 
 
 def test_a_run_that_goes_back_estimates_anew() -> None:

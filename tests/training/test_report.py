@@ -221,6 +221,11 @@ def test_a_directory_that_cannot_be_written_leads_to_another_file(
         "name another with --output FILE\n"
     )
 
+    nowhere = str(tmp_path / "nowhere" / "page.html")
+    assert main(["report", str(run), "--output", nowhere]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {nowhere}: expected a file that can be written; received No such file")
+
 
 def refuse(path: Path, refused: Path) -> None:
     assert path == refused
@@ -262,6 +267,9 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "expected a run directory; received no directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert main(["report", str(tmp_path / "file")]) == 2
+    assert "expected a run directory; received a file" in capsys.readouterr().err
 
 
 def test_the_command_prints_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
