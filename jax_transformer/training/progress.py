@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from jax_transformer.runtime.durations import duration
+from jax_transformer.runtime.standard_output import discard_output
 from jax_transformer.training.batch_schedule import known
 from jax_transformer.training.throughput import Window
 
@@ -101,6 +102,13 @@ class Pace:
         return math.ceil(self._steps / self._every) - self._evaluated_at // self._every
 
 
+class Output(Console):
+    """Prints to standard output. When its reader, such as `head`, has gone, the run goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        discard_output()
+
+
 class TrainingProgress:
     """Shows loss, learning rate, target tokens per second, the time left, and what happens between the steps.
 
@@ -123,7 +131,7 @@ class TrainingProgress:
           evaluate_every: steps from one evaluation to the next.
           publish: receives the status when something else begins, and every few seconds.
         """
-        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.console = Output(file=sys.stdout, highlight=False, soft_wrap=True)
         self.pace = Pace(steps, evaluate_every, time.perf_counter, done)
         self._steps, self._publish = steps, publish
         self._status: Status = {"activity": "", "since": time.time(), "step": done, "last_step": steps}

@@ -251,3 +251,19 @@ def test_ctrl_c_is_answered_while_the_main_thread_is_busy() -> None:
         process.send_signal(signal.SIGINT)
         assert next(lines) == "stopped at once, without a checkpoint of this step\n"
     assert process.returncode == 130
+
+
+def test_a_run_goes_on_when_the_reader_of_its_output_is_gone() -> None:
+    program = (
+        "import sys; from jax_transformer.runtime.standard_output import named_output\n"
+        "from jax_transformer.training.progress import Output\n"
+        "with named_output():\n"
+        "    for number in range(3):\n"
+        "        Output(file=sys.stdout).print('x' * 100_000)\n"
+        "print('went on', file=sys.stderr)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    run.stdout.close()
+    assert run.communicate()[1] == "went on\n"
+    assert run.returncode == 0
