@@ -299,6 +299,10 @@ def test_places_without_a_model(tmp_path):
     assert "it has no manifest.json and no config.json" in problems_of(tmp_path)[0]
     (tmp_path / "file").write_text("")
     assert "is a file; expected a model directory" in problems_of(tmp_path / "file")[0]
+    (tmp_path / "config.yaml").write_text("")
+    assert problems_of(tmp_path)[0].endswith(
+        f"without a model yet; to finish it: jax-transformer train --resume {tmp_path}"
+    )
 
 
 def test_a_newer_version(saved):

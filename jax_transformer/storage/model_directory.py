@@ -390,6 +390,8 @@ def find_model(path: str | os.PathLike[str]) -> Path:
             f"{path} is no model directory (it has no {MANIFEST}). If transformers wrote it, port it first: "
             f"jax-transformer port {path} MODEL"
         )
+    if (path / "config.yaml").is_file():
+        raise ModelError(f"{path} is a run without a model yet; to finish it: jax-transformer train --resume {path}")
     raise ModelError(
         f"{path} is no model directory (it has no {' and no '.join(missing)}), and no run directory with a model in it"
     )
