@@ -78,6 +78,14 @@ def test_help_lists_each_option_with_its_default_and_text() -> None:
     assert all(f" |    {name}: " in text for name in (*short_names(), "encoder", "share_embeddings"))
 
 
+def test_a_config_shows_what_is_no_default() -> None:
+    config = TransformerConfig(num_heads=4, decoder_norm_placement="pre", position_kind="rotary")
+    assert repr(config) == "TransformerConfig(num_heads=4, position_kind='rotary', decoder_norm_placement='pre')"
+    assert eval(repr(config)) == config
+    own = dataclasses.replace(config.decoder, norm=LayerNorm(eps=0.1))
+    assert "decoder.norm.eps=0.1" in repr(dataclasses.replace(config, decoder=own))
+
+
 def test_a_config_is_never_changed() -> None:
     config = TransformerConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):

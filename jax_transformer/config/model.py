@@ -70,6 +70,12 @@ class TransformerConfig(Guarantees):
             object.__setattr__(self, name, value)
         require(self, model_problems(self))
 
+    def __repr__(self) -> str:
+        """Names the options that aren't a default, as `changes` of `config.described` does."""
+        from jax_transformer.config.described import changes
+
+        return f"TransformerConfig({', '.join(f'{name}={value!r}' for name, value in changes(self).items())})"
+
     def replace(self, **options: Unpack[ModelOptions]) -> TransformerConfig:
         """Returns a config with other values, named as in the constructor: `dataclasses.replace` for type checkers.
 
