@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from jax_transformer.config.described import changes, described, differences, dump_described
+from jax_transformer.config.described import changes, described, differences
+from jax_transformer.config.dumped import dump_described
 from jax_transformer.config.files import load_config, set_in
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary

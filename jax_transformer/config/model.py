@@ -12,6 +12,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from jax_transformer.config.described import changes
 from jax_transformer.config.guarantees import Guarantees
 from jax_transformer.config.model_validation import model_problems
 from jax_transformer.config.option_docs import DocWithOptions
@@ -72,8 +73,6 @@ class TransformerConfig(Guarantees):
 
     def __repr__(self) -> str:
         """Names the options that aren't a default, as `changes` of `config.described` does."""
-        from jax_transformer.config.described import changes
-
         return f"TransformerConfig({', '.join(f'{name}={value!r}' for name, value in changes(self).items())})"
 
     def replace(self, **options: Unpack[ModelOptions]) -> TransformerConfig:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_transformer.config.described import dump_described
+from jax_transformer.config.dumped import dump_described
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch
