@@ -444,7 +444,9 @@ class Trainer:
         if self.processes.is_first:
             save_model(dataclasses.replace(model, training=training), self.run_dir.model)
         facts = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
-        counted = None if self.config.data.streaming else self.corpus.splits["train"]  # a stream keeps no text
+        # A stream keeps no text, and batches of the caller's own have none.
+        has_text = not (self.config.data.streaming or self.takes_batches)
+        counted = self.corpus.splits["train"] if has_text else None
         translations = translations_record(int(state.step), translated, counted if self.processes.is_first else None)
         self.journal.model({"step": int(state.step), **facts, **records}, translations)
         return TrainingResult(
