@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-QUICK = 0.3
+QUICK = 0.15
 """Processor seconds of a test that always runs."""
-LONG = 1.0
+LONG = 0.3
 """Processor seconds beyond which even the only test of a function waits."""
 
 

@@ -18,26 +18,26 @@ def names(tests: list[Timed]) -> list[str]:
 
 
 def test_of_slow_parametrisations_the_quickest_runs_with_every_change() -> None:
-    slow = [case(f"f[{number}]", 0.9 - 0.1 * number, 1) for number in range(3)]
+    slow = [case(f"f[{number}]", 0.3 - 0.01 * number, 1) for number in range(3)]
     quick = [case(f"q[{number}]", 0.1, 1) for number in range(6)]
-    assert names(waiting([*slow, *quick, case("alone", 0.9)], [])) == ["f[0]", "f[1]"]
+    assert names(waiting([*slow, *quick, case("alone", 0.3)], [])) == ["f[0]", "f[1]"]
 
 
 def test_long_tests_wait() -> None:
-    tests = [case("long", 30.0, 1), case("slow", 0.9, 1), case("other", 20.0, 2)]
+    tests = [case("long", 30.0, 1), case("slow", 0.3, 1), case("other", 20.0, 2)]
     assert names(waiting(tests, [])) == ["long"]
     assert names(waiting(tests, ["long"])) == []
 
 
 def test_what_killed_a_change_stays() -> None:
-    assert names(waiting([case(f"f[{number}]", 0.9) for number in range(4)], ["f[1]"])) == ["f[2]", "f[3]"]
+    assert names(waiting([case(f"f[{number}]", 0.3) for number in range(4)], ["f[1]"])) == ["f[2]", "f[3]"]
 
 
 def test_what_calls_a_function_that_no_other_test_calls_stays() -> None:
-    tests = [case(f"f[{number}]", 1.0, 1) for number in range(3)]
-    tests += [case("g[0]", 1.0, 1), case("g[1]", 9.0, 2, 3), case("g[2]", 1.0, 1), case("g[3]", 1.0, 2)]
+    tests = [case(f"f[{number}]", 0.3, 1) for number in range(3)]
+    tests += [case("g[0]", 0.3, 1), case("g[1]", 9.0, 2, 3), case("g[2]", 0.3, 1), case("g[3]", 0.3, 2)]
     assert names(waiting(tests, [])) == ["f[1]", "f[2]", "g[2]"]
-    assert names(waiting([*tests, case("g[4]", 1.0, 3)], [])) == ["f[1]", "f[2]", "g[1]", "g[2]"]
+    assert names(waiting([*tests, case("g[4]", 0.3, 3)], [])) == ["f[1]", "f[2]", "g[1]", "g[2]"]
 
 
 def test_the_tests_that_wait_are_there() -> None:

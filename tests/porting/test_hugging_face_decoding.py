@@ -20,12 +20,12 @@ from jax_transformer.storage.tensors import PortingError
 def test_what_it_says_of_decoding_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Byte for byte; and what no decoding here obeys is named."""
     there = write(tmp_path / "there")
-    text = '{"num_beams":4,\r\n"repetition_penalty":1.20, "name": "\\u00e4", "num_beams": 3 }'
+    text = '{"num_beams":4,\r\n"encoder_repetition_penalty":1.20, "name": "\\u00e4", "num_beams": 3 }'
     (there / "generation_config.json").write_bytes(text.encode())
     assert main(["port", str(there), str(tmp_path / "model")]) == 0
     printed = capsys.readouterr().out
     assert "decoding: beam_size=3\n" in printed
-    assert "not decoded by: repetition_penalty=1.2 (kept for export)\n" in printed
+    assert "not decoded by: encoder_repetition_penalty=1.2 (kept for export)\n" in printed
     assert load_model(tmp_path / "model").generation.beam_size == 3
     assert main(["port", str(tmp_path / "model"), str(tmp_path / "back")]) == 0
     assert (tmp_path / "back" / "generation_config.json").read_bytes() == text.encode()
