@@ -530,3 +530,34 @@ def test_parts_of_a_fused_kernel_may_be_stacked_in_any_order() -> None:
 
     side = Side(ours, params={"kernels": np.zeros((3, 4, 4), np.float32)})
     jt.assert_same(side, Theirs().eval(), {"input": np.ones((3, 4), np.float32)}, stages=("forward",))
+
+
+class FixedPositions(torch.nn.Module):
+    """Adds a table that isn't trained, as modules with sinusoidal positions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = torch.nn.Linear(4, 4, bias=False)
+        self.table = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4) / 8, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(x + self.table)
+
+
+def test_a_table_that_is_not_trained_is_a_constant_under_a_given_map_too() -> None:
+    """It used to be a weight of one side alone, and equal programs were refuted."""
+    side = Side(
+        lambda params, inputs: (inputs["x"] + np.arange(12.0, dtype=np.float32).reshape(3, 4) / 8) @ params["kernel"],
+        params={"kernel": np.zeros((4, 4), np.float32)},
+    )
+    inputs = {"x": np.ones((2, 3, 4), np.float32)}
+
+    def converted(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"kernel": tensors["output.weight"].T}
+
+    certificate = jt.prove(side, FixedPositions().eval(), inputs=inputs, stages=("forward",), names=converted)
+    assert certificate.verdict == "proven"
+    assert "table" in str(certificate)
+    other = FixedPositions().eval()
+    other.table.data[1, 2] += 1
+    assert jt.prove(side, other, inputs=inputs, stages=("forward",), names=converted).verdict == "refuted"

@@ -18,7 +18,7 @@ from jax_transformer.frozen.record import Frozen
 from jax_transformer.frozen.sides import FrozenSide, check_same_inputs
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.matching.carrying import facts_of, through
-from jax_transformer.matching.finding import find_map, tied
+from jax_transformer.matching.finding import FoundMap, find_map, tied
 from jax_transformer.matching.giving import Converter, given_map
 from jax_transformer.matching.programs import PureProgram, pure_program, with_one_output
 from jax_transformer.matching.sides import flattened, is_filled, weights_by_name
@@ -64,6 +64,8 @@ class MappedPair:
         if given is not None:
             self.found, tree = given_map(given, weights_by_name(*own), weights_by_name(program, params))
             own = own if tree is None else own._replace(params=tree)
+            counts = _matched(self.found, self.found.partners)
+            self.constants = () if is_pure else _frozen(program, [name for name, count in counts.items() if not count])
         else:
             find = partial(
                 find_map,
@@ -117,13 +119,9 @@ class MappedPair:
     def has_too_few(self) -> bool:
         """Returns whether one program reads fewer numbers than the other one's tensors have that some of its weights
         match, or none does: then no map makes it read them all."""
-        found, first, needed = self.found, 0, 0
-        matched = np.unique(np.concatenate([np.ravel(each) for each in self._read.values()] or [np.zeros(0, np.int64)]))
-        for name, shape in found.tensors.items():
-            size = math.prod(shape)
-            count = int(((matched >= first) & (matched < first + size)).sum())
-            needed += count or (0 if name in found.unread else size)
-            first += size
+        found, needed = self.found, 0
+        for name, count in _matched(found, self._read).items():
+            needed += count or (0 if name in found.unread else math.prod(found.tensors[name]))
         return sum(each.size for each in self._read.values()) < needed
 
     def _read_frozen(self, own: Any, other: Frozen, given: NameMap | Converter | None, seed: int) -> None:
@@ -143,6 +141,17 @@ class MappedPair:
     def facts(self) -> dict[str, tuple[str, ...]]:
         """Returns what a certificate says of the map: how much of it was found, and what is unlike its siblings."""
         return facts_of(self.found, self.names[self.carried_side], self.constants, is_given=self.is_given)
+
+
+def _matched(found: FoundMap, partners: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Counts the elements of each tensor that some of these leaves read."""
+    matched = np.unique(np.concatenate([np.ravel(each) for each in partners.values()] or [np.zeros(0, np.int64)]))
+    counts, first = dict[str, int](), 0
+    for name, shape in found.tensors.items():
+        size = math.prod(shape)
+        counts[name] = int(((matched >= first) & (matched < first + size)).sum())
+        first += size
+    return counts
 
 
 def _frozen(module: Any, names: Collection[str]) -> tuple[str, ...]:
