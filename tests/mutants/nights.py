@@ -22,6 +22,10 @@ class Timed(NamedTuple):
     seconds: float
     reach: frozenset[int]
     """Functions of the package that the test calls."""
+    setup: float = 0.0
+    """Those of the seconds in which its fixtures are made."""
+    fixtures: frozenset[str] = frozenset()
+    """Fixtures of its file that several tests share."""
 
     @property
     def function(self) -> str:
@@ -31,6 +35,20 @@ class Timed(NamedTuple):
     def cost(self) -> float:
         """A test that calls few functions is more likely about one of them."""
         return self.seconds + 0.001 * len(self.reach)
+
+
+def with_shared_setups(tests: Iterable[Timed]) -> list[Timed]:
+    """Returns the tests with an equal part each of what their shared fixtures take, which the first of them paid."""
+    tests, groups = list(tests), defaultdict[tuple[str, frozenset[str]], list[Timed]](list)
+    for test in tests:
+        groups[test.name.partition("::")[0], test.fixtures].append(test)
+    parts = {key: sum(test.setup for test in group) / len(group) for key, group in groups.items() if key[1]}
+    return [
+        test._replace(seconds=test.seconds - test.setup + parts[key], setup=parts[key])
+        if (key := (test.name.partition("::")[0], test.fixtures)) in parts
+        else test
+        for test in tests
+    ]
 
 
 def waiting(tests: Iterable[Timed], killers: Iterable[str]) -> list[Timed]:

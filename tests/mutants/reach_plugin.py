@@ -51,7 +51,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps a few of each function's parametrisations, spread over all, and what wasn't run before."""
+    """Keeps a few of each function's parametrisations, spread over all, and what wasn't run before. Writes which
+    fixtures each test shares with others of its file."""
+    shared = {item.nodeid: sorted(_shared_fixtures(item)) for item in items}
+    Path(os.environ[hook.MARKS], "fixtures.json").write_text(json.dumps(shared), "utf-8")
     most = int(os.environ.get("MOST_PARAMETRISATIONS", "0"))
     done = {
         json.loads(line)["test"]
@@ -69,3 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         json.dumps({name: len(group) for name, group in by_function.items()}), "utf-8"
     )
     items[:] = [item for item in items if item.nodeid in kept and item.nodeid not in done]
+
+
+def _shared_fixtures(item: pytest.Item) -> Iterator[str]:
+    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    for name, (*_, used) in definitions.items():
+        if used.scope == "module":
+            yield name

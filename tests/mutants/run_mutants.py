@@ -36,7 +36,7 @@ import mutant_hook as hook
 import pytest
 from mutant_runner import Kill, Runner
 from mutations import Mutant
-from nights import Timed, waiting
+from nights import Timed, waiting, with_shared_setups
 
 HEAD = ["seed", "module", "number", "line", "function", "change", "outcome", "test", "test_seconds"]
 ALIVE = ("survived", "unreached")
@@ -70,13 +70,16 @@ def read_tests(marks: Path) -> list[Timed]:
     for file in marks.glob("process-*.json"):
         record = json.loads(file.read_text("utf-8"))
         others[record["test"]].update(record["reach"])
-    tests = []
+    tests, fixtures = [], json.loads((marks / "fixtures.json").read_text("utf-8"))
     for file in marks.glob("tests-*.jsonl"):
         for line in file.read_text("utf-8").splitlines():
             record = json.loads(line)
             if record["outcome"] == "passed":
                 reach = frozenset(record["reach"]) | others[record["test"]]
-                tests.append(Timed(record["test"], max(record["cpu"], record["seconds"] / 2), reach))
+                seconds = max(record["cpu"], record["seconds"] / 2)
+                setup = seconds * record["phases"].get("setup", 0.0) / max(record["seconds"], 1e-9)
+                shared = frozenset(fixtures.get(record["test"], ()))
+                tests.append(Timed(record["test"], seconds, reach, setup, shared))
     if not any(test.reach for test in tests):
         raise SystemExit(f"{marks}: expected tests that call marked functions; received none: run `reach` again")
     return tests
@@ -232,7 +235,7 @@ def main() -> int:
 def write_nights(path: Path, tests: list[Timed]) -> None:
     with (Path(__file__).parent / "record.csv").open(encoding="utf-8", newline="") as file:
         killers = [row["test"] for row in csv.DictReader(file) if row["outcome"] not in ALIVE]
-    found = waiting(tests, killers)
+    found = waiting(with_shared_setups(tests), killers)
     path.write_text("".join(f"{name}\n" for name in sorted(test.name for test in found)), "utf-8")
     total, left = (sum(test.seconds for test in part) for part in (tests, found))
     print(f"{len(found)} of {len(tests)} tests wait for the night: {left:.0f} of {total:.0f} seconds of a core")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nights import Timed, waiting
+from nights import Timed, waiting, with_shared_setups
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +27,20 @@ def test_long_tests_wait() -> None:
     tests = [case("long", 30.0, 1), case("slow", 0.3, 1), case("other", 20.0, 2)]
     assert names(waiting(tests, [])) == ["long"]
     assert names(waiting(tests, ["long"])) == []
+
+
+def test_what_tests_share_counts_for_each_of_them() -> None:
+    """Or the first one, which paid for it, would wait, and the next would pay instead."""
+
+    def sharing(file: str, count: int, setup: float) -> list[Timed]:
+        setups = [setup, *[0.0] * (count - 1)]
+        return [
+            Timed(f"{file}::f{i}", 0.1 + paid, frozenset({1}), paid, frozenset("x")) for i, paid in enumerate(setups)
+        ]
+
+    tests = [*sharing("a.py", 3, 30.0), *sharing("b.py", 90, 3.0)]
+    assert names(waiting(with_shared_setups(tests), [])) == ["a.py::f0", "a.py::f1", "a.py::f2"]
+    assert names(waiting(tests, [])) == ["a.py::f0", "b.py::f0"]
 
 
 def test_what_killed_a_change_stays() -> None:

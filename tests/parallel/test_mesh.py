@@ -49,7 +49,6 @@ def training() -> dict[str, dict[str, Any]]:
     return run("twenty_steps", "families")
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_twenty_steps_with_dropout_equal_one_device(training: dict[str, Any]) -> None:
     rows = training["twenty_steps"]
     assert len(rows) == 1
@@ -57,7 +56,6 @@ def test_twenty_steps_with_dropout_equal_one_device(training: dict[str, Any]) ->
     assert all(row["learned"] > 0 for row in rows.values())
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_published_families_train_the_same(training: dict[str, Any]) -> None:
     assert len(training["families"]) == 2
     assert beyond(training["families"], FLOAT64) == {}
@@ -84,12 +82,10 @@ def test_communication_between_devices() -> None:
     assert rows["(1, 1, 8)"]["sums"] <= 1.1 * (2 * sublayers + 1 + 2 + 1)
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_packed_batches_train_the_same(short: dict[str, Any]) -> None:
     assert beyond(short["packing"], FLOAT64) == {}
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_adapters_train_the_same(short: dict[str, Any]) -> None:
     found = short["adapters"]
     assert beyond({"adapters": found}, FLOAT64) == {}
@@ -97,17 +93,14 @@ def test_adapters_train_the_same(short: dict[str, Any]) -> None:
     assert found["changed"] > 1
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_one_step_in_float32(short: dict[str, Any]) -> None:
     assert beyond(short["in_float32"], FLOAT32) == {}
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_drawn_weights_are_the_same_bits(short: dict[str, Any]) -> None:
     assert short["initial"] == {"equal": True}
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_evaluation(short: dict[str, Any]) -> None:
     assert short["evaluation"]["loss"] <= FLOAT64
     assert short["evaluation"]["tokens"] == 0
@@ -118,14 +111,12 @@ def test_decoding_and_scores() -> None:
     assert {name: row for name, row in found.items() if not all(row.values())} == {}
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_a_checkpoint_is_restored_onto_any_mesh_bit_for_bit(short: dict[str, Any]) -> None:
     rows = short["restoring"]
     assert len(rows) == 9
     assert all(rows.values()), rows
 
 
-@pytest.mark.nightly  # a process of eight devices computes them all
 def test_a_training_state_is_continued_on_any_mesh_bit_for_bit(short: dict[str, Any]) -> None:
     assert short["continuing"] == {"(2, 2, 2)": True, "(1, 8, 1)": True}
 
