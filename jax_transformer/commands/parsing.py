@@ -32,7 +32,8 @@ def parsed(kind: type[Kind], arguments: Sequence[str], command: str) -> Kind:
     Raises:
       SystemExit: an option that tyro refuses; --help.
     """
-    options: Kind = tyro.cli(_shown(kind), args=list(arguments), prog=f"jax-transformer {command}", config=MARKERS)
+    shown = tyro.cli(_shown(kind), args=list(arguments), prog=f"jax-transformer {command}", config=MARKERS)
+    options: Kind = _as_given(kind, shown)
     return options
 
 
@@ -61,9 +62,7 @@ def option_names(kind: type) -> list[str]:
 def _leaves(kind: Any, prefix: str) -> Iterator[Option]:
     hints, docs = typing.get_type_hints(kind, include_extras=True), _docs(kind)
     for one in dataclasses.fields(kind):
-        hint = hints[one.name]
-        markers: tuple[Any, ...] = getattr(hint, "__metadata__", ())
-        plain = typing.get_args(hint)[0] if markers else hint
+        plain, markers = _divided(hints[one.name])
         if SUPPRESSED in markers:
             continue
         if dataclasses.is_dataclass(plain):
@@ -73,6 +72,12 @@ def _leaves(kind: Any, prefix: str) -> Iterator[Option]:
         name, takes = (name.upper(), "") if POSITIONAL in markers else (f"--{name}", taken(plain, markers))
         default = one.default if one.default_factory is MISSING else one.default_factory()
         yield Option(name, takes, default, docs.get(one.name, ""))
+
+
+def _divided(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns a type, and tyro's markers of it."""
+    markers: tuple[Any, ...] = getattr(hint, "__metadata__", ())
+    return (typing.get_args(hint)[0] if markers else hint), markers
 
 
 def taken(plain: Any, markers: Sequence[Any] = ()) -> str:
@@ -93,18 +98,34 @@ def _docs(kind: Any) -> dict[str, str]:
 
 
 def _shown(kind: Any) -> Any:
-    """Returns a subclass whose help leaves out defaults that are None, or that the text says."""
+    """Returns a subclass whose help leaves out defaults that are None, or that the text says; in its groups, too."""
     hints = typing.get_type_hints(kind, include_extras=True)
     docs, fields = _docs(kind), []
     for one in dataclasses.fields(kind):
-        hint, text = hints[one.name], docs.get(one.name, "")
-        if one.name in docs:  # no group of options
-            hint = Annotated[hint, tyro.conf.arg(help=text, help_behavior_hint=_hint(text))]
+        (plain, markers), text = _divided(hints[one.name]), docs.get(one.name, "")
         given: dict[str, Any] = {"default": one.default, "default_factory": one.default_factory}
-        given = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+        if dataclasses.is_dataclass(plain) and one.default_factory is plain:
+            group = _shown(plain)
+            hint, given["default_factory"] = Annotated[(group, *markers)] if markers else group, group
+        else:
+            more = tyro.conf.arg(help=text or None, help_behavior_hint=_hint(text))
+            hint = hints[one.name] if dataclasses.is_dataclass(plain) else Annotated[hints[one.name], more]
+        given = {name: value for name, value in given.items() if value is not MISSING}
         fields.append((one.name, hint, dataclasses.field(**given)))
     return dataclasses.make_dataclass(
         kind.__name__, fields, bases=(kind,), namespace={"__doc__": kind.__doc__}, frozen=True, kw_only=True
+    )
+
+
+def _as_given(kind: Any, shown: Any) -> Any:
+    """Returns what an instance of `_shown(kind)` holds as one of the kind itself, whose groups are of their kinds."""
+    values = {one.name: getattr(shown, one.name) for one in dataclasses.fields(kind)}
+    kinds = {name: _divided(hint)[0] for name, hint in typing.get_type_hints(kind, include_extras=True).items()}
+    return kind(
+        **{
+            name: _as_given(kinds[name], value) if dataclasses.is_dataclass(kinds[name]) else value
+            for name, value in values.items()
+        }
     )
 
 
