@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 from flax import nnx
@@ -148,6 +148,17 @@ def join_constants(trained: Params, constants: Params) -> Params:
     return {**trained, "constants": constants} if constants else dict(trained)
 
 
+class ApplyOptions(TypedDict, total=False):
+    """Further arguments of `apply`, for type checkers."""
+
+    dropout_key: jax.Array | None
+    masks: Masks | None
+    add: Mapping[str, jax.Array] | None
+    replace: Mapping[str, jax.Array] | None
+    source_segments: jax.Array | None
+    target_segments: jax.Array | None
+
+
 @overload
 def apply(
     config: TransformerConfig,
@@ -155,13 +166,8 @@ def apply(
     source_ids: Ids,
     decoder_input_ids: Ids,
     *,
-    dropout_key: jax.Array | None = None,
     return_trace: Literal[False] = False,
-    masks: Masks | None = None,
-    add: Mapping[str, jax.Array] | None = None,
-    replace: Mapping[str, jax.Array] | None = None,
-    source_segments: jax.Array | None = None,
-    target_segments: jax.Array | None = None,
+    **options: Unpack[ApplyOptions],
 ) -> jax.Array: ...
 @overload
 def apply(
@@ -170,13 +176,8 @@ def apply(
     source_ids: Ids,
     decoder_input_ids: Ids,
     *,
-    dropout_key: jax.Array | None = None,
     return_trace: Literal[True],
-    masks: Masks | None = None,
-    add: Mapping[str, jax.Array] | None = None,
-    replace: Mapping[str, jax.Array] | None = None,
-    source_segments: jax.Array | None = None,
-    target_segments: jax.Array | None = None,
+    **options: Unpack[ApplyOptions],
 ) -> tuple[jax.Array, Trace]: ...
 @compiled("return_trace")
 def apply(

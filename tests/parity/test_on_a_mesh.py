@@ -10,11 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from jax_transformer.comparison.gates.arrays import ParityError
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.parallel import AXES
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.functional import init_params
 from jax_transformer.parallel import MeshConfig, make_abstract_mesh, make_mesh
 from jax_transformer.parity import compare, prove
@@ -69,8 +71,15 @@ def test_a_model_is_proven_on_a_mesh_without_its_devices(model: Path) -> None:
 
 
 def test_a_mesh_of_other_axes_is_refused(model: Path) -> None:
-    with pytest.raises(ParityError, match="mesh: expected one of make_mesh or make_abstract_mesh, with axes data"):
+    with pytest.raises(ConfigError, match="mesh: expected the axes data, fsdp, tensor, as make_mesh"):
         prove(str(model), mesh=AbstractMesh((2,), ("rows",)))
+
+
+def test_explicit_axes_are_made_automatic(model: Path) -> None:
+    """As jax.make_mesh makes them by default."""
+    mesh = AbstractMesh((4, 1, 2), AXES, (AxisType.Explicit,) * 3)
+    certificate = prove(str(model), mesh=mesh, stages=["forward"])
+    assert certificate.verdict == "proven", str(certificate)
 
 
 def test_an_abstract_mesh_computes_no_numbers(model: Path) -> None:

@@ -23,7 +23,6 @@ from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Rules, make_rule
 from jax_transformer.parity.sides.options import Kinds, Options, Side, read_names
 
 if TYPE_CHECKING:
-    from jax_transformer.parallel.mesh import AnyMesh
     from jax_transformer.parity.problems import Problem
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
@@ -126,7 +125,6 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.options.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
-        _check_axes(sides.options.mesh)
         check_divides(model.config, sides.options.mesh)
     problem = own_problem(model.config, model.params)
     reference, visible = _reference(sides, model, theirs, problem)
@@ -227,18 +225,6 @@ def _check_kinds(sides: Sides) -> None:
         raise ParityError(f"model: only a function takes one; the candidate is a {candidate}")
     if candidate == "function" and sides.source is None:
         raise ParityError("expected a model whose parameters the function receives, or a reference that has them")
-
-
-def _check_axes(mesh: AnyMesh) -> None:
-    """Raises ParityError unless a mesh is one of those that models are laid out on."""
-    from jax.sharding import AxisType
-
-    from jax_transformer.config.parallel import AXES
-
-    if tuple(mesh.axis_names) != AXES or any(kind != AxisType.Auto for kind in mesh.axis_types):
-        raise ParityError(
-            f"mesh: expected one of make_mesh or make_abstract_mesh, with axes {', '.join(AXES)}; received {mesh}"
-        )
 
 
 def _names(sides: Sides) -> tuple[str, str]:

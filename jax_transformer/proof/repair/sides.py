@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -113,23 +113,11 @@ class Side:
 
     def above(self, entries: Sequence[int]) -> set[int]:
         """Returns entries and all that they follow from."""
-        found, waiting = set[int](), [*entries]
-        while waiting:
-            number = waiting.pop()
-            if number not in found:
-                found.add(number)
-                waiting += [ref.entry for ref in self.entry(number).operands]
-        return found
+        return _reached(entries, lambda number: [ref.entry for ref in self.entry(number).operands])
 
     def below(self, entries: Iterable[int]) -> list[int]:
         """Returns entries and their needed consequences, in order."""
-        found, waiting = set[int](), [*entries]
-        while waiting:
-            number = waiting.pop()
-            if number not in found:
-                found.add(number)
-                waiting += self.readers.get(number, ())
-        return sorted(found)
+        return sorted(_reached(entries, lambda number: self.readers.get(number, ())))
 
     def maker_above(self, number: int) -> int:
         """Returns the entry that makes what an entry moves; the first move of several values, if there is one."""
@@ -200,3 +188,13 @@ class Side:
 
 def is_one_number(array: np.ndarray) -> bool:
     return bool((array == array.flat[0]).all()) if array.size else True
+
+
+def _reached(entries: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+    found, waiting = set[int](), [*entries]
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting += following(number)
+    return found
