@@ -94,7 +94,7 @@ class Transformer(transformer.Transformer):
           Logits [B, T, V].
 
         Raises:
-          ValueError: different numbers of rows.
+          ValueError: different numbers of rows; more tokens than rows of the position table.
         """
         check_rows("Transformer", source_ids, decoder_input_ids)
         scope = Scope(dropout_key=None if rngs is None else rngs.dropout())
