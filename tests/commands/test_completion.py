@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -73,3 +74,23 @@ def test_the_script_is_installed_where_the_shell_looks(
     assert f"written: {tmp_path / place}" in capsys.readouterr().out
     assert f"# jax-transformer completion {shell}" in (tmp_path / place).read_text()
     assert "beam-size" in (tmp_path / place).read_text()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish is installed")
+def test_fish_completes_commands_options_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    script = capsys.readouterr().out
+
+    def offered(line: str) -> list[str]:
+        run = ["fish", "-c", f"{script}\ncomplete -C '{line}'"]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+
+    assert offered("jax-transformer trans") == ["translate"]
+    assert offered("jax-transformer translate --beam") == ["--beam-size"]
+    assert offered("jax-transformer translate m --semantics f") == ["floydhub"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh is installed")
+def test_zsh_reads_its_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "zsh"]) == 0
+    subprocess.run(["zsh", "-n"], input=capsys.readouterr().out, text=True, check=True)
