@@ -446,8 +446,21 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    interpolations = [torch.ops.aten.upsample_bilinear2d, torch.ops.aten.upsample_bicubic2d]
-    return {**get_decompositions(interpolations), **dict(core_aten_decompositions().items())}
+    interpolations = get_decompositions([torch.ops.aten.upsample_bilinear2d, torch.ops.aten.upsample_bicubic2d])
+    own = {operation: _unless_same_size(each) for operation, each in interpolations.items()}
+    return {**dict(core_aten_decompositions().items()), **own}
+
+
+def _unless_same_size(interpolate: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an interpolation that returns what has the wanted size already, as it is. The sum of neighbours, of which
+    all but one count for 0, is the same, but a map of weights doesn't follow it."""
+
+    def interpolated(x: Any, size: Any, align_corners: bool, *scales: Any, **named: Any) -> Any:
+        has_scales = any(each is not None for each in (*scales, *named.values()))
+        is_same = size is not None and not has_scales and tuple(size) == tuple(x.shape[2:])
+        return x.clone() if is_same else interpolate(x, size, align_corners, *scales, **named)
+
+    return interpolated
 
 
 def _has_rule(name: str) -> bool:

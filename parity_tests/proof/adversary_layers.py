@@ -238,6 +238,8 @@ for one, two, truth in (
     ),
     (resized("cubic", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bicubic')", DIFFERENT),
     (resized("bicubic", "(1, 2, 4, 4)"), "F.interpolate(x, size=(4, 4), mode='bicubic')", SAME),
+    ("x", "F.interpolate(x, size=(4, 4), mode='bilinear', align_corners=True)", SAME),
+    ("x", "F.interpolate(x, scale_factor=1.2, mode='bilinear')", DIFFERENT),
     (resized("bilinear", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='bicubic')", DIFFERENT),
     (resized("nearest", "(1, 2, 8, 8)"), "F.interpolate(x, size=(8, 8), mode='nearest')", SAME),
     (resized("nearest", "(1, 2, 3, 3)"), "F.interpolate(x, size=(3, 3), mode='nearest-exact')", SAME),
