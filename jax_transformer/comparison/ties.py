@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.programs import UnknownOperation
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _add(ties: Ties, group: _Group) -> None:
         ties.leaves[side][name] = Leaf(variable, places)
     for side in (0, 1):
         own = {name: numbers[of, name] for of, name in group.nodes if of == side}
-        if np.unique(np.concatenate([each.ravel() for each in own.values()])).size > size:
+        if distinct(np.concatenate([each.ravel() for each in own.values()])).size > size:
             ties.apart.append(SeparateWeights(side, tuple(own)))
 
 
@@ -190,5 +191,5 @@ def _joined(
             least = np.minimum(label[numbers[one]], label[numbers[other]])
             np.minimum.at(label, numbers[one], least)
             np.minimum.at(label, numbers[other], least)
-    kept = np.unique(np.concatenate([label[each].ravel() for each in numbers.values()]))
+    kept = distinct(np.concatenate([label[each].ravel() for each in numbers.values()]))
     return {node: np.searchsorted(kept, label[each]) for node, each in numbers.items()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jax_transformer.matching.weights import NONE, Elements
+from jax_transformer.proof.distinct import distinct
 
 Digit = tuple[int, int]
 """Size and stride: an axis whose elements lie a stride apart."""
@@ -57,7 +58,7 @@ def _split(
         yield None
         return
     owners = np.where(known, np.searchsorted(starts, partners, side="right") - 1, NONE)
-    every = np.unique(owners[known])
+    every = distinct(owners[known])
     if every.size == 1:
         name = names[int(every[0])]
         local = np.where(known, partners - tensors.starts[name], NONE)
@@ -89,7 +90,7 @@ def _runs(owners: np.ndarray, axis: int) -> list[tuple[int, int]] | None:
     lines = np.moveaxis(owners, axis, 0).reshape(owners.shape[axis], -1)
     of_line = []
     for line in lines:
-        different = np.unique(line[line >= 0])
+        different = distinct(line[line >= 0])
         if different.size > 1:
             return None
         of_line.append(int(different[0]) if different.size else NONE)
@@ -118,7 +119,7 @@ def fit(local: np.ndarray, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[Dig
     total = np.zeros(local.shape, np.int64)
     for axis, each in enumerate(steps):
         total = total + each.reshape([-1 if other == axis else 1 for other in range(local.ndim)])
-    first = np.unique((local - total)[known])
+    first = distinct((local - total)[known])
     if first.size != 1:
         return None
     whole = total + int(first[0])
@@ -142,6 +143,10 @@ def _along(lines: np.ndarray, known: np.ndarray, shape: tuple[int, ...]) -> np.n
     """Returns how far each place along an axis is from the first one. Those of which nothing is known follow along an
     axis of the tensor; ids that are reversed or doubled, so that other rows are read, give none."""
     length = len(lines)
+    is_whole = known.all(axis=0)
+    if is_whole.any():
+        steps = lines[:, int(np.argmax(is_whole))]
+        return np.asarray(steps - steps[0])
     found = np.zeros(length, np.int64)
     is_found = np.zeros(length, bool)
     first = int(np.argmax(known.any(axis=1)))

@@ -15,15 +15,17 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from jax_transformer.matching.pieces import pieces_of
+from jax_transformer.matching.rows import Row
 from jax_transformer.matching.values import Meeting, Product, Reference, key_of, matrices
 from jax_transformer.matching.weights import NONE, OF_PAIRS, Elements
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.domains import Undefined
 from jax_transformer.proof.evaluating import compute
 from jax_transformer.proof.fields import NoInverse
@@ -45,6 +47,8 @@ MOST_FAILURES = 6
 """Lost values that no order brought back, after which none is tried."""
 MOST_BACK = 3
 """Products with weights whose orders of features are tried together."""
+MOST_HELD = 20_000_000
+"""Numbers that are kept in case several guesses compute them."""
 ELEMENTWISE = frozenset(("add", "subtract", "multiply", "negate", "inverse", "power", "root", "step"))
 ELEMENTWISE |= {"exp", "log", "erf", "tanh", "sin", "cos"}
 """Operations that compute each element of their results from one of each operand."""
@@ -81,9 +85,9 @@ class Choice:
 class State:
     """Guesses so far, and what the candidate computes with them."""
 
-    partners: np.ndarray
+    partners: Row
     """The reference's element of each of the candidate's; NONE: not known."""
-    used: np.ndarray
+    used: Row
     """Which of the reference's elements have a partner."""
     pending: tuple[int, ...]
     """Operations that aren't computed."""
@@ -121,6 +125,12 @@ class Search:
     failures: int = 0
     """How often no other order helped."""
     _memo: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+    _held: int = 0
+    """Numbers in that."""
+    _moved: dict[tuple[int, ...], np.ndarray | None] = field(default_factory=dict)
+    _owned: dict[int, list[int]] = field(default_factory=dict)
+    _without_partners: dict[int, np.ndarray] = field(default_factory=dict)
+    """Sizes of weights → the part of a row in which none of the elements has a partner."""
     _kept: dict[int, np.ndarray] = field(default_factory=dict)
     _has: dict[int, bool] = field(default_factory=dict)
     _digests: dict[int, int] = field(default_factory=dict)
@@ -133,7 +143,10 @@ class Search:
     def run(self) -> State:
         """Returns the best guesses."""
         pending = tuple(node for node, is_computed in enumerate(self._is_computed) if is_computed)
-        first = State(np.full(self.elements.total, NONE), np.zeros(self.reference.elements.total, bool), pending)
+        self._without_partners = {size: np.full(size, NONE) for size in self.elements.sizes}
+        partners = Row([self._without_partners[size] for size in self.elements.sizes])
+        used = Row([np.zeros(size, bool) for size in self.reference.elements.sizes])
+        first = State(partners, used, pending)
         self.advance(first)
         beam, history = [first], list[tuple[list[State], int]]()
         tried = set[int]()
@@ -164,16 +177,40 @@ class Search:
             return state.values[node]
         if self._is_computed[node]:
             return None
+        parts = [state.partners.parts[number] for number in self._owners(node)]
+        if any(part is self._without_partners.get(part.size) for part in parts):
+            return None
+        key = (node, *map(id, parts))
+        if key not in self._moved:
+            self._kept |= {id(part): part for part in parts}
+            self._moved[key] = self._of_partners(state.partners, node)
+        found = self._moved[key]
+        if found is not None:
+            state.values[node] = found
+        return found
+
+    def _of_partners(self, partners: Row, node: int) -> np.ndarray | None:
+        """Returns the numbers of the weights that an operation moves; None if some have no partner."""
         places = self.elements.places[node]
         assert places is not None
-        partners = np.where(places >= 0, state.partners[places], 0)
-        if (partners < 0).any():
+        theirs = np.where(places >= 0, partners[np.maximum(places, 0)], 0)
+        if (theirs < 0).any():
             return None
-        key = (node, hash(partners.tobytes()))
+        key = (node, hash(theirs.tobytes()))
         if key not in self._memo:
-            self._memo[key] = np.where(places >= 0, self.reference.row[partners], 0)
-        state.values[node] = self._memo[key]
-        return state.values[node]
+            self._memo[key] = np.where(places >= 0, self.reference.row[theirs], 0)
+            self._held += self._memo[key].size
+        return self._memo[key]
+
+    def _owners(self, node: int) -> list[int]:
+        """Returns the numbers of the weights whose elements an operation moves."""
+        if node not in self._owned:
+            places = self.elements.places[node]
+            assert places is not None
+            starts = list(self.elements.starts.values())
+            owners = distinct(np.searchsorted(starts, distinct(places[places >= 0]), side="right") - 1)
+            self._owned[node] = owners.tolist()
+        return self._owned[node]
 
     def advance(self, state: State) -> None:
         """Computes all that can be."""
@@ -212,6 +249,7 @@ class Search:
                 found = np.zeros(one.shape, np.int64)
                 state.undefined = True
             self._memo[key] = np.asarray(found)
+            self._held += self._memo[key].size
             for each in (*given, self._memo[key]):
                 self._kept[id(each)] = each
         return self._memo[key]
@@ -267,6 +305,8 @@ class Search:
                 after = self.after(state, node, guess)
                 if after is not None:
                     found.append(after)
+                if self._held > MOST_HELD:
+                    self._forget([*beam, *found])
         if not found:
             skipped = [replace(state, skipped=state.skipped | {node}) for state in beam]
             return skipped
@@ -278,12 +318,18 @@ class Search:
                 first = kept.setdefault(self._signature(state), state)
                 if first.lost and first is not state:
                     self._note_rival(first, state)
+        self._forget(kept.values())
+        return list(kept.values())[:width]
+
+    def _forget(self, states: Iterable[State]) -> None:
+        """Forgets the arrays that none of these states has."""
         self._memo.clear()
-        alive = {id(array) for state in kept.values() for array in state.values.values()}
+        self._moved.clear()
+        self._held = 0
+        alive = {id(array) for state in states for array in (*state.values.values(), *state.used.parts)}
         for memory in (self._kept, self._has, self._digests):
             for key in [key for key in memory if key not in alive]:
                 del memory[key]
-        return list(kept.values())[:width]
 
     def after(self, state: State, node: int, guess: Guess) -> State | None:
         """Returns a state with a guess; None if it contradicts what is known."""
@@ -300,8 +346,8 @@ class Search:
             return None
         if not new.any():
             return None
-        different = _count(ours[new], len(partners))
-        again = float(used[theirs[new]].mean()) + (different - _count(theirs[new], len(used))) / different
+        different = distinct(ours[new]).size
+        again = float(used[theirs[new]].mean()) + (different - distinct(theirs[new]).size) / different
         used[theirs] = True
         if guess.is_part:
             self._complete(partners, ours)
@@ -314,9 +360,12 @@ class Search:
 
     def _note_rival(self, state: State, other: State) -> None:
         """Notes an element of which another state has another partner, unless that has fewer partners."""
-        apart = np.flatnonzero((state.partners != other.partners) & (other.partners >= 0))
-        if apart.size and other.used.sum() >= state.used.sum():
-            state.rivals = (*state.rivals, (int(apart[0]), state.lost))
+        for start, ours, theirs in state.partners.apart(other.partners):
+            apart = np.flatnonzero((ours != theirs) & (theirs >= 0))
+            if apart.size:
+                if _more(other.used, state.used) >= 0:
+                    state.rivals = (*state.rivals, (start + int(apart[0]), state.lost))
+                return
 
     def undecided(self, state: State) -> list[str]:
         """Returns weights whose partners may be others: values that stay lost don't decide between them, nor does an
@@ -325,7 +374,7 @@ class Search:
         rivals = (each for each, lost in state.rivals if lost & roots or not roots)
         return list(dict.fromkeys(map(self.elements.name_of, rivals)))
 
-    def _complete(self, partners: np.ndarray, ours: np.ndarray) -> None:
+    def _complete(self, partners: Row, ours: np.ndarray) -> None:
         """Adds the partners of other elements of weights, as they follow from some."""
         for name in dict.fromkeys(self.elements.name_of(int(each)) for each in ours):
             numbers = self.elements.numbers(name)
@@ -341,12 +390,14 @@ class Search:
             live.update(self.elements.program.operations[node].inputs)
         found = hash(state.lost)
         for node in sorted(live & state.values.keys()):
-            array = state.values[node]
-            if id(array) not in self._digests:
-                self._kept[id(array)] = array
-                self._digests[id(array)] = hash(array.tobytes())
-            found = hash((found, node, self._digests[id(array)]))
-        return hash((found, (state.used.tobytes())))
+            found = hash((found, node, self._digest(state.values[node])))
+        return hash((found, *map(self._digest, state.used.parts)))
+
+    def _digest(self, array: np.ndarray) -> int:
+        if id(array) not in self._digests:
+            self._kept[id(array)] = array
+            self._digests[id(array)] = hash(array.tobytes())
+        return self._digests[id(array)]
 
     # --- guesses
 
@@ -607,7 +658,7 @@ class Search:
     def _ahead(self, state: State, guess: Guess) -> int:
         """Counts the reference's weights without a partner that an operation follows from, besides its own."""
         elements, above = self.reference.elements, self.reference.elements.ancestors[guess.node]
-        own = {elements.name_of(int(each)) for each in np.unique(guess.theirs[guess.theirs >= 0])[:1]}
+        own = {elements.name_of(int(each)) for each in distinct(guess.theirs[guess.theirs >= 0])[:1]}
         return sum(
             1
             for node, one in enumerate(self.reference.program.operations[: guess.node])
@@ -616,11 +667,9 @@ class Search:
         )
 
 
-def _count(places: np.ndarray, total: int) -> int:
-    """Returns how many different places there are."""
-    found = np.zeros(total, bool)
-    found[places] = True
-    return int(np.count_nonzero(found))
+def _more(one: Row, other: Row) -> int:
+    """Returns how many more elements one row has than another."""
+    return sum(int(ours.sum()) - int(theirs.sum()) for _, ours, theirs in one.apart(other))
 
 
 def _groups(product: Product) -> list[np.ndarray]:

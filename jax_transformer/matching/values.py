@@ -11,9 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_transformer.matching.weights import NONE, OF_PAIRS, Elements, moved
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.domains import Residues, mix
 from jax_transformer.proof.evaluating import evaluate
 from jax_transformer.proof.programs import MOVES, Program
+
+SAMPLE = 256
+"""Numbers that are looked for before all others: most arrays have none of those that they are compared with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +53,11 @@ class Meeting:
         if values.size == self.values.size and np.array_equal(values.ravel(), self.values.ravel()):
             return self.elements.ravel()
         ordered, order = self.sorted
-        places = np.searchsorted(ordered, values.ravel()).clip(max=ordered.size - 1)
-        found = ordered[places] == values.ravel()
+        flat = values.ravel()
+        if not _is_found(flat[:: max(1, flat.size // SAMPLE)], ordered).any():
+            return np.full(flat.size, NONE)
+        places = np.searchsorted(ordered, flat).clip(max=ordered.size - 1)
+        found = ordered[places] == flat
         return np.where(found, self.elements.ravel()[order[places]], NONE)
 
 
@@ -111,7 +118,7 @@ class Reference:
             if (one.name not in MOVES or is_data) and not self.elements.is_known[node]:
                 parts.append(self.arrays[node].ravel())
         parts += [self._joined(chain, chosen).ravel() for chain in self.chains for chosen in _subsets(len(chain.terms))]
-        return np.unique(self._unsigned(np.concatenate(parts)))
+        return distinct(self._unsigned(np.concatenate(parts)))
 
     def _unsigned(self, array: np.ndarray) -> np.ndarray:
         return np.minimum(array, self.domain.field.negate(array))
@@ -119,8 +126,8 @@ class Reference:
     def has(self, array: np.ndarray) -> bool:
         """Returns whether every number of an array, or its negative, is one that the reference computes."""
         flat = self._unsigned(array.ravel())
-        places = np.searchsorted(self._table, flat).clip(max=self._table.size - 1)
-        return bool((self._table[places] == flat).all())
+        is_likely = _is_found(flat[:: max(1, flat.size // SAMPLE)], self._table).all()
+        return bool(is_likely and _is_found(np.sort(flat), self._table).all())
 
     @cached_property
     def products(self) -> dict[int, list[Product]]:
@@ -236,3 +243,9 @@ def key_of(rows: np.ndarray) -> int:
     """Returns a number for all columns of a matrix, in any order."""
     with np.errstate(over="ignore"):
         return int(mix(rows).sum(dtype=np.uint64))
+
+
+def _is_found(numbers: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Returns which numbers are among others, which are sorted."""
+    places = np.searchsorted(ordered, numbers).clip(max=ordered.size - 1)
+    return np.asarray(ordered[places] == numbers)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.programs import MOVES, Operation, Program
 
 NONE = -1
@@ -29,7 +30,8 @@ class Elements:
 
     def __init__(self, program: Program, weights: Mapping[str, tuple[int, ...]]) -> None:
         self.program, self.shapes = program, dict(weights)
-        ends = np.cumsum([0, *(math.prod(shape) for shape in self.shapes.values())])
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        ends = np.cumsum([0, *self.sizes])
         self.starts = dict(zip(self.shapes, map(int, ends), strict=False))
         self.total = int(ends[-1])
         self._follow()
@@ -121,7 +123,7 @@ class Elements:
                 of_weights = [each for each in one.inputs if each != current]
                 is_plain = all(self.is_known[each] or self.places[each] is not None for each in of_weights)
                 if one.name == "take":
-                    taken = np.unique(moved(one, [columns[current]]))
+                    taken = distinct(moved(one, [columns[current]]))
                     taken = taken[taken >= 0]
                     if taken.size < whole.size:
                         groups += [taken] if taken.size else []
@@ -146,7 +148,7 @@ def _joined(groups: Sequence[np.ndarray]) -> list[np.ndarray]:
     for group in groups:
         apart = [other for other in found if not np.intersect1d(other, group).size]
         common = [other for other in found if np.intersect1d(other, group).size]
-        found = [*apart, np.unique(np.concatenate([group, *common]))]
+        found = [*apart, distinct(np.concatenate([group, *common]))]
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import is_root, largest_of
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.emitting import Emitter, fills_of, has_nan, shadow
 from jax_transformer.proof.programs import MOVES, Operation, UnknownOperation, Value, key_of
 from jax_transformer.proof.roundings import WIDEST
@@ -291,7 +292,7 @@ class Algebra(Emitter):
         shape = np.broadcast_shapes(x.shape, exponent.shape)
         if exponent.known is None:
             raise UnknownOperation("pow", self.line, "its exponent depends on weights")
-        different = np.unique(exponent.known)
+        different = distinct(exponent.known)
         if different.size > MOST_EXPONENTS or not np.isfinite(different).all():
             raise UnknownOperation("pow", self.line, "its exponents are a table")
         known = np.broadcast_to(exponent.known, shape)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.programs import Program
 
 MOST_RADICAND = 2**16
@@ -167,7 +168,7 @@ def radicands(program: Program) -> frozenset[int]:
 
 def few_numbers(array: np.ndarray) -> np.ndarray | None:
     """Returns the distinct numbers of an array with few; None for a table, which is read as it is."""
-    different = np.unique(array) if array.size <= MOST_ELEMENTS else array[:0]
+    different = distinct(array) if array.size <= MOST_ELEMENTS else array[:0]
     return different if 0 < different.size <= MOST_DIFFERENT else None
 
 

@@ -16,6 +16,7 @@ from jax_transformer.proof.constants import radicands
 from jax_transformer.proof.degrees import SERIES, Bounds, bound
 from jax_transformer.proof.differences import written_out
 from jax_transformer.proof.digits import MOST_WORK, PRECISION, SAME, Digits, as_decimals, distance, largest, work
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.domains import Arrays, Disagreement, Floats, Residues, Undefined, pattern
 from jax_transformer.proof.enclosures import MOST_ENCLOSED, Enclosures, as_enclosures, digits_for
 from jax_transformer.proof.evaluating import evaluate
@@ -512,7 +513,7 @@ def _both_in(domain: Digits, task: Task, names: Sequence[str], weights: tuple[Ar
 def masking_of(program: Program) -> set[float]:
     """Returns the constants that mask entries: any other is equivalent while logits are small (axiom "masks")."""
     constants = [one.attributes["array"] for one in program.operations if one.name == "constant"]
-    return {float(value) for array in constants for value in np.unique(array) if value <= FILL}
+    return {float(value) for array in constants for value in distinct(array) if value <= FILL}
 
 
 def _scaled(weights: Arrays, exponent: int) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 from jax_transformer.programs.sites import Site
 from jax_transformer.proof import masks, undefined
 from jax_transformer.proof.constants import half_ulp, is_meant, smallest_of, unit_of
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.programs import (
     Kind,
     Operation,
@@ -250,7 +251,7 @@ class Emitter:
         places = np.asarray(places, np.int64).ravel()
         if not adds and self._are_there(x, places, updates):
             return x
-        if not adds and np.unique(kept := places[places >= 0]).size < kept.size:
+        if not adds and distinct(kept := places[places >= 0]).size < kept.size:
             raise UnknownOperation(
                 "put", self.line, "two elements are written to one place, in an order that isn't defined"
             )

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.domains import mix
 
 MOST_ORDERS = 4
@@ -70,7 +71,7 @@ class Index:
         every, owners, keys = self._elements
         if elements.size:
             start, end = np.searchsorted(every, elements[-1]), np.searchsorted(every, elements[-1], side="right")
-            for owner in np.unique(owners[start:end]):
+            for owner in distinct(owners[start:end]):
                 if _contains(self._sorted[keys[int(owner)]], elements):
                     yield keys[int(owner)]
 

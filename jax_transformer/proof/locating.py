@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.index import Index, fingerprint
 from jax_transformer.proof.needs import needed
 from jax_transformer.proof.programs import Operation, Program
@@ -131,7 +132,7 @@ class Seen:
     def numbers(self) -> set[int]:
         """Returns the elements of constants."""
         constants = [self.elements[node] for node in self.elements if self.is_constant[node]]
-        return {0, 1, *np.unique(np.concatenate(constants)).tolist()} if constants else {0, 1}
+        return {0, 1, *distinct(np.concatenate(constants)).tolist()} if constants else {0, 1}
 
     @cached_property
     def _index(self) -> Index:

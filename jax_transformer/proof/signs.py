@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from jax_transformer.proof.distinct import distinct
 from jax_transformer.proof.programs import Operation, Value
 
 PIECEWISE = frozenset(("step", "equal", "largest", "places"))
@@ -159,7 +160,7 @@ class Signs:
         first, count = self._rows[one.inputs[0]]
         places = one.attributes["places"]
         size = max(1, int(np.prod(self.operations[one.inputs[0]].shape, dtype=np.int64)) // count)
-        rows = np.unique(places[places >= 0] // size)
+        rows = distinct(places[places >= 0] // size)
         return sum(1 << (first + int(row)) for row in rows)
 
     def _always_positive(self, one: Operation, node: int) -> bool:
@@ -436,7 +437,7 @@ class Signs:
             return self._repeats(one.inputs[0])
         if one.name == "take":
             places = one.attributes["places"]
-            return np.unique(places).size < places.size
+            return distinct(places).size < places.size
         return one.name == "broadcast"
 
     def _variance_of(self, difference: Operation) -> tuple[int, tuple[int, ...]] | None:

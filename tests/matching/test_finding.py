@@ -15,6 +15,7 @@ from torch import nn
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.mapping.rules import leaves_from_tensors, tensors_from_leaves
 from jax_transformer.matching import FoundMap, find_map
+from jax_transformer.storage.tensors import PortingError
 
 IDS = np.array([[1, 5, 3, 4, 7, 2]])
 WIDTH, HEADS, HIDDEN, WORDS, EPSILON = 8, 2, 12, 11, 1e-5
@@ -261,3 +262,55 @@ def test_tables_that_are_read_by_products_with_one_hot_rows_are_found() -> None:
 @pytest.mark.parametrize("change", [{"factor": 1.0 + 2.0**-20}, {"factor": 2.0}])
 def test_scaled_one_hot_rows_are_no_look_up(change: Mapping[str, Any]) -> None:
     assert found_of_products(**change).verdict != "proven"
+
+
+# --- weights that a program multiplies with each other first
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+def normed_by_statistics(params: Any, inputs: Mapping[str, Any], epsilon: float = 1e-5) -> jax.Array:
+    def norm(x: jax.Array, name: str) -> jax.Array:
+        mean, variance, scale, offset = params[name]
+        return (x - mean) * (jax.lax.rsqrt(variance + epsilon) * scale) + offset
+
+    return norm(jnp.tanh(norm(inputs["x"] @ params["kernel"] + params["bias"], "norm")), "last")
+
+
+def found_of_norms(**changes: Any) -> FoundMap:
+    params = {name: tuple(zeros(4) for _ in range(4)) for name in ("norm", "last")}
+
+    def candidate(params: Any, inputs: Mapping[str, Any]) -> jax.Array:
+        return normed_by_statistics(params, inputs, **changes)
+
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    return find_map(
+        candidate, Normed().eval(), {"x": x}, candidate_params={**params, "kernel": zeros(3, 4), "bias": zeros(4)}
+    )
+
+
+def test_scales_that_meet_the_root_of_a_variance_first_are_found() -> None:
+    found = found_of_norms()
+    assert found.is_right
+    tensors = {"norm.running_var": np.arange(4.0), "last.weight": -np.arange(4.0)}
+    others = {name: np.zeros(shape) for name, shape in found.tensors.items()}
+    leaves = found.to_candidate({**others, **tensors})
+    np.testing.assert_array_equal(leaves["norm/1"], tensors["norm.running_var"])
+    np.testing.assert_array_equal(leaves["last/2"], tensors["last.weight"])
+
+
+def test_another_epsilon_of_a_batch_norm_is_not_proven() -> None:
+    assert found_of_norms(epsilon=1e-6).verdict != "proven"
+
+
+def test_a_search_that_needs_more_memory_than_there_is_is_refused_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_TRANSFORMER_MAX_MEMORY_BYTES", "1000")
+    with pytest.raises(PortingError, match="search of a map to Normed's weights: expected to fit into"):
+        found_of_norms()

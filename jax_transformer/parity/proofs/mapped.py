@@ -24,6 +24,7 @@ from jax_transformer.matching.programs import PureProgram, pure_program, with_on
 from jax_transformer.matching.sides import flattened, is_filled, weights_by_name
 from jax_transformer.parity.freezing import as_frozen
 from jax_transformer.parity.sides.options import Side
+from jax_transformer.proof.distinct import distinct
 
 
 class MappedPair:
@@ -145,7 +146,7 @@ class MappedPair:
 
 def _matched(found: FoundMap, partners: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Counts the elements of each tensor that some of these leaves read."""
-    matched = np.unique(np.concatenate([np.ravel(each) for each in partners.values()] or [np.zeros(0, np.int64)]))
+    matched = distinct(np.concatenate([np.ravel(each) for each in partners.values()] or [np.zeros(0, np.int64)]))
     counts, first = dict[str, int](), 0
     for name, shape in found.tensors.items():
         size = math.prod(shape)
