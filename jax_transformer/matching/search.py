@@ -48,7 +48,9 @@ MOST_FAILURES = 6
 MOST_BACK = 3
 """Products with weights whose orders of features are tried together."""
 MOST_HELD = 20_000_000
-"""Numbers that are kept in case several guesses compute them."""
+"""Numbers that are kept in case several guesses compute them. Beyond that, only the best guesses are kept."""
+MOST_NUMBERS = 300_000_000
+"""Numbers that the guesses may have together while orders of features are tried."""
 ELEMENTWISE = frozenset(("add", "subtract", "multiply", "negate", "inverse", "power", "root", "step"))
 ELEMENTWISE |= {"exp", "log", "erf", "tanh", "sin", "cos"}
 """Operations that compute each element of their results from one of each operand."""
@@ -138,6 +140,8 @@ class Search:
     def __post_init__(self) -> None:
         operations = self.elements.program.operations
         names = self.elements
+        numbers = sum(map(self.elements.program.size, range(len(operations))))
+        self._width_of_orders = min(WIDTH_OF_ORDERS, max(WIDTH, MOST_NUMBERS // max(numbers, 1)))
         self._is_computed = [not (names.is_moved[node] and not names.is_known[node]) for node in range(len(operations))]
 
     def run(self) -> State:
@@ -306,6 +310,7 @@ class Search:
                 if after is not None:
                     found.append(after)
                 if self._held > MOST_HELD:
+                    found = sorted(found, key=lambda state: state.rank)[: 2 * width]
                     self._forget([*beam, *found])
         if not found:
             skipped = [replace(state, skipped=state.skipped | {node}) for state in beam]
@@ -615,7 +620,7 @@ class Search:
                 if node is None or not is_seen or root in beam[0].values:
                     break
                 again = [*again, (beam, node)]
-                beam = self.step(beam, node, ordered, WIDTH_OF_ORDERS)
+                beam = self.step(beam, node, ordered, self._width_of_orders)
             if root in beam[0].values and root not in beam[0].lost:
                 best = beam[0]
                 for choice in best.choices:

@@ -194,9 +194,13 @@ def output(result: Any) -> Any:
     return next(result[name] for name in OUTPUTS if name in result)
 
 
-def agrees_with_converter(module: torch.nn.Module, side: Side, found: Mapping[str, np.ndarray]) -> bool:
-    """Returns whether leaves that a map carries over equal those of the port's own converter."""
+def agreement_with_converter(module: torch.nn.Module, side: Side, found: Mapping[str, np.ndarray]) -> str:
+    """Returns "same" if leaves that a map carries over equal those of the port's own converter, else "another", or how
+    many it lacks."""
     flax = getattr(transformers, side.name)
     params = convert_pytorch_state_dict_to_flax(dict(module.state_dict()), flax(module.config))
     own = flatten_dict(params, sep="/")
-    return all(np.array_equal(array, np.asarray(own[name])) for name, array in found.items())
+    missing = [name for name in found if name not in own]
+    if missing:
+        return f"lacks {len(missing)} of {len(found)}"
+    return "same" if all(np.array_equal(array, np.asarray(own[name])) for name, array in found.items()) else "another"

@@ -114,9 +114,9 @@ def flax_models() -> list[str]:
 
 
 def converter(side: Any, module: Any, inputs: Any) -> str:
-    """Returns whether the map that is found carries random weights over as the port's converter does."""
+    """Returns how the map that is found carries random weights over, compared with the port's converter."""
     import torch
-    from pairs import agrees_with_converter
+    from pairs import agreement_with_converter
 
     from jax_transformer.parity.proofs.mapped import MappedPair
     from jax_transformer.parity.sides.options import as_side
@@ -127,8 +127,7 @@ def converter(side: Any, module: Any, inputs: Any) -> str:
                 torch.nn.init.normal_(parameter)
     found = MappedPair(side, as_side(module), dict(inputs), 0).found
     tensors = {key: tensor.detach().numpy() for key, tensor in module.state_dict().items()}
-    same = agrees_with_converter(module, side, found.to_candidate({key: tensors[key] for key in found.tensors}))
-    return "same" if same else "another"
+    return agreement_with_converter(module, side, found.to_candidate({key: tensors[key] for key in found.tensors}))
 
 
 def memory() -> float:
