@@ -52,8 +52,8 @@ def pair(*, is_pi05: bool, has_prefix: bool) -> Made:
         cameras = {name: image.transpose(0, 2, 3, 1) for name, image in zip(names, images, strict=True)}
         seen = models.model.Observation(cameras, dict(zip(names, masks, strict=True)), state, prompt, prompt_mask)
         with (
-            mock.patch.object(jax.random, "normal", lambda *_: noise),
-            mock.patch.object(jax.random, "beta", lambda *_: beta),
+            mock.patch.object(jax.random, "normal", return_value=noise),
+            mock.patch.object(jax.random, "beta", return_value=beta),
         ):
             return model.compute_loss(jax.random.key(0), seen, actions)
 
@@ -84,8 +84,10 @@ def pair(*, is_pi05: bool, has_prefix: bool) -> Made:
             )  # fmt: skip
             preprocess, both = self.model._preprocess_observation, self.model.paligemma_with_expert
             with (
-                mock.patch.object(models.pi0_pytorch, "sample_beta", lambda *_: beta),
-                mock.patch.object(self.model, "_preprocess_observation", lambda seen, train: preprocess(seen, train=False)),
+                mock.patch.object(models.pi0_pytorch, "sample_beta", return_value=beta),
+                mock.patch.object(
+                    self.model, "_preprocess_observation", lambda seen, train: preprocess(seen, train=False)
+                ),
                 mock.patch.object(both, "forward", spied(both.forward, outputs)),
             ):
                 loss = self.model(seen, actions, noise).mean(-1)

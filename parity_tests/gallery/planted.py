@@ -30,6 +30,9 @@ import numpy as np
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+
+from sources import PACKAGES, VERSION  # noqa: E402
+
 TABLE = ROOT / "docs" / "tables" / "planted.csv"
 COLUMNS = (
     "program", "tuned on", "fault", "line", "verdict", "place right", "repair right", "sentence", "seconds", "GiB",

@@ -8,7 +8,8 @@
 The Flax models are those of transformers 4, which version 5 removed: that version is installed beside this
 environment's, in a temporary one, with the packages that the programs import. The programs of other repositories are
 read from --sources, a folder outside this project's tree with a checkout of each; without it, they are left out.
-`--sources` alone says what to check out where. π0 needs another version of transformers, so it has a command of its own.
+`--sources` alone says what to check out where. π0 needs another version of transformers: it
+has a command of its own.
 Each pair runs in a process of its own, in float32, on one batch. The map between the weights is found, and compared
 with the port's own converter, if there is one here.
 """

@@ -65,7 +65,9 @@ class School:
 SCHOOLS: dict[str, School] = {}
 
 
-def program(source: str, original: str, original_source: str = "") -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+def program(
+    source: str, original: str, original_source: str = ""
+) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
     """Registers a function that makes a pair."""
 
     def register(make: Callable[[], Made]) -> Callable[[], Made]:
