@@ -304,6 +304,26 @@ def bonsai_resnet() -> Made:
     return convolutional("ResNet", lambda rngs: modeling.ResNet(config, rngs=rngs), reference, 32)
 
 
+class KerasModel(torch.nn.Module):
+    """A model of Keras whose variables are parameters and buffers, by their paths."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.run, self.variables = model.stateless_call, {}
+        for kind, variables in (("trained", model.trainable_variables), ("untrained", model.non_trainable_variables)):
+            for variable in variables:
+                name = f"{kind}_{variable.path.replace('/', '_')}"
+                value = torch.nn.Parameter(variable.value.detach().clone(), requires_grad=kind == "trained")
+                self.register_parameter(name, value)
+                self.variables.setdefault(kind, []).append(name)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        trained, untrained = (
+            [getattr(self, name) for name in self.variables.get(kind, ())] for kind in ("trained", "untrained")
+        )
+        return self.run(trained, untrained, inputs, training=False)[0]
+
+
 def keras_hub(make: Callable[[Any], Any], reference: Callable[[Any], Any], size: int) -> Made:
     """Returns a pair of networks that take images with channels last, the original of KerasHub run by PyTorch."""
     os.environ["KERAS_BACKEND"] = "torch"
@@ -319,7 +339,9 @@ def keras_hub(make: Callable[[Any], Any], reference: Callable[[Any], Any], size:
         return call(nnx.merge(graph, params), **inputs)
 
     inputs = {"inputs": pixels(size)["pixel_values"].transpose(0, 2, 3, 1)}
-    return Made(Side(run, params=params, name=type(module).__name__), reference(models).eval(), inputs, call)
+    return Made(
+        Side(run, params=params, name=type(module).__name__), KerasModel(reference(models)).eval(), inputs, call
+    )
 
 
 class Rectified(nnx.Conv):
