@@ -13,9 +13,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def run_with(version: str, script: str, arguments: Sequence[str]) -> int:
+def run_with(version: str, script: str, arguments: Sequence[str], packages: Sequence[str] = ()) -> int:
     """Runs a script in an environment that has everything of this one, and another version of transformers; returns its
-    exit code."""
+    exit code.
+
+    Args:
+      version: of transformers.
+      script: a path.
+      arguments: those of the script.
+      packages: what else pip installs there, without dependencies.
+    """
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
@@ -27,5 +34,7 @@ def run_with(version: str, script: str, arguments: Sequence[str]) -> int:
         ).stdout.strip()
         (Path(packages) / "zz_installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
         subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}"], check=True)
+        if packages:
+            subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *packages], check=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run([python, script, *arguments], env=environment).returncode

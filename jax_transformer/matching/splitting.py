@@ -44,7 +44,7 @@ def one_weight_at_a_time(program: Program, weights: Mapping[str, tuple[int, ...]
         name: value if value.node is None else replace(value, node=numbers[value.node])
         for name, value in program.outputs.items()
     }
-    return Program(tuple(operations), outputs)
+    return Program(tuple(operations), outputs).restricted(outputs)
 
 
 def _factors(elements: Elements, node: int) -> tuple[int, tuple[int, int], list[int]] | None:

@@ -30,12 +30,14 @@ import numpy as np
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
+
+from sources import PACKAGES, VERSION  # noqa: E402
+
 TABLE = ROOT / "docs" / "tables" / "planted.csv"
 COLUMNS = (
     "program", "tuned on", "fault", "line", "verdict", "place right", "repair right", "sentence", "seconds", "GiB",
 )  # fmt: skip
 BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
-VERSION = "4.57.6"
 FAULTS_OF_EACH = 6
 SECONDS = 1800
 """The most that one fault may take by the clock, on a busy machine."""
@@ -295,7 +297,7 @@ def main(arguments: list[str]) -> int:
     if transformers.__version__ != VERSION:
         from other_transformers import run_with
 
-        return run_with(VERSION, __file__, arguments)
+        return run_with(VERSION, __file__, arguments, PACKAGES[VERSION])
     import pairs  # noqa: F401  (once for all processes)
 
     import jax_transformer.parity  # noqa: F401

@@ -2,10 +2,14 @@
 
     python parity_tests/gallery/run.py [--only NAME …] [--gradients] [--sources DIR] [--transformers 4.57.6]
                                        [--write docs/gallery.md]
+    python parity_tests/gallery/run.py --only openpi_pi0 openpi_pi05 --transformers 4.53.2 --sources DIR
+                                       [--write docs/gallery.md]
 
 The Flax models are those of transformers 4, which version 5 removed: that version is installed beside this
-environment's, in a temporary one. The programs of other repositories are read from --sources, a folder outside this
-project's tree with a checkout of each; without it, they are left out. `--sources` alone says what to check out where.
+environment's, in a temporary one, with the packages that the programs import. The programs of other repositories are
+read from --sources, a folder outside this project's tree with a checkout of each; without it, they are left out.
+`--sources` alone says what to check out where. π0 needs another version of transformers: it
+has a command of its own.
 Each pair runs in a process of its own, in float32, on one batch. The map between the weights is found, and compared
 with the port's own converter, if there is one here.
 """
@@ -30,13 +34,15 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(FOLDER))
 sys.path.insert(0, str(FOLDER.parent))
+
+from sources import OTHER_VERSIONS, PACKAGES, SOURCES, VERSION, use  # noqa: E402
+
 TABLE = ROOT / "docs" / "tables" / "gallery.csv"
 COLUMNS = (
     "program", "source", "original", "lines", "verdict", "map", "converter", "repair or reason", "seconds", "GiB",
     "gradients", "gradient seconds", "gradient GiB",
 )  # fmt: skip
 BEGIN, END = "<!-- counts: begin -->", "<!-- counts: end -->"
-VERSION = "4.57.6"
 SECONDS = 1800
 """The most that one pair may take, by the clock."""
 MOST_SECONDS, MOST_MEMORY = 60, 3.0
@@ -85,11 +91,11 @@ def made(name: str, sources: Path | None) -> tuple[dict[str, Any], Any, Any, Any
         row = {"program": f"Flax{name}", "source": f"transformers {VERSION}", "original": name, "lines": 0}
         return row, side, module, pair.inputs, None
     from schools import SCHOOLS
-    from sources import SOURCES, use
 
     school = SCHOOLS[name]
     assert sources is not None
-    use(school.source, sources)
+    for each in filter(None, (school.source, school.original_source)):
+        use(each, sources)
     pair = school.make()
     repository, commit, _ = SOURCES[school.source]
     row = {"program": name, "source": f"github.com/{repository} {commit[:12]}", "original": school.original}
@@ -217,7 +223,8 @@ def main(arguments: list[str]) -> int:
     if transformers.__version__ != options.transformers:
         from other_transformers import run_with
 
-        return run_with(options.transformers, __file__, arguments)
+        packages = PACKAGES.get(options.transformers, PACKAGES[VERSION])
+        return run_with(options.transformers, __file__, arguments, packages)
     import flax.nnx  # noqa: F401
     import pairs  # noqa: F401
     import schools  # noqa: F401
@@ -238,14 +245,19 @@ def main(arguments: list[str]) -> int:
 def others(sources: Path | None) -> list[str]:
     """Returns the programs of other repositories that are checked out, and says which are left out."""
     from schools import SCHOOLS
-    from sources import SOURCES
 
     missing = [name for name in SOURCES if sources is None or not (sources / name).is_dir()]
     for name in missing:
         repository, commit, _ = SOURCES[name]
         where = "no --sources" if sources is None else f"no {sources / name}"
         print(f"left out: {name} ({where}; check out github.com/{repository} at {commit})", file=sys.stderr)
-    return [name for name, school in SCHOOLS.items() if school.source not in missing]
+    for name, version in OTHER_VERSIONS.items():
+        print(f"left out: {name} (run it with --only {name} --transformers {version})", file=sys.stderr)
+    return [
+        name
+        for name, school in SCHOOLS.items()
+        if name not in OTHER_VERSIONS and not {school.source, school.original_source} & {*missing}
+    ]
 
 
 def replaced(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -267,7 +279,9 @@ def write(rows: list[dict[str, Any]], page: Path) -> None:
     forward, backward = counted(rows, "verdict"), counted(rows, "gradients")
     decided = [row for row in rows if row["verdict"] in ("proven", "refuted")]
     unaided = sum(str(row.get("lines")) == "0" for row in decided)
-    versions = f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}"
+    other = {*OTHER_VERSIONS} & {row["program"] for row in rows}
+    version = VERSION if other else transformers.__version__
+    versions = f"transformers {version}, torch {torch.__version__}, jax {jax.__version__}"
     text_of = (
         f"Of {len(rows)} programs, the forward pass: {forward}. Gradients: {backward}. "
         f"No map was written, and {unaided} of {len(decided)} decided rows needed no line. {versions}."

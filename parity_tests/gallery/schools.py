@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,6 +54,8 @@ class School:
     source: str
     original: str
     make: Callable[[], Made]
+    original_source: str = ""
+    """The repository of the original, if it is one of `SOURCES`."""
 
     @property
     def name(self) -> str:
@@ -61,11 +65,13 @@ class School:
 SCHOOLS: dict[str, School] = {}
 
 
-def program(source: str, original: str) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
+def program(
+    source: str, original: str, original_source: str = ""
+) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
     """Registers a function that makes a pair."""
 
     def register(make: Callable[[], Made]) -> Callable[[], Made]:
-        SCHOOLS[make.__name__] = School(source, original, make)
+        SCHOOLS[make.__name__] = School(source, original, make, original_source)
         return make
 
     return register
@@ -255,17 +261,22 @@ def bonsai_mamba2() -> Made:
     return Made(module, original("Mamba2ForCausalLM", "Mamba2Config", **sizes, expand=2), IDS)
 
 
-@program("bonsai", "VJEPA2Model")
+@program("bonsai", "VJEPA2ForVideoClassification")
 def bonsai_vjepa2() -> Made:
     from bonsai.models.vjepa2 import modeling
 
     sizes = {
         "patch_size": 8, "crop_size": 16, "frames_per_clip": 4, "hidden_size": 32, "num_attention_heads": 2,
         "num_hidden_layers": 2, "pred_hidden_size": 16, "pred_num_attention_heads": 1, "pred_num_hidden_layers": 1,
+        "num_pooler_layers": 1,
     }  # fmt: skip
+
+    def call(model: Any, pixel_values_videos: Any) -> Any:
+        return model(pixel_values_videos.transpose(0, 1, 3, 4, 2))["logits"]
+
     inputs = {"pixel_values_videos": np.random.default_rng(0).normal(size=(1, 4, 3, 16, 16)).astype(np.float32)}
-    module = modeling.VJEPA2Model(modeling.ModelConfig(**sizes), nnx.Rngs(0))
-    return Made(module, original("VJEPA2Model", "VJEPA2Config", **sizes), inputs)
+    module = modeling.VJEPA2ForVideoClassification(modeling.ModelConfig(**sizes, num_labels=2), nnx.Rngs(0))
+    return Made(of_nnx(module, call), original("VJEPA2ForVideoClassification", "VJEPA2Config", **sizes), inputs, call)
 
 
 def convolutional(name: str, make: Callable[[Any], Any], reference: torch.nn.Module, size: int) -> Made:
@@ -293,25 +304,98 @@ def bonsai_resnet() -> Made:
     return convolutional("ResNet", lambda rngs: modeling.ResNet(config, rngs=rngs), reference, 32)
 
 
-@program("bonsai", "timm vgg19")
-def bonsai_vgg19() -> Made:
-    import timm
+class KerasModel(torch.nn.Module):
+    """A model of Keras whose variables are parameters and buffers, by their paths."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.run, self.variables = model.stateless_call, {}
+        for kind, variables in (("trained", model.trainable_variables), ("untrained", model.non_trainable_variables)):
+            for variable in variables:
+                name = f"{kind}_{variable.path.replace('/', '_')}"
+                value = torch.nn.Parameter(variable.value.detach().clone(), requires_grad=kind == "trained")
+                self.register_parameter(name, value)
+                self.variables.setdefault(kind, []).append(name)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        trained, untrained = (
+            [getattr(self, name) for name in self.variables.get(kind, ())] for kind in ("trained", "untrained")
+        )
+        return self.run(trained, untrained, inputs, training=False)[0]
+
+
+def keras_hub(make: Callable[[Any], Any], reference: Callable[[Any], Any], size: int) -> Made:
+    """Returns a pair of networks that take images with channels last, the original of KerasHub run by PyTorch."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    models = importlib.import_module("keras_hub").models
+
+    def call(model: Any, inputs: Any) -> Any:
+        return model(inputs)
+
+    module = make(nnx.Rngs(0))
+    graph, params = nnx.split(module)
+
+    def run(params: Any, inputs: Mapping[str, Any]) -> Any:
+        return call(nnx.merge(graph, params), **inputs)
+
+    inputs = {"inputs": pixels(size)["pixel_values"].transpose(0, 2, 3, 1)}
+    return Made(
+        Side(run, params=params, name=type(module).__name__), KerasModel(reference(models)).eval(), inputs, call
+    )
+
+
+class Rectified(nnx.Conv):
+    """A convolution with ReLU."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return nnx.relu(super().__call__(inputs))
+
+
+def vgg19(is_mended: bool) -> Made:
     from bonsai.models.vgg19 import modeling
 
     config = modeling.ModelConfig(2, (1, 1, 1, 1, 1), (4, 4, 8, 8, 8, 16))
-    layers = [4, "M", 4, "M", 8, "M", 8, "M", 8, "M"]
-    reference = timm.models.vgg.VGG(cfg=layers, num_classes=2, num_features=16, drop_rate=0.0)
-    return convolutional("VGG", lambda rngs: modeling.VGG(config, rngs=rngs), reference, 224)
+
+    def make(rngs: Any) -> Any:
+        module = modeling.VGG(config, rngs=rngs)
+        for layer in module.classifier.layers[: 2 * is_mended]:
+            layer.__class__, layer.padding = Rectified, "VALID"
+        return module
+
+    def reference(models: Any) -> Any:
+        backbone = models.VGGBackbone(config.block_layers, config.channels[:5], image_shape=(224, 224, 3))
+        return models.VGGImageClassifier(backbone, 2, pooling_hidden_dim=16)
+
+    return keras_hub(make, reference, 224)
 
 
-@program("bonsai", "timm densenet121")
-def bonsai_densenet121() -> Made:
-    import timm
+@program("bonsai", "KerasHub VGGImageClassifier, run by PyTorch")
+def bonsai_vgg19() -> Made:
+    return replace(vgg19(is_mended=False), twin=vgg19(is_mended=True))
+
+
+def densenet(is_mended: bool) -> Made:
     from bonsai.models.densenet121 import modeling
 
-    config = modeling.ModelConfig(2, (1, 1, 1, 1), 4)
-    reference = timm.models.densenet.DenseNet(growth_rate=4, block_config=(1, 1, 1, 1), num_classes=2)
-    return convolutional("DenseNet", lambda rngs: modeling.DenseNet(config, rngs=rngs), reference, 32)
+    config = modeling.ModelConfig(2, (1, 1, 1, 1), 32)
+
+    def make(rngs: Any) -> Any:
+        module = modeling.DenseNet(config, rngs=rngs)
+        pool = module.init_pool
+        module.init_pool = (lambda x: pool(nnx.relu(x))) if is_mended else pool
+        return module
+
+    def reference(models: Any) -> Any:
+        sys.modules[models.DenseNetBackbone.__module__].BN_EPSILON = 1e-5 if is_mended else 1.001e-5
+        backbone = models.DenseNetBackbone(config.dense_block_layers, growth_rate=32, image_shape=(32, 32, 3))
+        return models.DenseNetImageClassifier(backbone, 2)
+
+    return keras_hub(make, reference, 32)
+
+
+@program("bonsai", "KerasHub DenseNetImageClassifier, run by PyTorch")
+def bonsai_densenet121() -> Made:
+    return replace(densenet(is_mended=False), twin=densenet(is_mended=True))
 
 
 # --- EasyLM
@@ -414,12 +498,12 @@ def t5x_scalable_t5() -> Made:
 # --- big_vision
 
 
-def of_images(module: Any, reference: torch.nn.Module, name: str = "x") -> Made:
+def of_images(module: Any, reference: torch.nn.Module, name: str = "x", size: int = 16) -> Made:
     def call(apply: Any, **images: Any) -> Any:
         return apply(images[name].transpose(0, 2, 3, 1))[0]
 
-    inputs = {name: pixels(16)["pixel_values"]}
-    return Made(of_linen(module, jnp.zeros((2, 16, 16, 3)), call=call), reference.eval(), inputs, call)
+    inputs = {name: pixels(size)["pixel_values"]}
+    return Made(of_linen(module, jnp.zeros((2, size, size, 3)), call=call), reference.eval(), inputs, call)
 
 
 VIT = {"patch_size": (8, 8), "width": 32, "depth": 2, "mlp_dim": 48, "num_heads": 4}
@@ -471,13 +555,31 @@ def big_vision_mixer() -> Made:
     return of_images(module, reference)
 
 
-@program("big_vision", "timm ResNetV2, as resnetv2_*_bit")
-def big_vision_bit() -> Made:
-    import timm
-    from big_vision.models import bit
+class Half(int):
+    """A width factor of one half: `ResNetV2` only multiplies whole numbers by it."""
 
-    reference = timm.models.resnetv2.resnetv2_50x1_bit(layers=(1, 1, 1, 1), channels=(32, 32, 64, 64), num_classes=5)
-    return of_images(bit.Model(5, depth=[1, 1, 1, 1], width=1), reference)
+    def __rmul__(self, other: int) -> int:
+        return other // 2
+
+
+def bit(root: tuple[torch.nn.Module, torch.nn.Module] | None = None) -> Made:
+    from big_vision.models import bit_paper
+    from bit_pytorch.models import ResNetV2
+
+    reference = ResNetV2([1, 1, 1, 1], Half(), head_size=5)
+    if root is not None:
+        reference.root.pad, reference.root.pool = root
+    return of_images(bit_paper.Model(5, depth=(1, 1, 1, 1), width=0.5), reference, size=32)
+
+
+@program("big_vision", "bit_pytorch of github.com/google-research/big_transfer", "big_transfer")
+def big_vision_bit() -> Made:
+    return replace(bit(), twin=big_vision_bit_padded())
+
+
+@program("big_vision", "bit_pytorch, with the max pooling that its comment advises against", "big_transfer")
+def big_vision_bit_padded() -> Made:
+    return bit((torch.nn.Identity(), torch.nn.MaxPool2d(3, 2, padding=1)))
 
 
 # --- tunix
@@ -575,8 +677,10 @@ def tunix_gemma3() -> Made:
 def deepmind(reference: torch.nn.Module, **options: Any) -> Made:
     from gemma.gm.nn import _config, _transformer
 
+    sizes = {name: size for name, size in GEMMA.items() if name != "num_layers"}
+
     class Small(_transformer.Transformer):
-        config: Any = _config.TransformerConfig(**{**GEMMA, **options})
+        config: Any = _config.TransformerConfig(**sizes, **options)
 
     def call(apply: Any, input_ids: Any) -> Any:
         return apply(input_ids).logits
@@ -620,3 +724,19 @@ def openpi_siglip() -> Made:
     reference.vision_model.head = None
     reference.vision_model.use_head = False
     return of_images(own.Module(None, **VIT, pool_type="none", scan=True), reference, "pixel_values")
+
+
+def pi0(*, is_pi05: bool) -> Made:
+    from pi0 import pair
+
+    return replace(pair(is_pi05=is_pi05, has_prefix=False), twin=pair(is_pi05=is_pi05, has_prefix=True))
+
+
+@program("openpi", "PI0Pytorch with pi05=False, transformers 4.53.2")
+def openpi_pi0() -> Made:
+    return pi0(is_pi05=False)
+
+
+@program("openpi", "PI0Pytorch with pi05=True, transformers 4.53.2")
+def openpi_pi05() -> Made:
+    return pi0(is_pi05=True)

@@ -17,11 +17,26 @@ SOURCES = {
     "big_vision": ("google-research/big_vision", "0127fb6b337ee2a27bf4e54dea79cff176527356", ""),
     "tunix": ("google/tunix", "c7d8950f12a9c55a976bf2e1a0d8b447d71c20b3", ""),
     "gemma": ("google-deepmind/gemma", "7691fd4e7f26c9ec5db38110dddb3addfab4d767", ""),
+    "big_transfer": ("google-research/big_transfer", "140de6e704fd8d61f3e5ea20ffde130b7d5fd065", ""),
     "openpi": ("Physical-Intelligence/openpi", "15a9616a00943ada6c20a0f158e3adb39df2ccac", "src"),
 }
 """Folder of a program's repository → repository of GitHub, commit, and the folder that Python imports from."""
+VERSION = "4.57.6"
+"""The version of transformers that the programs run with."""
+OTHER_VERSIONS = {"openpi_pi0": "4.53.2", "openpi_pi05": "4.53.2"}
+"""Program → the version of transformers that its PyTorch original replaces files of."""
+PACKAGES = {
+    VERSION: (
+        "timm==1.0.31", "keras==3.15.1", "keras-hub==0.32.0", "namex", "optree", "h5py",
+        "immutabledict", "kauldron", "lark", "chex", "toolz", "einops", "clu", "ml_collections",
+    ),
+    "4.53.2": ("augmax==0.4.1", "jaxtyping==0.2.36", "beartype==0.19.0", "einops", "ml_collections"),
+}  # fmt: skip
+"""Version of transformers → packages that the programs or their originals import. pip installs them without their
+dependencies, which include TensorFlow and torchvision."""
 STAND_INS = (
     "cached_property",
+    "dialog",
     "gcsfs",
     "orbax.experimental",
     "seqio",
