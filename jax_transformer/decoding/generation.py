@@ -157,7 +157,9 @@ class Search:
         lengths = np.array([len(ids) for ids in prefixes], int)
         max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
         self._last, self._most = int(np.max(lengths + max_new)), most
-        self._room = round_length(max(min(2 * source.shape[1], self._last), LEAST_ROOM), most)
+        # Room that stays empty costs attention time; another room, another program: a file is worth it.
+        expected, least = (source.shape[1], 1) if on_one_core else (2 * source.shape[1], LEAST_ROOM)
+        self._room = round_length(max(min(expected, self._last), least), most)
         self.shape: tuple[int, int] = source.shape
         """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
@@ -218,8 +220,10 @@ class Search:
 
 @cache
 def _on_one_core(loop: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores."""
-    compiled: Any = partial(jax.jit, compiler_options={"xla_cpu_multi_thread_eigen": False})
+    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores, and
+    maxima are computed with vectors, as if no number were NaN."""
+    options = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_enable_fast_min_max": True}
+    compiled: Any = partial(jax.jit, compiler_options=options)
     start = compiled(loop.start.__wrapped__, static_argnames=("config", "program", "length"))
     return start, compiled(loop.run.__wrapped__, static_argnames=("config", "program"), donate_argnums=4)
 
