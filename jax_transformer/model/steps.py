@@ -129,7 +129,7 @@ class StepCrossAttention(StepAttention):
         Args:
           angles: rotation angles of keys; None: no rotation.
         """
-        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] and [B, S, G, W]
+        keys, values = self.key_value.together(encoder_output, few=False)  # [B, S, G, H] and [B, S, G, W]
         keys = self.placed_key(keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
