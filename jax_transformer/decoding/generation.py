@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.allowed import NOT_ASKED, AllowedTokens, allowed_by
 from jax_transformer.decoding.checks import (
@@ -18,7 +19,6 @@ from jax_transformer.decoding.checks import (
     check_ids,
     merged_options,
     source_array,
-    starts_and_ends,
 )
 from jax_transformer.decoding.padding import LEAST_ROOM, limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
@@ -190,7 +190,7 @@ class Search:
         if self.length == self._room:
             self._room = round_length(2 * self._room, self._most)
             with in_mesh(model.mesh):
-                self._state = self._state.grown(model.config, self._room)
+                self._state = _grown(self._state, model.config, self._room)
         limits = np.int32(self._room if column is None else min(column, self._room)), np.int32(size)
         with in_mesh(model.mesh):
             self._state = self._run(model.config, self._program, model.weights, self._params, self._state, *limits)
@@ -234,6 +234,12 @@ def _progress(state: Any, params: SearchParams) -> tuple[jax.Array, ...]:
     return state.state.position, state.is_done, *state.hypotheses(params)
 
 
+@partial(jax.jit, static_argnums=(1, 2))
+def _grown(state: Any, config: TransformerConfig, length: int) -> Any:
+    """Returns a loop's state with room for `length` tokens."""
+    return state.grown(config, length)
+
+
 @partial(jax.jit, donate_argnums=0)
 def _with_rows(state: Any, into: jax.Array, other: Any, rows: jax.Array) -> Any:
     """Returns the state with rows of another one. An index beyond the rows changes nothing."""
@@ -260,12 +266,12 @@ def make_search_params(
       source: the sources [B, S], padded, for `encoder_no_repeat_ngram`.
     """
     settings: Any = decoding  # every option is set
-    start_id, eos_id = starts_and_ends(model)
+    tokens: Any = model.generation  # has both ids
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
     base = (5 + counts) / 6 if settings.semantics == "gnmt" else np.maximum(counts, 1)
     penalties = (base**settings.length_penalty).astype(np.float32)
     search = SearchParams.from_numbers(
-        start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
+        tokens.decoder_start_id, tokens.eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
         settings.forced_bos_id, settings.forced_eos_id, settings.repetition_penalty,
     )  # fmt: skip
     if settings.encoder_no_repeat_ngram and source is not None:
