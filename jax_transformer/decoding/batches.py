@@ -73,13 +73,14 @@ def generate_each(
 
     on_cpu = model.mesh is None and jax.default_backend() == "cpu"
     batches = list(grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits))
-    streams = num_cores() if on_cpu and len(batches) >= 2 * num_cores() else 1
+    are_many = on_cpu and len(batches) >= 2 * num_cores()
+    streams = num_cores() if are_many else 1
     if streams > 1:
         model.weights  # noqa: B018 - before several threads ask for them
 
     def waves(batches: list[list[int]]) -> Iterator[Wave]:
         for batch in batches:
-            yield _started(model, decoding, batch, source_ids, prefix_ids, numbers, on_one_core=streams > 1)
+            yield _started(model, decoding, batch, source_ids, prefix_ids, numbers, on_one_core=are_many)
 
     searches = [decode_in_waves(waves(batches[i::streams]), merge=on_cpu) for i in range(streams)]
     for ended in in_streams(searches):

@@ -108,18 +108,15 @@ class _Candidates(NamedTuple):
     ids: jax.Array
 
 
-def _candidates(log_probs: jax.Array, so_far: jax.Array, each: int, count: int) -> _Candidates:
-    """Returns the `count` best of the `each` best extensions of every beam: log_probs [B, K, V], so_far [B, K].
+def _candidates(log_probs: jax.Array, so_far: jax.Array, count: int) -> _Candidates:
+    """Returns the `count` best extensions of all beams: log_probs [B, K, V], so_far [B, K].
 
     Ties go to the first beam, then to the lowest id.
     """
-    batch, beams, size = log_probs.shape
-    each = min(each, size)
-    values, ids = top_k(log_probs, each)
-    values, places = jax.lax.top_k((values + so_far[..., None]).reshape(batch, -1), min(count, beams * each))
-    return _Candidates(
-        values, places // each, jnp.take_along_axis(ids.reshape(batch, -1), places, axis=1).astype(jnp.int32)
-    )
+    batch, _, size = log_probs.shape
+    sums = (log_probs + so_far[..., None]).reshape(batch, -1)
+    values, places = top_k(sums, min(count, sums.shape[-1]))
+    return _Candidates(values, places // size, places % size)
 
 
 def _take_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
@@ -143,7 +140,7 @@ def _choose(
     prefix = search.prefix_at(column, batch)
     count = column + 1 - search.prefix_lengths(batch)  # [B]: tokens so far, this one among them
     # Only one extension of each beam ends, so 2 K candidates leave at least K to stay open.
-    candidates = _candidates(log_probs, beams.log_probs, 2 * size, 2 * size)
+    candidates = _candidates(log_probs, beams.log_probs, 2 * size)
     is_last = count >= search.max_new
     ends = (candidates.ids == search.eos_id) | is_last[:, None]
 
@@ -206,7 +203,7 @@ def _choose_floydhub(
     batch, size = beams.log_probs.shape
     prefix = search.prefix_at(column, batch)
     count = column + 1 - search.prefix_lengths(batch)
-    candidates = _candidates(log_probs, beams.log_probs, size, size)
+    candidates = _candidates(log_probs, beams.log_probs, size)
     in_prefix = (prefix >= 0)[:, None]
     same = jnp.broadcast_to(jnp.arange(size), (batch, size))
     parents = jnp.where(in_prefix, same, candidates.parents)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.allowed import NOT_ASKED, AllowedTokens, allowed_by
 from jax_transformer.decoding.checks import (
@@ -18,7 +19,6 @@ from jax_transformer.decoding.checks import (
     check_ids,
     merged_options,
     source_array,
-    starts_and_ends,
 )
 from jax_transformer.decoding.padding import LEAST_ROOM, limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
@@ -157,7 +157,9 @@ class Search:
         lengths = np.array([len(ids) for ids in prefixes], int)
         max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
         self._last, self._most = int(np.max(lengths + max_new)), most
-        self._room = round_length(max(min(2 * source.shape[1], self._last), LEAST_ROOM), most)
+        # Room that stays empty costs attention time; another room, another program: a file is worth it.
+        expected, least = (source.shape[1], 1) if on_one_core else (2 * source.shape[1], LEAST_ROOM)
+        self._room = round_length(max(min(expected, self._last), least), most)
         self.shape: tuple[int, int] = source.shape
         """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
@@ -188,7 +190,7 @@ class Search:
         if self.length == self._room:
             self._room = round_length(2 * self._room, self._most)
             with in_mesh(model.mesh):
-                self._state = self._state.grown(model.config, self._room)
+                self._state = _grown(self._state, model.config, self._room)
         limits = np.int32(self._room if column is None else min(column, self._room)), np.int32(size)
         with in_mesh(model.mesh):
             self._state = self._run(model.config, self._program, model.weights, self._params, self._state, *limits)
@@ -218,8 +220,10 @@ class Search:
 
 @cache
 def _on_one_core(loop: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores."""
-    compiled: Any = partial(jax.jit, compiler_options={"xla_cpu_multi_thread_eigen": False})
+    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores, and
+    maxima are computed with vectors, as if no number were NaN."""
+    options = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_enable_fast_min_max": True}
+    compiled: Any = partial(jax.jit, compiler_options=options)
     start = compiled(loop.start.__wrapped__, static_argnames=("config", "program", "length"))
     return start, compiled(loop.run.__wrapped__, static_argnames=("config", "program"), donate_argnums=4)
 
@@ -228,6 +232,12 @@ def _on_one_core(loop: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def _progress(state: Any, params: SearchParams) -> tuple[jax.Array, ...]:
     """Returns the number of tokens, whether each row has ended [B], and the hypotheses' tokens and scores."""
     return state.state.position, state.is_done, *state.hypotheses(params)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _grown(state: Any, config: TransformerConfig, length: int) -> Any:
+    """Returns a loop's state with room for `length` tokens."""
+    return state.grown(config, length)
 
 
 @partial(jax.jit, donate_argnums=0)
@@ -256,12 +266,12 @@ def make_search_params(
       source: the sources [B, S], padded, for `encoder_no_repeat_ngram`.
     """
     settings: Any = decoding  # every option is set
-    start_id, eos_id = starts_and_ends(model)
+    tokens: Any = model.generation  # has both ids
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
     base = (5 + counts) / 6 if settings.semantics == "gnmt" else np.maximum(counts, 1)
     penalties = (base**settings.length_penalty).astype(np.float32)
     search = SearchParams.from_numbers(
-        start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
+        tokens.decoder_start_id, tokens.eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
         settings.forced_bos_id, settings.forced_eos_id, settings.repetition_penalty,
     )  # fmt: skip
     if settings.encoder_no_repeat_ngram and source is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128
+BLOCK = 16
+SMALL = 4096
+"""The size up to which `argmax` compares all scores with the largest."""
 
 
 def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -19,6 +21,7 @@ def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     num_blocks = size // BLOCK
     if num_blocks <= 2 * k:
         return jax.lax.top_k(scores, k)
+    scores = jax.lax.optimization_barrier(scores)  # or XLA would compute them again for each use, and maxima slowly
     whole = num_blocks * BLOCK
     maxima = jnp.max(scores[..., :whole].reshape(*scores.shape[:-1], num_blocks, BLOCK), axis=-1)
     blocks = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=-1)  # in order, so that of equals the first stays first
@@ -31,4 +34,8 @@ def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 def argmax(scores: jax.Array) -> jax.Array:
     """Returns the index of the largest along the last axis, the first among equals: [..., V] → [...]."""
-    return top_k(scores, 1)[1][..., 0]
+    size = scores.shape[-1]
+    if size > SMALL:
+        return top_k(scores, 1)[1][..., 0]
+    is_largest = scores == jnp.max(scores, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(is_largest, jnp.arange(size), size - 1), axis=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
@@ -258,8 +258,9 @@ def _fill(
     decoded = generate_each(
         model, [part.source_ids for _, part in flat], decoding, numbers=[number for number, _ in flat], **batching
     )
-    for (_, part), hypotheses in zip(flat, decoded, strict=True):
-        part.hypotheses.extend(with_texts(model, hypotheses))
+    hypotheses = iter(with_texts(model, [one for each in decoded for one in each]))
+    for (_, part), each in zip(flat, decoded, strict=True):
+        part.hypotheses.extend(islice(hypotheses, len(each)))
 
 
 def with_texts(model: Model, decoded: Sequence[Decoded]) -> list[Hypothesis]:

@@ -107,11 +107,16 @@ class StepProjections(nnx.Module):
         (y,) = self.together(x)
         return y
 
-    def together(self, x: jax.Array) -> list[jax.Array]:
-        """Returns x [..., *inputs] mapped to [..., *outputs] by each projection."""
+    def together(self, x: jax.Array, *, few: bool = True) -> list[jax.Array]:
+        """Returns x [..., *inputs] mapped to [..., *outputs] by each projection.
+
+        Args:
+          few: whether x holds few tokens. Of many, the outputs lie token by token, which saves a slow transposition.
+        """
         dtype = compute_dtype(self.config, self.kernel[...])
-        columns = x.astype(dtype).reshape(-1, math.prod(self.inputs)).T
-        y = jax.lax.optimization_barrier(self.kernel[...].astype(dtype) @ columns).T  # or XLA turns the product around
+        kernel, rows = self.kernel[...].astype(dtype), x.astype(dtype).reshape(-1, math.prod(self.inputs))
+        # without the barrier, XLA turns the product around
+        y = jax.lax.optimization_barrier(kernel @ rows.T).T if few else rows @ kernel.T
         y = y + self.bias[...].astype(dtype) if self.use_bias else y
         ends = list(itertools.accumulate(math.prod(shape) // self.groups for shape in self.shapes))
         leading = x.shape[: x.ndim - len(self.inputs)]

@@ -32,16 +32,21 @@ class StepAttention(nnx.Module):
         if hasattr(attention, "context_norm"):
             self.context_norm = attention.context_norm
 
-    def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
-        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys [B, G, T, H] and values [B, G, T, W].
+    def attend(
+        self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms, layout: str = "BGTH"
+    ) -> jax.Array:
+        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, G, T, W].
 
         Query heads that share a key count as further queries of that key's head.
+
+        Args:
+          layout: the axes of the keys.
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
         by_head = query.shape[:-1]  # [B, N, K]
         query = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
         wide = at_least_float32(query.dtype)
-        logits = jnp.einsum("BGQH,BGTH->BGQT", query, keys, preferred_element_type=wide)
+        logits = jnp.einsum(f"BGQH,{layout}->BGQT", query, keys, preferred_element_type=wide)
         logits = logits.reshape(*by_head, -1)  # [B, N, K, T]
         if terms.vectors is not None:
             products = jnp.einsum("BGQH,TH->BGQT", query, terms.vectors.keys[0], preferred_element_type=wide)
@@ -87,15 +92,18 @@ class StepSelfAttention(StepAttention):
         query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H], [B, K, G, W]
         angles = None if terms.rotation is None else terms.rotation.query
         query, key = self.placed_query(query, angles), self.placed_key(key, angles)
-        first = state.position * state.num_beams
+        first, layout = state.position * state.num_beams, state.key_layout
         keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
-            for cached, new in ((cache.self_keys, key), (cache.self_values, value))
-        )  # [B, G, T K, H] and [B, G, T K, W]
+            jax.lax.dynamic_update_slice_in_dim(cached, new.astype(cached.dtype), first, axis)
+            for cached, new, axis in (
+                (cache.self_keys, jnp.einsum(f"BTGH->{layout}", key), layout.index("T")),
+                (cache.self_values, jnp.swapaxes(value, 1, 2), 2),
+            )
+        )
         mask = state.key_is_real.reshape(x.shape[0], 1, 1, -1)  # [B, 1, 1, T K]
         terms = layer_terms(self, terms, key.dtype, scope).for_beams(state.num_beams)
         terms = terms._replace(mask=both(terms.mask, mask), exists=state.exists())
-        return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
+        return self.attend(query, keys, values, terms, layout), cache._replace(self_keys=keys, self_values=values)
 
 
 class StepCrossAttention(StepAttention):
@@ -121,7 +129,7 @@ class StepCrossAttention(StepAttention):
         Args:
           angles: rotation angles of keys; None: no rotation.
         """
-        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] and [B, S, G, W]
+        keys, values = self.key_value.together(encoder_output, few=False)  # [B, S, G, H] and [B, S, G, W]
         keys = self.placed_key(keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 

@@ -134,7 +134,7 @@ class Transformer(nnx.Module):
         graph, parameters = nnx.split(self.decoder.layers)
         count = 1 if self.config.decoder.share_layers else self.config.decoder.num_layers
         slices = [layer_slice(parameters, i) for i in range(count)]
-        return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
+        return [nnx.to_pure_dict(nnx.state(StepLayer(nnx.merge(graph, layer)))) for layer in slices]
 
     def start_decoding(
         self, encoder_output: jax.Array, source_ids: Ids, layers: list[Any] | None, *, length: int, num_beams: int
@@ -186,7 +186,7 @@ class Transformer(nnx.Module):
     def _steps(self, layers: list[Any] | None) -> list[StepLayer]:
         """Returns the decoder's layers as single steps: all of them, or the shared one."""
         graph = _step_graph(self.config)
-        return [nnx.merge(graph, parameters) for parameters in layers or self.decoder_layers()]
+        return [nnx.merge(graph, nnx.State(parameters)) for parameters in layers or self.decoder_layers()]
 
     @property
     def _target_embedding(self) -> Embedding:

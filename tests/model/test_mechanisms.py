@@ -110,7 +110,8 @@ def test_caches_hold_only_the_shared_heads(
     config = dataclasses.replace(config, num_kv_heads=1)
     params, output = random_params(config), np.zeros((5, 6, 12))
     state = functional.start_decoding(config, params, output, ids.source, length=8, num_beams=3)
-    assert state.layers[0].self_keys.shape == state.layers[0].self_values.shape == (5, 1, 24, 4)
+    assert state.layers[0].self_keys.shape == (5, 1, 4, 24)  # each head's keys side by side, as several beams read them
+    assert state.layers[0].self_values.shape == (5, 1, 24, 4)
     assert state.layers[0].cross_keys.shape == (5, 1, 6, 4)
 
 
