@@ -43,7 +43,7 @@ COLUMNS = (
     "gradients", "gradient seconds", "gradient GiB",
 )  # fmt: skip
 BEGIN, END = "<!-- counts: begin -->", "<!-- counts: end -->"
-SECONDS = 1800
+SECONDS = 600
 """The most that one pair may take, by the clock."""
 MOST_SECONDS, MOST_MEMORY = 60, 3.0
 """Processor seconds and GiB that a proof of gradients may take."""
