@@ -26,13 +26,13 @@ def run_with(version: str, script: str, arguments: Sequence[str], packages: Sequ
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
-        packages = subprocess.run(
+        site = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
             capture_output=True,
             text=True,
             check=True,
         ).stdout.strip()
-        (Path(packages) / "zz_installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (Path(site) / "zz_installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
         subprocess.run([python, "-m", "pip", "install", "--quiet", f"transformers=={version}"], check=True)
         if packages:
             subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *packages], check=True)
