@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.importing import import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
+    from jax_transformer.storage.model_tokenizers import with_tokenizers
     from jax_transformer.training.loop import train
     from jax_transformer.training.state import init_state
     from jax_transformer.training.step import make_train_step
@@ -91,6 +92,7 @@ __all__ = [
     "train",
     "training",
     "translate",
+    "with_tokenizers",
 ]
 SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "training")
 _HOMES = {
@@ -121,6 +123,7 @@ _HOMES = {
     "jax_transformer.porting.exporting": ("export_checkpoint",),
     "jax_transformer.porting.importing": ("import_checkpoint",),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
+    "jax_transformer.storage.model_tokenizers": ("with_tokenizers",),
     "jax_transformer.training.loop": ("train",),
     "jax_transformer.training.state": ("init_state",),
     "jax_transformer.training.step": ("make_train_step",),
