@@ -52,12 +52,13 @@ from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.progress import TrainingProgress
+from jax_transformer.training.progress import Status, TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
 from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
+from jax_transformer.training.utilization import Utilization, seconds_of_earlier_processes
 from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import continuation_lines, load_initial_params, load_training_state
 
@@ -134,6 +135,10 @@ class Trainer:
         )
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window, self.saved_window, self.has_evaluated = Window(), SavedWindow(), False
+        before = seconds_of_earlier_processes(run_dir)
+        self.utilization = Utilization(
+            self.model_config, config.train, self.mesh, started=started, seconds_before=before
+        )
         self.explosion = Explosion(self.model_config.target_vocab_size)
 
     def _programs(self) -> tuple[Any, EvaluationStep, int]:
@@ -155,7 +160,7 @@ class Trainer:
             self.has_callbacks = self.processes.agree("whether there are callbacks", lambda: bool(self.journal.calls))
             print(self._description(state), flush=True)
             last, every = self.schedule.last_step, self.config.train.evaluate_every
-            with TrainingProgress(last, done, evaluate_every=every, publish=self.journal.progress) as progress:
+            with TrainingProgress(last, done, evaluate_every=every, publish=self._publish) as progress:
                 self.train_step.announce = partial(self._compiling, progress)
                 with stop_requests(self.processes.count, progress.print) as stop_requested:
                     state = self._steps(state, checkpoints, progress, stop_requested)
@@ -167,6 +172,9 @@ class Trainer:
                 self.profile.close()
             self.exchange.close()
             checkpoints.close()
+
+    def _publish(self, status: Status) -> None:
+        self.journal.progress(status | {"run_seconds": self.utilization.goodput()["run_seconds"]})
 
     def _compiling(
         self, progress: TrainingProgress, number: int, arguments: tuple[Any, ...]
@@ -220,7 +228,8 @@ class Trainer:
         base, _ = split_adapters(state.frozen)
         trained, frozen = (sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (state.params, base))
         parameters = f"{trained + frozen:,} parameters" + (f", of which {trained:,} are trained," if frozen else "")
-        return f"model: {parameters} on {described(self.mesh)}\n{self.schedule.description}"
+        lines = [f"model: {parameters} on {described(self.mesh)}", self.schedule.description, self.utilization.note]
+        return "\n".join(filter(None, lines))
 
     def _steps(
         self,
@@ -253,12 +262,15 @@ class Trainer:
             prefetch(scheduled, transfer=self._to_devices) as stream,
             closing(self.exchange),  # closed first, since the prefetching thread may be waiting for another process
         ):
+            self.utilization.go_on_from(self.run_dir.records())
             self.window.restart(self.saved_window)
+            stream.on_wait = self.window.waiting
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
+                self.window.waited()
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
-                self.window.add(metrics)
+                self.window.add(metrics, self.utilization.step_flops(batch))
                 progress.at_step(step, self.window)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
@@ -383,6 +395,7 @@ class Trainer:
             return
         self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
+        figures |= self.utilization.figures(figures, self.window.flops)
         self.journal.step({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
         if warning := self.explosion.warning(step, figures["loss"]):
             progress.print(warning)
@@ -391,6 +404,7 @@ class Trainer:
         if "plain_perplexity" in figures:
             smoothed, perplexity = " (smoothed)", figures["plain_perplexity"]
         text = f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        text += f"  MFU {100 * figures['mfu']:.1f} %" if "mfu" in figures else ""
         progress.update(step, text, speed)
         self.window.restart()
 
@@ -448,7 +462,8 @@ class Trainer:
         has_text = not (self.config.data.streaming or self.takes_batches)
         counted = self.corpus.splits["train"] if has_text else None
         translations = translations_record(int(state.step), translated, counted if self.processes.is_first else None)
-        self.journal.model({"step": int(state.step), **facts, **records}, translations)
+        used = self.utilization.goodput()
+        self.journal.model({"step": int(state.step), **facts, **used, **records}, translations)
         return TrainingResult(
             run=self.run_dir.path,
             model=self.run_dir.model,
