@@ -59,7 +59,6 @@ run
   --resume RUN                  go on with a stopped run, bit for bit
   --live                        a page that shows the run from its first step; its path is printed
   --dry-run                     print config, batches and memory, and train nothing
-  --quiet                       print the results alone
   --parallel.data N             devices; --parallel.fsdp N, --parallel.tensor N
 
 --help-all lists every option."""

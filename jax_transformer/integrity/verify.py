@@ -24,6 +24,7 @@ from jax_transformer.training.run_directory import (
     CHECKPOINTS,
     CONFIG,
     DATA,
+    LOSS,
     METRICS,
     PARAMETERS,
     SAMPLES,
@@ -96,7 +97,7 @@ def _run(path: Path) -> Iterator[Finding]:
         if (path / name).exists():
             odd = [line.number for line in read_lines(path / name) if line.record is None and not line.is_last]
             yield Finding(path / name, "run's file", tuple(f"line {number}: no record" for number in odd))
-    for name in (DATA, PARAMETERS, TRANSLATIONS, *TOKENIZERS.values()):
+    for name in (DATA, PARAMETERS, TRANSLATIONS, LOSS, *TOKENIZERS.values()):
         if (path / name).exists():
             yield Finding(path / name, "run's file", _json_problems(path / name))
     for step in saved_steps(path / CHECKPOINTS):

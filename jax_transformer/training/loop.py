@@ -34,6 +34,7 @@ from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, UNNAMED, RunDirectory, check_unused, create_run, open_run
 from jax_transformer.training.state import state_shapes
+from jax_transformer.training.step import TokenLoss
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
 
@@ -52,6 +53,7 @@ def train(
     batches: Iterable[Any] | None = None,
     source_tokenizer: AnyTokenizer | None = None,
     target_tokenizer: AnyTokenizer | None = None,
+    loss: TokenLoss | None = None,
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
@@ -75,6 +77,9 @@ def train(
         or state_dict and load_state_dict. None: batches of the text.
       source_tokenizer, target_tokenizer: tokenizers of transformers or of `tokenizers`, as objects, instead of those of
         config.data; see `as_tokenizer`. The run directory keeps them, so `resume` needs none.
+      loss: a function of your own of logits [B, T, V] and labels [B, T] to losses [B, T], in place of cross-entropy;
+        see `make_train_step`. Validation still measures cross-entropy. `resume` needs the function again. None:
+        cross-entropy, as the config describes it.
 
     Returns:
       The paths, scores and timings of the run.
@@ -105,6 +110,8 @@ def train(
     given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
     check_same_start(given, "resume" if resume else "train", processes)
     check_kinds(callbacks)
+    if loss is not None and not callable(loss):
+        raise ValueError(f"train: loss: expected a function of logits and labels; received {type(loss).__name__}")
     data, tokenizers = take_tokenizers(config.data, source_tokenizer, target_tokenizer)
     config = dataclasses.replace(config, data=data)
     if batches is not None:
@@ -115,6 +122,7 @@ def train(
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
             if from_step is not None:
                 processes.agree("where to go on", partial(go_back, run_dir.checkpoints, from_step))
+            run_dir.check_loss(loss)
             if tokenizers is not None:
                 run_dir.check_tokenizers(tokenizers.texts())
             mesh, corpus = _prepare(config, None, processes)
@@ -135,6 +143,7 @@ def train(
         _check_start(run, initial)
         texts = None if tokenizers is None else tokenizers.texts()
         run_dir = create_run(partial(_create_run, config, name, texts), processes)
+        run_dir.keep_loss(loss)
         if tokenizers is not None:  # the config names their files from here on
             config = dataclasses.replace(config, data=run_dir.config().data)
             run = dataclasses.replace(run, config=config)
@@ -143,7 +152,7 @@ def train(
     try:
         trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
         result = Trainer(
-            run_dir, run, journal, processes, started=started, profile=trace, batches=batches
+            run_dir, run, journal, processes, started=started, profile=trace, batches=batches, loss=loss
         ).run_to_the_end()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Reads and writes the directory of one training run: config.yaml, metrics.jsonl, samples.jsonl, data.json,
-parameters.json, checkpoints/, model/; source_tokenizer.json and target_tokenizer.json if they were given as objects."""
+parameters.json, checkpoints/, model/; source_tokenizer.json, target_tokenizer.json and loss.json if they were given as
+objects."""
 
 from __future__ import annotations
 
@@ -38,6 +39,7 @@ PARAMETERS = "parameters.json"
 REPORT = "report.html"
 PROGRESS = "progress.json"
 TRANSLATIONS = "translations.json"
+LOSS = "loss.json"
 MODEL = "model"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
@@ -168,6 +170,20 @@ class RunDirectory:
                     f"{option}: expected the one that the run began with, {file}; received another. Leave it out: a "
                     "run keeps its tokenizers."
                 )
+
+    def keep_loss(self, loss: Callable[..., Any] | None) -> None:
+        """Writes the name of the caller's own loss, if any, so that the run resumes with none but this one."""
+        if loss is not None:
+            self.write(LOSS, {"loss": name_of(loss)})
+
+    def check_loss(self, loss: Callable[..., Any] | None) -> None:
+        """Raises RunError unless the loss, or None for the config's, has the name of the one that the run began
+        with."""
+        began_with, given = self.read(LOSS).get("loss"), None if loss is None else name_of(loss)
+        if began_with != given:
+            expected = f"the function that the run began with, {began_with}" if began_with else "none, as the run began"
+            advice = f": train(config, resume=True, loss={began_with.rpartition('.')[2]})" if began_with else ""
+            raise RunError(f"loss: expected {expected}{advice}; received {given or 'none'}")
 
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
@@ -304,6 +320,12 @@ def _appears(file: Path, token: str) -> bool:
 
 
 # --- files
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the module and the name of a function, or of an object's class."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def config_of_run(path: Path) -> RunConfig:

@@ -56,7 +56,7 @@ from jax_transformer.training.progress import Status, TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
-from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
+from jax_transformer.training.step import TokenLoss, TrainStep, make_evaluation_step, make_train_step
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.utilization import Utilization, seconds_of_earlier_processes
 from jax_transformer.training.virtual_shards import VirtualShards
@@ -111,19 +111,22 @@ class Trainer:
         started: float,
         profile: Profile | None,
         batches: Iterable[Any] | None = None,
+        loss: TokenLoss | None = None,
     ) -> None:
         """Prepares the batches and steps.
 
         Args:
           started: the `perf_counter` at which the run began.
           batches: the caller's own. None: those of the training text.
+          loss: the caller's own. None: cross-entropy, as the config describes it.
         """
         config, self.run_dir, self.journal, self.processes = run.config, run_dir, journal, processes
         self.config, self.corpus, self.model_config, self.mesh = config, run.corpus, run.model, run.mesh
         self.started, self.profile = started, profile
         print(f"run directory: {run_dir.path}", flush=True)
         self.position: Position = {}
-        self.train_step, self.evaluation_step, row_parts = self._programs()
+        self.has_own_loss = loss is not None
+        self.train_step, self.evaluation_step, row_parts = self._programs(loss)
         self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
         self.valid_share = RowShare(self.mesh, row_parts)
         self.exchange = share_stream(config, run_dir, processes)
@@ -141,13 +144,14 @@ class Trainer:
         )
         self.explosion = Explosion(self.model_config.target_vocab_size)
 
-    def _programs(self) -> tuple[Any, EvaluationStep, int]:
+    def _programs(self, loss: TokenLoss | None) -> tuple[Any, EvaluationStep, int]:
         """Returns the training step, the evaluation step, and the divisor of their batches' rows."""
         shards, model, train = self.config.parallel.virtual_shards, self.model_config, self.config.train
         if shards:
-            virtual = VirtualShards(model, train, self.mesh, shards)
+            virtual = VirtualShards(model, train, self.mesh, shards, loss)
             return virtual, virtual.evaluate, shards
-        return Compiled(_train_step(model, train, self.mesh)), _evaluation_step(model, self.mesh), row_shards(self.mesh)
+        step = Compiled(_train_step(model, train, self.mesh, loss))
+        return step, _evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self.journal.checkpoint)
@@ -396,14 +400,17 @@ class Trainer:
         self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
         figures |= self.utilization.figures(figures, self.window.flops)
+        if self.has_own_loss:
+            del figures["perplexity"]  # which only nats have
         self.journal.step({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
-        if warning := self.explosion.warning(step, figures["loss"]):
+        if not self.has_own_loss and (warning := self.explosion.warning(step, figures["loss"])):
             progress.print(warning)
         loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
-        smoothed, perplexity = "", figures["perplexity"]
-        if "plain_perplexity" in figures:
-            smoothed, perplexity = " (smoothed)", figures["plain_perplexity"]
-        text = f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        smoothed = " (smoothed)" if "plain_perplexity" in figures else ""
+        perplexity = figures.get("plain_perplexity", figures.get("perplexity"))
+        text = f"loss {loss:.3f}{smoothed}"
+        text += "" if perplexity is None else f"  perplexity {perplexity:.2f}"
+        text += f"  rate {rate:.2e}  {speed:,.0f} tokens/s"
         text += f"  MFU {100 * figures['mfu']:.1f} %" if "mfu" in figures else ""
         progress.update(step, text, speed)
         self.window.restart()
@@ -498,8 +505,8 @@ class Trainer:
 
 # A run that resumes in the same process, such as in a notebook, reuses its compiled programs.
 @lru_cache(maxsize=2)
-def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh) -> TrainStep:
-    return make_train_step(model, config, mesh=mesh)
+def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh, loss: TokenLoss | None) -> TrainStep:
+    return make_train_step(model, config, loss=loss, mesh=mesh)
 
 
 @lru_cache(maxsize=2)
