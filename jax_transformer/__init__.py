@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from jax_transformer.parity.proofs.api import assert_same, prove
     from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.importing import import_checkpoint
+    from jax_transformer.storage.added_tokens import add_tokens
     from jax_transformer.storage.model_directory import Model, load_model, save_model
+    from jax_transformer.storage.model_tokenizers import with_tokenizers
     from jax_transformer.training.loop import train
     from jax_transformer.training.state import init_state
     from jax_transformer.training.step import make_train_step
@@ -62,6 +64,7 @@ __all__ = [
     "TrainConfig",
     "Transformer",
     "TransformerConfig",
+    "add_tokens",
     "apply",
     "assert_same",
     "compare",
@@ -91,6 +94,7 @@ __all__ = [
     "train",
     "training",
     "translate",
+    "with_tokenizers",
 ]
 SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "training")
 _HOMES = {
@@ -120,7 +124,9 @@ _HOMES = {
     "jax_transformer.parity.proofs.api": ("assert_same", "prove"),
     "jax_transformer.porting.exporting": ("export_checkpoint",),
     "jax_transformer.porting.importing": ("import_checkpoint",),
+    "jax_transformer.storage.added_tokens": ("add_tokens",),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
+    "jax_transformer.storage.model_tokenizers": ("with_tokenizers",),
     "jax_transformer.training.loop": ("train",),
     "jax_transformer.training.state": ("init_state",),
     "jax_transformer.training.step": ("make_train_step",),

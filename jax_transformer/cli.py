@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from jax_transformer import __version__
@@ -31,6 +32,7 @@ from jax_transformer.commands.score import score
 from jax_transformer.commands.serve import serve
 from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
+from jax_transformer.commands.verbosity import VERBOSE, speaking, take_verbosity
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
 from jax_transformer.runtime.crashes import write_traceback
@@ -48,7 +50,16 @@ CRASHED = 70
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (without the program's name); returns the exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        verbosity, rest = take_verbosity(sys.argv[1:] if arguments is None else arguments)
+    except ValueError as error:
+        return _fail(str(error))
+    with speaking(verbosity, f"jax-transformer {__version__}"):
+        return _answered(rest, with_traceback=verbosity == VERBOSE)
+
+
+def _answered(arguments: list[str], *, with_traceback: bool) -> int:
+    """Runs one command line; prints an error of it in one message, if need be below its traceback."""
     name = arguments[0] if arguments else "--help"
     try:
         with named_output():
@@ -56,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
             return 0  # its reader, such as `head`, has seen enough
+        if with_traceback:
+            traceback.print_exc()
         return _fail(str(error))
     except ImportError as error:
         return _fail(explain(error, name))
@@ -140,6 +153,8 @@ USAGE = """jax-transformer COMMAND …
   completion  make the shell complete commands, options and presets
 
 jax-transformer COMMAND --help, or help COMMAND, tells the options; --version, the version.
+Every command takes --quiet (results and errors alone) and --verbose (also versions, compilations, time and memory, and
+the traceback of an error).
 Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 

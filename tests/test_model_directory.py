@@ -6,22 +6,26 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Pipeline
+from tokenizers import models, pre_tokenizers
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model.functional import abstract_params
+from jax_transformer.model.functional import abstract_params, init_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
 from jax_transformer.storage.adapters import Adapters
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.storage.model_files import ModelError, is_model_directory
+from jax_transformer.storage.model_tokenizers import with_tokenizers
 from jax_transformer.storage.tensor_files import write_tensors
 from jax_transformer.storage.training_state import TrainingState
 
@@ -487,3 +491,27 @@ def test_a_directory_of_transformers_is_to_be_ported_first(tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelError, match=r"it has no manifest\.json\)\. If transformers wrote it, port it first: "):
         load_model(tmp_path)
+
+
+def test_given_tokenizers_must_fit_the_model(tmp_path: Path) -> None:
+    theirs = pipeline_of_words(6)
+    config = TransformerConfig(source_vocab_size=10, target_vocab_size=10, d_model=8, num_heads=2, d_ff=8)
+    bare = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig())
+    model = with_tokenizers(bare, theirs, theirs)
+    assert (model.generation.decoder_start_id, model.generation.eos_id) == (2, 3)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model").source_tokenizer
+    assert loaded is not None
+    assert loaded.encode(["w1 w5 other"]) == [theirs.encode("w1 w5 other").ids]
+    other = dataclasses.replace(bare, generation=GenerationConfig(decoder_start_id=2, eos_id=1))
+    with pytest.raises(ValueError, match="eos-id: expected 3, as target_tokenizer says; received 1"):
+        with_tokenizers(other, theirs, theirs)
+    with pytest.raises(ValueError, match=r"source_tokenizer: expected 10 tokens, the rows of the source .* received 9"):
+        with_tokenizers(bare, pipeline_of_words(5), theirs)
+
+
+def pipeline_of_words(count: int) -> Pipeline:
+    entries = ["<pad>", "<unk>", "<s>", "</s>", *(f"w{number}" for number in range(count))]
+    made = Pipeline(models.WordLevel({entry: index for index, entry in enumerate(entries)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return made

@@ -29,6 +29,7 @@ from jax_transformer.commands.report import ReportOptions
 from jax_transformer.commands.score import ScoreOptions
 from jax_transformer.commands.serve import ServeOptions
 from jax_transformer.commands.translate import TranslateOptions
+from jax_transformer.commands.verbosity import QUIET, VERBOSE
 from jax_transformer.commands.verify import VerifyOptions
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
@@ -117,6 +118,7 @@ def words_of_commands() -> dict[str, list[str]]:
         "plot": [*KINDS, *dict.fromkeys(name for kind, _ in KINDS.values() for name in option_names(kind))],
         "launch": ["--processes", "--"],
     }
+    words = {name: [*own, QUIET, VERBOSE] for name, own in words.items()}
     return {**words, "help": sorted(words)}
 
 

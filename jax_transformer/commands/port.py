@@ -67,6 +67,13 @@ class PortOptions:
     base: str = ""
     """The model that adapters are for. To merge PEFT's: a model directory, or a directory of transformers or its name
     on the Hub; default: the name that they record. With --adapters: the name that PEFT shall read."""
+    add_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKEN …")] = ()
+    """Add tokens to a model of transformers: texts that become one token. New rows are drawn as by
+    resize_token_embeddings of transformers."""
+    add_tags: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TAG …")] = ()
+    """Add special tokens, such as the codes of languages, for --source-tag and --target-tag."""
+    seed: int = 0
+    """Seed for the rows of added tokens."""
     vocabularies: tyro.conf.OmitArgPrefixes[VocabularyOptions] = field(default_factory=VocabularyOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
     training: tyro.conf.OmitArgPrefixes[TrainingStateOptions] = field(default_factory=TrainingStateOptions)
@@ -106,6 +113,8 @@ def port(arguments: Sequence[str]) -> int:
     state_options = {field.name for field in dataclasses.fields(TrainingStateOptions)} & {*options.given()}
     if state_options and not options.training.with_optimizer:
         raise ValueError(f"--{min(state_options).replace('_', '-')}: expected --with-optimizer; received none")
+    if options.seed != 0 and not (options.add_tokens or options.add_tags):
+        raise ValueError(f"--seed {options.seed}: expected --add-tokens or --add-tags, whose rows it draws")
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     _check_places(options)
@@ -131,7 +140,7 @@ def _check_places(options: PortOptions) -> None:
             raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
         check_replaceable(destination.resolve())
         return
-    used = ("destination", "dialect", "map", "dtype", "with_optimizer", "step")
+    used = ("destination", "dialect", "map", "dtype", "with_optimizer", "step", "add_tokens", "add_tags", "seed")
     _refuse_others(options, used, f"with the directory {source} as the source")
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
@@ -170,6 +179,7 @@ def _import(options: PortOptions) -> int:
     if options.dtype:
         _cast(model.params, options.dtype)
     model, text = with_vocabularies(model, options.vocabularies)
+    model, added = _with_tokens(model, options)
     save_model(model, options.destination)
     origin = model.origin or {}
     is_everywhere = "names" not in origin or all(name.startswith(origin["prefix"]) for name in origin["tensors"])
@@ -194,10 +204,29 @@ def _import(options: PortOptions) -> int:
         print(f"training: {port_training.described(model.training_state)}")
     if text:
         print(f"text:     {text}")
+    if added:
+        print(f"added:    {added}")
     if assumed := _assumed(model, hints):
         print(f"assumed:  {_listed(assumed)} (the dialect's defaults; change them with --set)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _with_tokens(model: Model, options: PortOptions) -> tuple[Model, str]:
+    """Returns the model with the tokens to add, and a line about them."""
+    if not (options.add_tokens or options.add_tags):
+        return model, ""
+    from jax_transformer.storage.added_tokens import add_tokens
+
+    rows = model.config.target_vocab_size
+    try:
+        model = add_tokens(model, options.add_tokens, tags=options.add_tags, seed=options.seed)
+    except ValueError as error:
+        option = "--add-tokens" if options.add_tokens else "--add-tags"
+        raise ValueError(f"{option}: {str(error).removeprefix('add_tokens: ')}") from None
+    more = model.config.target_vocab_size - rows
+    drawn = f"{more} new rows" if more else "no new rows: the embedding had some beyond its vocabulary"
+    return model, f"{', '.join([*options.add_tokens, *options.add_tags])}; {drawn}"
 
 
 def _print_names(origin: Mapping[str, Any]) -> None:
@@ -301,6 +330,7 @@ def _export(options: PortOptions) -> int:
     source, step = options.source, options.training.step
     model = port_training.load(source, step) if with_optimizer else load_model(source, mapped=True)
     state = model.training_state
+    model, added = _with_tokens(model, options)
     own = None if options.dialect else map_of_origin(model.origin)
     names = own if options.map is None else NameMap.read(options.map)
     dialect = None if names else options.dialect or (model.origin or {}).get("dialect")
@@ -315,6 +345,8 @@ def _export(options: PortOptions) -> int:
     print(f"{label:9} {options.destination}, {count:,} parameters{dropped}")
     if with_optimizer and state is not None:
         print(f"training: {port_training.written(state)}")
+    if added:
+        print(f"added:    {added}")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -21,6 +21,7 @@ from jax_transformer.commands.run_options import (
     take_processes,
 )
 from jax_transformer.commands.user_modules import load_factory
+from jax_transformer.commands.verbosity import is_quiet
 from jax_transformer.commands.words import check_words
 from jax_transformer.config.parallel import ParallelConfig, ProcessConfig
 from jax_transformer.config.presets import PRESETS
@@ -159,8 +160,13 @@ def train(arguments: Sequence[str]) -> int:
         return _described(call, processes) if call.dry_run else _trained(call, processes)
 
 
-def _silent_unless(prints: bool) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if prints else contextlib.redirect_stdout(open(os.devnull, "w", encoding="utf-8"))
+@contextlib.contextmanager
+def _silent_unless(prints: bool) -> Iterator[None]:
+    if prints:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,17 +226,18 @@ def _trained(call: TrainCall, processes: Processes) -> int:
     from jax_transformer.training.loop import train as train_run
 
     try:
-        result = train_run(
-            call.config,
-            name=call.name,
-            resume=call.resume,
-            from_step=call.from_step,
-            profile=call.profile,
-            parallel=call.parallel,
-            processes=processes,
-            callbacks=callbacks,
-            live=call.live,
-        )
+        with _silent_unless(not is_quiet()):
+            result = train_run(
+                call.config,
+                name=call.name,
+                resume=call.resume,
+                from_step=call.from_step,
+                profile=call.profile,
+                parallel=call.parallel,
+                processes=processes,
+                callbacks=callbacks,
+                live=call.live,
+            )
     except Interrupted as stopped:
         print(stopped)
         return 130

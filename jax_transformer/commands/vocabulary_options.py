@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from jax_transformer.storage.model_tokenizers import fit_tokenizer, join_tokenizers
+
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
     from jax_transformer.storage.model_directory import Model
@@ -54,7 +56,7 @@ def with_vocabularies(model: Model, options: VocabularyOptions) -> tuple[Model, 
             f"{options.target_vocab}"
         )
     source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
-    return _with_tokenizers(model, source, target, str(options.target_vocab)), _tags(source)
+    return join_tokenizers(model, source, target, str(options.target_vocab)), _tags(source)
 
 
 def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
@@ -66,9 +68,9 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
         return model, ""
     try:
         source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
-        source = _fitting(model, "source", source, "its tokenizer")
-        target = _fitting(model, "target", target, "its tokenizer")
-        model = _with_tokenizers(model, source, target, "its tokenizer")
+        source = fit_tokenizer(model, "source", source, "its tokenizer")
+        target = fit_tokenizer(model, "target", target, "its tokenizer")
+        model = join_tokenizers(model, source, target, "its tokenizer")
     except ValueError as error:
         return model, f"its tokenizer files are kept for export, but not used: {error}"
     lines = [f"by {', '.join(files)}", _tags(source)]
@@ -81,29 +83,6 @@ def _tags(source: Tokenizer) -> str:
     """Describes the values of --source-tag and --target-tag; "" if there are none."""
     tags = source.tags
     return f"tags {', '.join(tags[:10])}{f', … ({len(tags)})' if len(tags) > 10 else ''}" if tags else ""
-
-
-def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: str) -> Model:
-    """Returns the model with these tokenizers and the ids that `target` defines.
-
-    Raises:
-      ValueError: the model already has other ids.
-    """
-    generation = model.generation
-    specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
-    if generation.decoder_start_id not in {None, *specials, *target.tag_ids.values()}:
-        raise ValueError(
-            f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; "
-            f"received {generation.decoder_start_id}"
-        )
-    if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0 and not target.tag_is_last:
-        start_id = target.bos_id if target.bos_id >= 0 else target.eos_id
-        generation = dataclasses.replace(generation, decoder_start_id=start_id)
-    if generation.eos_id is None and target.eos_id >= 0:
-        generation = dataclasses.replace(generation, eos_id=target.eos_id)
-    elif generation.eos_id != target.eos_id >= 0:
-        raise ValueError(f"--eos-id: expected {target.eos_id}, as {file} says; received {generation.eos_id}")
-    return dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target, generation=generation)
 
 
 def _tokenizer(model: Model, side: str, file: str, options: VocabularyOptions) -> Tokenizer:
@@ -132,25 +111,4 @@ def _tokenizer(model: Model, side: str, file: str, options: VocabularyOptions) -
         add_bos=usual.add_bos,
         add_eos=usual.add_eos,
     )
-    return _fitting(model, side, tokenizer, file)
-
-
-def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokenizer:
-    """Returns the tokenizer with as many ids as the side's embedding has rows. Models of transformers have more rows
-    than tokens.
-
-    Raises:
-      ValueError: another size, or another padding.
-    """
-    size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
-    may_be_fewer = "hugging_face" in (model.origin or {})
-    if tokenizer.vocab_size > size or (tokenizer.vocab_size < size and not may_be_fewer):
-        at_most = "at most " if may_be_fewer else ""
-        raise ValueError(
-            f"{file}: expected {at_most}{size} tokens, the rows of the {side} embedding; received "
-            f"{tokenizer.vocab_size}"
-        )
-    if pad_id not in (tokenizer.pad_id, tokenizer.unk_id):  # some programs pad with <unk>, whatever else their list has
-        received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
-        raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
-    return tokenizer.filled(size)
+    return fit_tokenizer(model, side, tokenizer, file)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_transformer.compiling.flops import decode_flops, forward_flops, train_flops
 from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.flops import decode_flops, forward_flops, train_flops
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from jax_transformer.parallel.chips import GPUS, TPUS, Chip
 from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
@@ -26,37 +27,6 @@ class DoesNotFit(Exception):
     """Raised when a program needs more memory than a device has, or its compiler refuses it."""
 
 
-@dataclass(frozen=True)
-class Chip:
-    """Holds the figures of a device that bound a program's speed.
-
-    TPU figures are from Google Cloud's documentation of each version, NVIDIA's from the data sheets of the SXM modules.
-    A TPU's memory is the amount that its compiler lets a program use.
-    """
-
-    kind: str
-    memory: float
-    """Bytes of the device's main memory that a program can use."""
-    flops: float
-    """Floating-point operations per second in bfloat16, without sparsity."""
-    flops_float32: float
-    """The same for float32 under JAX's default precision: bfloat16 on a TPU, TensorFloat-32 on NVIDIA."""
-    bandwidth: float
-    """Bytes per second between the device and its main memory."""
-    network: float
-    """Bytes per second that a device sends to its neighbours: over all links of a TPU, over NVLink."""
-
-
-GIB = 2.0**30
-TPUS = {
-    "v5e": Chip("TPU v5e", 15.75 * GIB, 197e12, 197e12, 819e9, 200e9),
-    "v5p": Chip("TPU v5p", 95.74 * GIB, 459e12, 459e12, 2765e9, 600e9),
-    "v6e": Chip("TPU v6e", 31.25 * GIB, 918e12, 918e12, 1640e9, 448e9),
-}
-GPUS = {
-    "h100": Chip("NVIDIA H100", 84929347584, 989e12, 494e12, 3352e9, 450e9),
-    "h200": Chip("NVIDIA H200", 150754820096, 989e12, 494e12, 4800e9, 450e9),
-}
 EXAMPLES = "tpu:v5e:4x4, tpu:v5e:4x4:2 (slices), tpu:v5p:2x2x1, tpu:v6e:2x4, nvidia:h100:8, nvidia:h200:8, cpu"
 
 

@@ -20,7 +20,10 @@ Semantics = Literal["huggingface", "gnmt", "floydhub"]
 NO_ID = -1
 """As `forced_bos_id` or `forced_eos_id` of a DecodingConfig: force no token, even if the model's own settings do."""
 
-BEAM_FIELDS = ("beam_size", "semantics", "length_penalty", "early_stopping", "renormalize")
+BEAM_FIELDS = (
+    *("beam_size", "semantics", "length_penalty", "early_stopping", "renormalize"),
+    *("beam_groups", "diversity_penalty"),
+)
 SAMPLING_FIELDS = ("sampling", "temperature", "top_k", "top_p", "min_p")
 DEFAULTS: Mapping[str, Any] = {
     "beam_size": 1,
@@ -31,6 +34,8 @@ DEFAULTS: Mapping[str, Any] = {
     "length_penalty": 1.0,
     "early_stopping": False,
     "renormalize": False,
+    "beam_groups": 1,
+    "diversity_penalty": 0.0,
     "no_repeat_ngram": 0,
     "encoder_no_repeat_ngram": 0,
     "repetition_penalty": 1.0,
@@ -81,6 +86,12 @@ class DecodingSettings:
     would beat them; never: none could at any length. (Default: false)"""
     renormalize: bool | None = None
     """Make the probabilities of the allowed next tokens sum to 1, in beam search. (Default: false)"""
+    beam_groups: int | None = None
+    """Diverse beam search (Vijayakumar et al. 2016): divide the beams into this many groups, which search one after the
+    other. (Default: 1)"""
+    diversity_penalty: float | None = None
+    """Subtract this from a token's log-probability for each beam of the groups before that chose it in this place.
+    (Default: 0)"""
     sampling: bool | None = None
     """Draw each token by its probability, instead of following beams. (Default: false)"""
     temperature: float | None = None
@@ -108,12 +119,13 @@ class DecodingSettings:
             if value is not None and not holds(value):
                 problems.append(f"{field} must be {allowed}; received {value!r}")
 
-        for field in ("beam_size", "max_new_tokens"):
+        for field in ("beam_size", "beam_groups", "max_new_tokens"):
             check(field, lambda value: value >= 1, "at least 1")
         for field in ("min_new_tokens", "no_repeat_ngram", "encoder_no_repeat_ngram", "top_k"):
             check(field, lambda value: value >= 0, "at least 0")
         check("length_penalty", math.isfinite, "finite")
         check("repetition_penalty", lambda value: 0 < value < math.inf, "greater than 0, and finite")
+        check("diversity_penalty", lambda value: 0 <= value < math.inf, "at least 0, and finite")
         check("temperature", lambda value: value > 0, "greater than 0")
         check("temperature", lambda value: not value > 0 or 1e-30 <= value <= 1e30, "from 1e-30 to 1e+30, for float32")
         check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
@@ -202,6 +214,8 @@ class DecodingOptions(TypedDict, total=False):
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None
     renormalize: bool | None
+    beam_groups: int | None
+    diversity_penalty: float | None
     sampling: bool | None
     temperature: float | None
     top_k: int | None
@@ -220,7 +234,7 @@ class DecodingConfig(DecodingSettings):
     The score of a hypothesis is the sum of its tokens' log-probabilities divided by a penalty. With p =
     `length_penalty` and length n (counting the end token but no prefix), the penalty is n^p (huggingface, floydhub) or
     ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7). A token forced by forced_bos_id or forced_eos_id adds 0 to the sum,
-    and 1 to the length.
+    and 1 to the length. With beam_groups, the sum includes the penalties for diversity.
 
     None can't undo a setting of the model. To undo it, pass the neutral value: -1 for forced_bos_id and forced_eos_id,
     () for bad_words, 0 for no_repeat_ngram and min_new_tokens.
@@ -261,6 +275,14 @@ class DecodingConfig(DecodingSettings):
                 check((self.num_return or 1) <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
         if self.beam_size == 1 or self.sampling:
             check(self.early_stopping is False, "early_stopping", "false without beams")
+        groups, penalty = self.beam_groups or 1, self.diversity_penalty
+        if self.beam_size is not None:
+            check(self.beam_size % groups == 0, "beam_groups", f"a divisor of beam_size={self.beam_size}")
+        if groups > 1:
+            check(penalty is None or penalty > 0, "diversity_penalty", "greater than 0 with groups")
+            check(self.semantics != "floydhub", "beam_groups", "1 with floydhub")
+        elif self.beam_groups == 1:
+            check(not penalty, "diversity_penalty", "0 without beam_groups")
         if self.semantics == "floydhub":
             check(self.early_stopping is False, "early_stopping", "false with floydhub, which knows no other rule")
         return problems

@@ -143,6 +143,9 @@ class TrainConfig:
     """sacreBLEU's tokenizer, such as 13a, zh for Chinese, or none for tokenized text."""
     report_every: int = 1
     """Evaluations between updates of report.html. 0: write it only at the end."""
+    peak_tflops: float = 0.0
+    """Most TFLOP/s of one device, to log the model FLOPs utilization (MFU). 0: those of a known device in the dtype of
+    the model; none for a CPU."""
     tensorboard: bool = False
     """Also write metrics for TensorBoard to tensorboard/ (requires the extra tensorboard)."""
     wandb_project: str = ""
@@ -155,6 +158,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_field_types(self)
         problems = []
+        if not 0.0 <= self.peak_tflops < math.inf:
+            problems.append(f"peak_tflops must be at least 0, and finite; received {self.peak_tflops}")
         for name, least in (
             ("max_steps", 1),
             ("max_epochs", 0),

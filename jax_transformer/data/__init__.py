@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jax_transformer.data.text_files import CorpusError
     from jax_transformer.data.token_pairs import TokenPairs
     from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
+    from jax_transformer.data.tokenizers.objects import as_tokenizer
 
 _HOMES = {
     "jax_transformer.data.batching": ("Batch", "assemble", "make_batch", "pack_batch"),
@@ -29,6 +30,7 @@ _HOMES = {
     "jax_transformer.data.text_files": ("CorpusError",),
     "jax_transformer.data.token_pairs": ("TokenPairs",),
     "jax_transformer.data.tokenizers": ("SpecialIds", "Tokenizer", "load_tokenizer", "train_tokenizer"),
+    "jax_transformer.data.tokenizers.objects": ("as_tokenizer",),
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "SpecialIds",
     "TokenPairs",
     "Tokenizer",
+    "as_tokenizer",
     "assemble",
     "choose_shapes",
     "load_tokenizer",

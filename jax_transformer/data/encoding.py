@@ -77,9 +77,14 @@ def target_frame(config: DataConfig, target: Tokenizer, corpus: int = 0) -> Targ
     start_id = target.bos_id if config.decoder_start_id is None else config.decoder_start_id
     if tags and target.tag_is_last:
         (start_id,) = tags
-    for name, value in (("decoder_start_id", start_id), ("eos_id", target.eos_id)):
-        if not 0 <= value < target.vocab_size:
-            raise ValueError(f"data.{name}: expected an id of the target's vocabulary; received {value}, without <bos>")
+    if not 0 <= start_id < target.vocab_size:
+        hint = f", without <bos>; set it, such as to {target.pad_id}, <pad>, as T5 and Marian do"
+        raise ValueError(
+            f"data.decoder_start_id: expected an id of the target's vocabulary; received {start_id}"
+            + hint * (start_id < 0)
+        )
+    if target.eos_id < 0:
+        raise ValueError("data.target_tokenizer: expected a vocabulary with <eos>; received one without")
     before = () if target.tag_is_last else tags
     if config.target_bos and not before:
         before = (target.bos_id,)

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
+POLL_SECONDS = 0.01
+"""Time between two calls of `on_wait`."""
 CLOSE_SECONDS = 5.0
 """Time limit for the current item in `close`. The thread is a daemon: it never keeps the interpreter alive."""
 
@@ -47,6 +49,8 @@ class Prefetcher(Generic[Item], Iterator[Item]):
     def __init__(self, iterable: Iterable[Any], depth: int, transfer: Callable[[Any], Item] | None) -> None:
         self._work = _Work(depth)
         self._done = False
+        self.on_wait: Callable[[], None] | None = None
+        """Called every POLL_SECONDS while the consumer waits for an item."""
         # The thread holds the work but not this object, so that dropping this object ends the thread.
         self._thread = threading.Thread(
             target=_run, args=(iterable, transfer, self._work), name="prefetch", daemon=True
@@ -59,7 +63,7 @@ class Prefetcher(Generic[Item], Iterator[Item]):
     def __next__(self) -> Item:
         if self._done:
             raise StopIteration
-        item, error, is_last = self._work.results.get()
+        item, error, is_last = self._next_result()
         if not is_last:
             self._work.slots.release()
             return item
@@ -68,6 +72,15 @@ class Prefetcher(Generic[Item], Iterator[Item]):
         if error is None:
             raise StopIteration
         raise error
+
+    def _next_result(self) -> tuple[Any, BaseException | None, bool]:
+        if self.on_wait is None:
+            return self._work.results.get()
+        while True:
+            try:
+                return self._work.results.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                self.on_wait()
 
     def close(self) -> None:
         """Stops the thread and ends the iteration. Calling it again does nothing."""

@@ -44,10 +44,12 @@ from jax_transformer.data.encoding import (
     encode_split,
     target_frames,
 )
+from jax_transformer.data.given_tokenizers import GivenPair, take_tokenizers
 from jax_transformer.data.sides import swapped_splits
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsInMemory, PairsWriter, Sentences, TokenPairs, open_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
+from jax_transformer.data.tokenizers.objects import AnyTokenizer
 from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.files import naming_errors, remove_abandoned
 from jax_transformer.runtime.standard_output import NAME as STANDARD_OUTPUT
@@ -133,7 +135,13 @@ class PreparedCorpus:
         return self.frames[0]
 
 
-def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
+def prepare(
+    config: DataConfig,
+    log: Log = lambda line: None,
+    *,
+    source_tokenizer: AnyTokenizer | None = None,
+    target_tokenizer: AnyTokenizer | None = None,
+) -> PreparedCorpus:
     """Reads, tokenizes and caches the corpora of `config`; returns them from the cache if possible.
 
     Without a corpus, all splits come from the phrasebook (by default 500 pairs each of valid, test and combinations).
@@ -153,11 +161,12 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     Args:
       config: the corpora and how to tokenize them.
       log: called with a line at each step of the work, but not for a cached corpus.
+      source_tokenizer, target_tokenizer: objects to use instead of files or trained ones; see `as_tokenizer`.
 
     Raises:
-      CorpusError: see `read_splits`; a file that changes meanwhile; no training pairs left; a larger share of unknown
-        tokens than max_unknown; a cache_dir that can't be written, or a full disk.
-      ValueError: see `train_tokenizer`.
+      CorpusError: see `read_splits` and `take_tokenizers`; a file that changes meanwhile; no training pairs left; a
+        larger share of unknown tokens than max_unknown; a cache_dir that can't be written, or a full disk.
+      ValueError: see `train_tokenizer` and `as_tokenizer`.
 
     Example:
       >>> import tempfile
@@ -168,10 +177,15 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
       >>> {name: len(pairs) for name, pairs in corpus.splits.items()}
       {'train': 50, 'valid': 5, 'test': 5, 'combinations': 5}
     """
+    return prepare_with(*take_tokenizers(config, source_tokenizer, target_tokenizer), log)
+
+
+def prepare_with(config: DataConfig, given: GivenPair | None, log: Log) -> PreparedCorpus:
+    """Prepares the corpora of a config that `take_tokenizers` returned. See `prepare`."""
     cache = Path(config.cache_dir).expanduser()
     hashes = hash_files(config)
     text = fingerprint(config, hashes)
-    entry = cache / _entry_name(config, text)
+    entry = cache / _entry_name(config, text, given)
     remove_abandoned(cache.glob(f"{BUILDING}*"))
     found = changes(entry) if entry.exists() else []
     if found:
@@ -179,7 +193,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     prepared = None if found else _load_entry(entry, config)
     if prepared is None:
         with building_directory(cache) as building:
-            _build_entry(building, config, hashes, log)
+            _build_entry(building, config, hashes, given, log)
             publish(building, entry)
         prepared = None if changes(entry) else _load_entry(entry, config)
     if prepared is None:
@@ -190,7 +204,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     return prepared
 
 
-def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
+def _entry_name(config: DataConfig, text: list[dict[str, Any]], given: GivenPair | None) -> str:
     """Returns the hash of everything that the prepared corpus depends on: the options and, by its `fingerprint`, the
     text."""
 
@@ -205,8 +219,13 @@ def _entry_name(config: DataConfig, text: list[dict[str, Any]]) -> str:
             del options[name]  # keeps the names of entries that are older than this option
             for corpus in options["more"]:
                 corpus.pop(name, None)
-    given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
-    contents = {"text": text, "tokenizers": given}
+    files = (config.source_tokenizer, config.target_tokenizer)
+    tokenizers = (
+        [hash_file(path) for path in files if path]
+        if given is None
+        else [hashlib.sha256(content.encode()).hexdigest() for content in given.texts().values()]
+    )
+    contents = {"text": text, "tokenizers": tokenizers}
     whole = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()
 
@@ -242,7 +261,9 @@ def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
 # --- building
 
 
-def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], log: Log) -> None:
+def _build_entry(
+    directory: Path, config: DataConfig, hashes: dict[str, str], given: GivenPair | None, log: Log
+) -> None:
     """Writes the files of a whole cache entry into an empty directory, and seals it."""
     log("reading " + (" and ".join(_names(config)) or "the phrasebook"))
     corpora = read_splits(config)
@@ -251,7 +272,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
     left = ~((overlapping & config.drop_overlap) | (duplicated & config.drop_duplicates))
     if not config.source_tokenizer:
         log(f"training {config.tokenizer} tokenizers on {int(left.sum()):,} pairs")
-    tokenizers = _train_tokenizers(config, train, left)
+    tokenizers = _train_tokenizers(config, train, left, given)
     with _room_for(corpora, directory):
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):
             (directory / f"{side}_tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
@@ -298,8 +319,11 @@ class _Texts:
         return chain.from_iterable(pairs) if self._side is None else (pair[self._side] for pair in pairs)
 
 
-def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[Tokenizer, Tokenizer]:
-    """Trains or loads the source's tokenizer, which adds special tokens and tags, and the target's, which adds none."""
+def _train_tokenizers(
+    config: DataConfig, train: Split, left: Flags, given: GivenPair | None
+) -> tuple[Tokenizer, Tokenizer]:
+    """Returns the source's tokenizer, which adds special tokens and tags, and the target's, which adds none: those
+    given as objects, loaded or trained."""
     options: dict[str, Any] = {
         "specials": SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
         "lowercase": config.lowercase,
@@ -316,7 +340,8 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
         (config.source_language, config.target_language) if config.is_given else ("en", "de")
     )  # the phrasebook's
     if config.tokenizers_as_stored:
-        source, target = (_stored_tokenizer(path) for path in (config.source_tokenizer, config.target_tokenizer))
+        files = (config.source_tokenizer, config.target_tokenizer)
+        source, target = given or (_stored_tokenizer(path) for path in files)
         for tag in config.source_tags:
             source.encode([], tag)  # raises an error if the vocabulary lacks it
         return source, target.adding(bos=False, eos=False)

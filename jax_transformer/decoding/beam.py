@@ -1,4 +1,9 @@
-"""Beam search: extend the K best hypotheses by every token, and keep the K best of the results."""
+"""Beam search: extend the K best hypotheses by every token, and keep the K best of the results.
+
+Diverse beam search (Vijayakumar et al. 2016, "Diverse Beam Search") divides the K beams into G groups of K / G, which
+follow each other along the axis of the beams. Each group searches alone, and avoids the tokens that the groups before
+it chose.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,7 @@ class Beams(NamedTuple):
     ended_scores: jax.Array  # [B, K]
     has_ended: jax.Array  # [B, K] bool: whether an ended hypothesis is there
     is_done: jax.Array  # [B] bool
+    groups_done: jax.Array  # [B, G] bool: whether each group of beams is done; read if there are several
 
     def grown(self, config: TransformerConfig, length: int) -> Beams:
         """Returns the same beams with room for `length` tokens."""
@@ -57,15 +63,18 @@ def start(
     """Returns the state before the first token. A sentence of pads alone pads the batch, and is done."""
     batch, beams = source_ids.shape[0], program.num_rows
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
+    is_first = jnp.arange(beams) % (beams // program.beam_groups) == 0  # of its group
+    is_done = jnp.all(source_ids == config.source_pad_id, axis=1)
     return Beams(
         state=cache.start(config, weights, source_ids, length, beams),
         tokens=nothing,
         previous=jnp.broadcast_to(search.start_id, (batch, beams)).astype(jnp.int32),
-        log_probs=jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LEAST), (batch, beams)).astype(jnp.float32),
+        log_probs=jnp.broadcast_to(jnp.where(is_first, 0.0, LEAST), (batch, beams)).astype(jnp.float32),
         ended_tokens=nothing,
         ended_scores=jnp.full((batch, beams), LEAST, jnp.float32),
         has_ended=jnp.zeros((batch, beams), bool),
-        is_done=jnp.all(source_ids == config.source_pad_id, axis=1),
+        is_done=is_done,
+        groups_done=jnp.repeat(is_done[:, None], program.beam_groups, axis=1),
     )
 
 
@@ -92,12 +101,20 @@ def run(
         logits, state = cache.step(config, weights, beams.state, beams.previous)
         log_probs = logits.astype(jnp.float32)
         log_probs = log_probs - jax.nn.logsumexp(log_probs, axis=-1, keepdims=True)
-        log_probs = constrained(program, search, beams.tokens, column, log_probs)
-        if program.renormalize:
-            log_probs = jax.nn.log_softmax(log_probs, axis=-1)
-        return choose(program, search, column, log_probs, beams._replace(state=state))
+        beams = beams._replace(state=state)
+        if program.beam_groups > 1:
+            return _choose_in_groups(program, search, column, log_probs, beams)
+        return choose(program, search, column, _processed(program, search, column, beams.tokens, log_probs), beams)
 
     return jax.lax.while_loop(goes_on, advance, beams)
+
+
+def _processed(
+    program: SearchProgram, search: SearchParams, column: jax.Array, tokens: jax.Array, log_probs: jax.Array
+) -> jax.Array:
+    """Returns the log-probabilities [B, K, V] of the allowed next tokens of beams [B, K, T]."""
+    log_probs = constrained(program, search, tokens, column, log_probs)
+    return jax.nn.log_softmax(log_probs, axis=-1) if program.renormalize else log_probs
 
 
 class _Candidates(NamedTuple):
@@ -178,6 +195,7 @@ def _choose(
         ended_scores=ended_scores,
         has_ended=has_ended,
         is_done=jnp.where(in_prefix[:, 0], beams.is_done, is_done),
+        groups_done=beams.groups_done,
     )
 
 
@@ -189,6 +207,118 @@ def _penalty_to_come(program: SearchProgram, search: SearchParams, count: jax.Ar
     """Returns the length penalty for the bound on the best open hypothesis, which decides whether it can still win."""
     now = _penalty(search, count)
     return jnp.maximum(search.last_penalty, now) if program.early_stopping == "never" else now
+
+
+# --- groups of beams
+
+
+class _Group(NamedTuple):
+    """Holds one group of K / G beams of each sentence after a step."""
+
+    parents: jax.Array  # [B, K / G]: indices of beams of the group
+    ids: jax.Array
+    log_probs: jax.Array
+    ended_tokens: jax.Array  # [B, K / G, T]
+    ended_scores: jax.Array
+    has_ended: jax.Array
+    is_done: jax.Array  # [B]
+
+
+def _choose_in_groups(
+    program: SearchProgram, search: SearchParams, column: jax.Array, log_probs: jax.Array, beams: Beams
+) -> Beams:
+    """Chooses the next beams of each group by the rules of `_group_beam_search` in transformers 4.55. (4.57 no longer
+    has it.)
+
+    Before any other rule, a token loses the penalty for each beam of the groups before that has just chosen it. A group
+    that is done chooses pads. The hypotheses of all groups are ordered once all are done.
+    """
+    batch, vocabulary = log_probs.shape[0], log_probs.shape[2]
+    size = log_probs.shape[1] // program.beam_groups
+    chosen = jnp.zeros((batch, vocabulary), log_probs.dtype)
+    rows, groups = jnp.arange(batch)[:, None], []
+    for number in range(program.beam_groups):
+        part = slice(number * size, (number + 1) * size)
+        scores = log_probs[:, part] - search.diversity_penalty * chosen[:, None]
+        group = _choose_group(program, search, column, scores, beams, part, number)
+        ids = jnp.where(beams.groups_done[:, number, None], search.pad_id, group.ids)
+        chosen = chosen.at[rows, ids].add(1)
+        groups.append(group._replace(parents=group.parents + part.start))
+    columns = [group._replace(is_done=group.is_done[:, None]) for group in groups]
+    whole = _Group(*(jnp.concatenate(parts, axis=1) for parts in zip(*columns, strict=True)))
+    is_done = jnp.all(whole.is_done, axis=1)
+    # Among equal scores the last one comes first, as where transformers takes them from the end of a sorted list.
+    order = jnp.argsort(whole.ended_scores, axis=1, stable=True)[:, ::-1]
+    order = jnp.where((is_done & ~beams.is_done)[:, None], order, jnp.arange(order.shape[1]))
+    return Beams(
+        state=beams.state.reordered(whole.parents),
+        tokens=_write_column(_take_rows(beams.tokens, whole.parents), whole.ids, column),
+        previous=whole.ids,
+        log_probs=whole.log_probs,
+        ended_tokens=_take_rows(whole.ended_tokens, order),
+        ended_scores=_take_rows(whole.ended_scores, order),
+        has_ended=_take_rows(whole.has_ended, order),
+        is_done=is_done,
+        groups_done=whole.is_done,
+    )
+
+
+def _choose_group(
+    program: SearchProgram,
+    search: SearchParams,
+    column: jax.Array,
+    log_probs: jax.Array,
+    beams: Beams,
+    part: slice,
+    number: int,
+) -> _Group:
+    """Chooses the next beams of the group `number`, which are the `part` of all, from log-probabilities
+    [B, K / G, V] less the penalty for diversity.
+
+    Candidates that end become hypotheses if they rank among the first K / G. The first K / G that don't end stay open,
+    and at the maximum length become hypotheses, too.
+    """
+    tokens, so_far, was_done = beams.tokens[:, part], beams.log_probs[:, part], beams.groups_done[:, number]
+    batch, size = so_far.shape
+    log_probs = _processed(program, search, column, tokens, log_probs)
+    count = column + 1 - search.prefix_lengths(batch)
+    candidates = _candidates(log_probs, so_far, 2 * size, 2 * size)
+    ends = candidates.ids == search.eos_id
+    kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
+    prefix = search.prefix_at(column, batch)[:, None]
+    parents = jnp.where(prefix >= 0, jnp.arange(size), _take_rows(candidates.parents, kept))
+    ids = jnp.where(prefix >= 0, prefix, _take_rows(candidates.ids, kept))
+    kept_log_probs = jnp.where(prefix >= 0, so_far, kept_log_probs)
+
+    may_end = ends & (jnp.arange(ends.shape[1]) < size) & (prefix < 0) & ~was_done[:, None]
+    ended = beams.ended_tokens[:, part], beams.ended_scores[:, part], beams.has_ended[:, part]
+    divisor = _penalty(search, count)[:, None]
+    written = _write_column(_take_rows(tokens, candidates.parents), candidates.ids, column)
+    # If the best candidate has just become the worst hypothesis, the group stops: the two scores must be the same bits.
+    scores = jax.lax.optimization_barrier(candidates.log_probs / divisor)
+    ended = _with_ended(ended, written, scores, may_end)
+    is_full = jnp.all(ended[2], axis=1)
+    to_come = _penalty_to_come(program, search, count)
+    best = jnp.where(to_come > divisor[:, 0], candidates.log_probs[:, 0] / to_come, scores[:, 0])
+    stops = is_full & (jnp.min(ended[1], axis=1) >= best) if program.early_stopping is not True else is_full
+    is_done = was_done | (stops & (prefix < 0)[:, 0])
+
+    is_last = (count >= search.max_new) & ~is_done
+    open_tokens = _write_column(_take_rows(tokens, parents), ids, column)
+    ended = _with_ended(ended, open_tokens, kept_log_probs / divisor, jnp.broadcast_to(is_last[:, None], ids.shape))
+    return _Group(parents, ids, kept_log_probs, *ended, is_done=is_done | is_last)
+
+
+def _with_ended(
+    ended: tuple[jax.Array, jax.Array, jax.Array], tokens: jax.Array, scores: jax.Array, may_end: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the best of the ended hypotheses (tokens, scores, and whether they are there) and of others that may
+    end."""
+    size = ended[1].shape[1]
+    scores = jnp.maximum(scores, LEAST) + ~may_end * jnp.float32(LEAST)
+    scores, best = jax.lax.top_k(jnp.concatenate([ended[1], scores], axis=1), size)
+    tokens = _take_rows(jnp.concatenate([ended[0], tokens], axis=1), best)
+    return tokens, scores, _take_rows(jnp.concatenate([ended[2], may_end], axis=1), best)
 
 
 def _choose_floydhub(
@@ -231,4 +361,5 @@ def _choose_floydhub(
         ended_scores=jnp.where(was_done, beams.ended_scores, _take_rows(scores, order)),
         has_ended=has_ended,
         is_done=is_done,
+        groups_done=beams.groups_done,
     )

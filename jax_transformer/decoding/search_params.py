@@ -31,6 +31,7 @@ class SearchProgram(NamedTuple):
     top_k: int
     has_top_p: bool
     has_min_p: bool
+    beam_groups: int = 1
     allowed: Allowed | None = None
     """What asks the caller which tokens may come next."""
 
@@ -54,6 +55,7 @@ class SearchProgram(NamedTuple):
             top_k=config.top_k,
             has_top_p=config.top_p < 1,
             has_min_p=config.min_p > 0,
+            beam_groups=config.beam_groups,
         )
 
 
@@ -88,6 +90,8 @@ class SearchParams(NamedTuple):
     forced_eos_id: jax.Array
     repetition_penalty: jax.Array
     """Read if the program has one."""
+    diversity_penalty: jax.Array
+    """Read if the program has groups of beams."""
     source: jax.Array | None = None
     """[B, S]: the source's ids, then -1, if the program has encoder_no_repeat_ngram."""
     numbers: jax.Array | None = None
@@ -108,12 +112,14 @@ class SearchParams(NamedTuple):
         forced_bos_id: int = NO_ID,
         forced_eos_id: int = NO_ID,
         repetition_penalty: float = 1.0,
+        diversity_penalty: float = 0.0,
     ) -> SearchParams:
         """Returns the parameters of a search without prefixes or sampling."""
         number: Any = np.int32
         lengths: Any = np.asarray(max_new, np.int32)
         divisors: Any = penalties
         penalty: Any = np.float32(repetition_penalty)
+        diversity: Any = np.float32(diversity_penalty)
         return cls(
             start_id=number(start_id),
             eos_id=number(eos_id),
@@ -125,6 +131,7 @@ class SearchParams(NamedTuple):
             forced_bos_id=number(forced_bos_id),
             forced_eos_id=number(forced_eos_id),
             repetition_penalty=penalty,
+            diversity_penalty=diversity,
         )
 
     def prefix_lengths(self, batch: int) -> jax.Array:

@@ -16,7 +16,7 @@ from jax_transformer.runtime.files import read_bytes
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES
 from jax_transformer.storage.model_directory import load_model
-from jax_transformer.storage.model_files import ModelError, is_model_directory
+from jax_transformer.storage.model_files import TOKENIZERS, ModelError, is_model_directory
 from jax_transformer.storage.tensor_files import SUFFIXES, read_tensors
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.training.checkpoints import damaged_files, saved_steps
@@ -24,6 +24,7 @@ from jax_transformer.training.run_directory import (
     CHECKPOINTS,
     CONFIG,
     DATA,
+    LOSS,
     METRICS,
     PARAMETERS,
     SAMPLES,
@@ -96,7 +97,7 @@ def _run(path: Path) -> Iterator[Finding]:
         if (path / name).exists():
             odd = [line.number for line in read_lines(path / name) if line.record is None and not line.is_last]
             yield Finding(path / name, "run's file", tuple(f"line {number}: no record" for number in odd))
-    for name in (DATA, PARAMETERS, TRANSLATIONS):
+    for name in (DATA, PARAMETERS, TRANSLATIONS, LOSS, *TOKENIZERS.values()):
         if (path / name).exists():
             yield Finding(path / name, "run's file", _json_problems(path / name))
     for step in saved_steps(path / CHECKPOINTS):

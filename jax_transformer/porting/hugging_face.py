@@ -304,7 +304,8 @@ UNBUILT = {
     "stop_strings": None,
     "token_healing": False,
 }
-"""Keys that no decoding here obeys, and the values that change nothing."""
+"""Keys that a ported model's settings leave out, and the values that change nothing. (Decoding here has groups of
+beams; transformers 5 has none.)"""
 IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
 """Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
 IDS_AND_PADS = ("pad_token_id", "bos_token_id", *IDS)

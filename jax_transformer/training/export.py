@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
@@ -31,7 +30,7 @@ from jax_transformer.training.checkpoints import CheckpointError, Checkpoints, s
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.fitting import fit_config
 from jax_transformer.training.optimizer_state import OptimizerStateError, training_state
-from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG, CONTINUED, RunError, config_of_run
 from jax_transformer.training.schedules import make_schedule, peak_rate
 from jax_transformer.training.state import abstract_state, all_params
 from jax_transformer.training.step import make_evaluation_step
@@ -196,7 +195,7 @@ def _config_of_run(path: Path) -> RunConfig:
     """Reads the config of a run that has checkpoints. Raises CheckpointError if there is none."""
     if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
         raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
-    return load_config(path / CONFIG, RunConfig())
+    return config_of_run(path)
 
 
 def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | None = None) -> Model:

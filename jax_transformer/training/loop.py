@@ -14,7 +14,9 @@ from jax.sharding import Mesh
 
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.data.given_tokenizers import GivenPair, take_tokenizers
+from jax_transformer.data.preparation import PreparedCorpus, prepare_with
+from jax_transformer.data.tokenizers.objects import AnyTokenizer
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
@@ -32,6 +34,7 @@ from jax_transformer.training.optimizer_state import check_continues
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import CONFIG, UNNAMED, RunDirectory, check_unused, create_run, open_run
 from jax_transformer.training.state import state_shapes
+from jax_transformer.training.step import TokenLoss
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import InitialModel, follow_initial_model, load_initial_model
 
@@ -48,6 +51,9 @@ def train(
     callbacks: Sequence[Callback] = (),
     live: bool = False,
     batches: Iterable[Any] | None = None,
+    source_tokenizer: AnyTokenizer | None = None,
+    target_tokenizer: AnyTokenizer | None = None,
+    loss: TokenLoss | None = None,
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
@@ -69,6 +75,11 @@ def train(
         with the model's pad ids. The text of the config still gives the tokenizers and validates. With `resume`, the
         batches must be able to say where they are: a sequence, or with get_state and set_state, as Grain's iterators,
         or state_dict and load_state_dict. None: batches of the text.
+      source_tokenizer, target_tokenizer: tokenizers of transformers or of `tokenizers`, as objects, instead of those of
+        config.data; see `as_tokenizer`. The run directory keeps them, so `resume` needs none.
+      loss: a function of your own of logits [B, T, V] and labels [B, T] to losses [B, T], in place of cross-entropy;
+        see `make_train_step`. Validation still measures cross-entropy. `resume` needs the function again. None:
+        cross-entropy, as the config describes it.
 
     Returns:
       The paths, scores and timings of the run.
@@ -99,6 +110,10 @@ def train(
     given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
     check_same_start(given, "resume" if resume else "train", processes)
     check_kinds(callbacks)
+    if loss is not None and not callable(loss):
+        raise ValueError(f"train: loss: expected a function of logits and labels; received {type(loss).__name__}")
+    data, tokenizers = take_tokenizers(config.data, source_tokenizer, target_tokenizer)
+    config = dataclasses.replace(config, data=data)
     if batches is not None:
         check_given(batches, config, processes.count, is_resumed=resume)
     if resume:
@@ -107,7 +122,10 @@ def train(
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
             if from_step is not None:
                 processes.agree("where to go on", partial(go_back, run_dir.checkpoints, from_step))
-            mesh, corpus = _prepare(config, processes)
+            run_dir.check_loss(loss)
+            if tokenizers is not None:
+                run_dir.check_tokenizers(tokenizers.texts())
+            mesh, corpus = _prepare(config, None, processes)
             run_dir.check_corpus(corpus.directory.name)
             for change in run_dir.config_changes(config):
                 print(f"note: {run_dir.path / CONFIG} was changed: {change}", flush=True)
@@ -120,16 +138,21 @@ def train(
         path, adapters_path = processes.agree("the initial models", partial(_pinned_models, config))
         initial = load_initial_model(path, adapters_path)
         config = follow_initial_model(config, initial)
-        mesh, corpus = _prepare(config, processes)
+        mesh, corpus = _prepare(config, tokenizers, processes)
         run = fit_run(config, corpus, mesh)
         _check_start(run, initial)
-        run_dir = create_run(partial(_create_run, config, name), processes)
+        texts = None if tokenizers is None else tokenizers.texts()
+        run_dir = create_run(partial(_create_run, config, name, texts), processes)
+        run_dir.keep_loss(loss)
+        if tokenizers is not None:  # the config names their files from here on
+            config = dataclasses.replace(config, data=run_dir.config().data)
+            run = dataclasses.replace(run, config=config)
     processes.advice = how_to_resume(run_dir.path, takes_batches=batches is not None)
     journal = Journal(run_dir, config, callbacks, is_resumed=resume, live=live)
     try:
         trace = Profile(run_dir.path / "profile") if profile and processes.is_first else None
         result = Trainer(
-            run_dir, run, journal, processes, started=started, profile=trace, batches=batches
+            run_dir, run, journal, processes, started=started, profile=trace, batches=batches, loss=loss
         ).run_to_the_end()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -155,7 +178,7 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
     initial = load_initial_model(config.init_from, config.init_adapters_from)
     config = follow_initial_model(config, initial)
-    mesh, corpus = _prepare(config, processes, describes=True)
+    mesh, corpus = _prepare(config, None, processes, describes=True)
     run = fit_run(config, corpus, mesh, into_memory=False)
     _check_start(run, initial)
     yield from describe(run)
@@ -171,20 +194,24 @@ def _pinned_models(config: RunConfig) -> list[str]:
     return [pinned(config.init_from), pinned(config.init_adapters_from)]
 
 
-def _create_run(config: RunConfig, name: str) -> RunDirectory:
+def _create_run(config: RunConfig, name: str, tokenizers: dict[str, str] | None) -> RunDirectory:
     if config.run_dir:
-        return RunDirectory.create(config.run_dir, config)
-    return RunDirectory.create_numbered(name, config)
+        return RunDirectory.create(config.run_dir, config, tokenizers)
+    return RunDirectory.create_numbered(name, config, tokenizers)
 
 
-def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> tuple[Mesh, PreparedCorpus]:
+def _prepare(
+    config: RunConfig, tokenizers: GivenPair | None, processes: Processes, *, describes: bool = False
+) -> tuple[Mesh, PreparedCorpus]:
     """Checks everything that needs no data, then returns the devices and the data of a run."""
     mesh = make_mesh(config.parallel)
     if not describes:
         check_memory(config, config.model, mesh)
     check_packages(config)
     check_tokenizer(config.train.score_tokenizer)
-    corpus = prepare_once(lambda: prepare(config.data, log=lambda line: print(line, flush=True)), processes)
+    corpus = prepare_once(
+        lambda: prepare_with(config.data, tokenizers, lambda line: print(line, flush=True)), processes
+    )
     for line in corpus.report.lines():
         print(line, flush=True)
     return mesh, corpus

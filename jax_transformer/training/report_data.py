@@ -49,6 +49,8 @@ CURVES = (
     "learning_rate",
     "gradient_norm",
     "tokens_per_second",
+    "mfu",
+    "goodput",
     "valid_loss",
     "valid_perplexity",
     "valid_bleu",
@@ -154,6 +156,8 @@ def final_scores(final: Record | None) -> dict[str, Record]:
 def speed(records: Sequence[Record]) -> dict[str, Any]:
     """Returns the seconds spent on each activity, and target tokens per second of training."""
     windows = [record for record in records if "target_tokens" in record and "seconds" in record]
+    measured = [window for window in windows if _is_finite(window.get("mfu")) and window["seconds"] > 0]
+    goodput = [record["goodput"] for record in records if _is_finite(record.get("goodput"))]
     seconds, tokens = (sum(window[key] for window in windows) for key in ("seconds", "target_tokens"))
     evaluating = [
         record["time"] - previous["time"]
@@ -166,6 +170,11 @@ def speed(records: Sequence[Record]) -> dict[str, Any]:
         "evaluating": sum(evaluating),
         "target_tokens": tokens,
         "tokens_per_second": tokens / seconds if seconds else None,
+        "mfu": sum(one["mfu"] * one["seconds"] for one in measured) / sum(one["seconds"] for one in measured)
+        if measured
+        else None,
+        "waiting": sum(window.get("data_seconds", 0.0) for window in windows),
+        "goodput": goodput[-1] if goodput else None,
         "programs": max((window["programs"] for window in windows if "programs" in window), default=None),
     }
 

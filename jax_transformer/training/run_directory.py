@@ -1,5 +1,6 @@
 """Reads and writes the directory of one training run: config.yaml, metrics.jsonl, samples.jsonl, data.json,
-parameters.json, checkpoints/, model/."""
+parameters.json, checkpoints/, model/; source_tokenizer.json, target_tokenizer.json and loss.json if they were given as
+objects."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from jax_transformer.parallel.processes import Processes
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json, read_json_object
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_files import TOKENIZERS
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -37,6 +39,7 @@ PARAMETERS = "parameters.json"
 REPORT = "report.html"
 PROGRESS = "progress.json"
 TRANSLATIONS = "translations.json"
+LOSS = "loss.json"
 MODEL = "model"
 CONTINUED = "continued.json"
 LOCK, TOKEN = ".lock", ".processes"
@@ -71,8 +74,13 @@ class RunDirectory:
         return self._lock is not None
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig) -> RunDirectory:
+    def create(cls, path: str | Path, config: RunConfig, tokenizers: Mapping[str, str] | None = None) -> RunDirectory:
         """Creates a run directory with `config.yaml` in it.
+
+        Args:
+          path: the directory.
+          config: the run.
+          tokenizers: the texts of tokenizers given as objects, by their option; the config then names their files.
 
         Raises:
           RunError: `path` is already in use.
@@ -81,16 +89,18 @@ class RunDirectory:
         check_unused(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, _lock(path))
-        _write(path / CONFIG, dump_config(config))
+        for option, text in (tokenizers or {}).items():
+            _write(path / TOKENIZERS[option], text)
+        _write(path / CONFIG, dump_config(_with_own_tokenizers(config, path)))
         return run
 
     @classmethod
-    def create_numbered(cls, name: str, config: RunConfig) -> RunDirectory:
+    def create_numbered(cls, name: str, config: RunConfig, tokenizers: Mapping[str, str] | None = None) -> RunDirectory:
         """Creates runs/NAME, or the first free one of runs/NAME-2, runs/NAME-3, …"""
         number = 1
         while (path := UNNAMED / (name if number == 1 else f"{name}-{number}")).exists():
             number += 1
-        return cls.create(path, config)
+        return cls.create(path, config, tokenizers)
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -112,7 +122,7 @@ class RunDirectory:
 
     def config(self) -> RunConfig:
         """Reads the run's config. Raises ConfigError for a mistake in it."""
-        return load_config(self.path / CONFIG, RunConfig())
+        return config_of_run(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -146,6 +156,35 @@ class RunDirectory:
         file = self.path / name
         return read_json_object(file, RunError) if file.exists() else {}
 
+    def check_tokenizers(self, texts: Mapping[str, str]) -> None:
+        """Raises RunError unless these tokenizers, by their option, are those that the run began with."""
+        for option, text in texts.items():
+            file = self.path / TOKENIZERS[option]
+            if not file.is_file():
+                raise RunError(
+                    f"{option}: expected none, since the run began with the tokenizers of its config, and "
+                    f"{self.path} has no {file.name}; received one"
+                )
+            if file.read_text(encoding="utf-8") != text:
+                raise RunError(
+                    f"{option}: expected the one that the run began with, {file}; received another. Leave it out: a "
+                    "run keeps its tokenizers."
+                )
+
+    def keep_loss(self, loss: Callable[..., Any] | None) -> None:
+        """Writes the name of the caller's own loss, if any, so that the run resumes with none but this one."""
+        if loss is not None:
+            self.write(LOSS, {"loss": name_of(loss)})
+
+    def check_loss(self, loss: Callable[..., Any] | None) -> None:
+        """Raises RunError unless the loss, or None for the config's, has the name of the one that the run began
+        with."""
+        began_with, given = self.read(LOSS).get("loss"), None if loss is None else name_of(loss)
+        if began_with != given:
+            expected = f"the function that the run began with, {began_with}" if began_with else "none, as the run began"
+            advice = f": train(config, resume=True, loss={began_with.rpartition('.')[2]})" if began_with else ""
+            raise RunError(f"loss: expected {expected}{advice}; received {given or 'none'}")
+
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
         began_with = self.read(DATA).get("corpus", name)
@@ -163,10 +202,11 @@ class RunDirectory:
         """
         recorded = self.read(PARAMETERS).get("config", {})
         before, after = flatten(recorded), flatten(plain_config(config))
+        moved = {f"data/{option}" for option, file in TOKENIZERS.items() if (self.path / file).is_file()}
         pairs = {
             name.replace("/", "."): (value, after[name])
             for name, value in before.items()
-            if name in after and not name.startswith("model/")
+            if name in after and not name.startswith("model/") and name not in moved
         }
         unread = []
         if "model" in recorded:
@@ -282,6 +322,27 @@ def _appears(file: Path, token: str) -> bool:
 # --- files
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the module and the name of a function, or of an object's class."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def config_of_run(path: Path) -> RunConfig:
+    """Reads the config of a run, with the tokenizers that its directory keeps. Raises ConfigError for a mistake in
+    it."""
+    return _with_own_tokenizers(load_config(path / CONFIG, RunConfig()), path)
+
+
+def _with_own_tokenizers(config: RunConfig, path: Path) -> RunConfig:
+    """Returns the config with the tokenizers in the run directory, if it has any. (It may have been moved.)"""
+    source, target = (path / name for name in TOKENIZERS.values())
+    if not (config.data.tokenizers_as_stored and source.is_file() and target.is_file()):
+        return config
+    data = dataclasses.replace(config.data, source_tokenizer=str(source), target_tokenizer=str(target))
+    return dataclasses.replace(config, data=data)
+
+
 def plain_config(config: RunConfig) -> dict[str, Any]:
     """Returns the values of a config that affect a run's results, as plain JSON values."""
     values = json.loads(json.dumps(dataclasses.asdict(config)))
@@ -316,7 +377,8 @@ def check_unused(path: str | Path) -> None:
 
 def _is_before_config(name: str) -> bool:
     """Matches the names of files that a new run creates before its config."""
-    return name == LOCK or (name.startswith(f".{CONFIG}.") and name.endswith(".tmp"))
+    unfinished = tuple(f".{file}." for file in (CONFIG, *TOKENIZERS.values()))
+    return name == LOCK or (name.startswith(unfinished) and name.endswith(".tmp"))
 
 
 def is_training(path: str | Path) -> bool:

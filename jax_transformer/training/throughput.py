@@ -71,15 +71,32 @@ class Window:
         saved = saved or {}
         self._metrics: list[Mapping[str, Any]] = list(saved.get("metrics", []))
         self._finished = 0
+        self.flops: float = saved.get("flops", 0.0)
+        """The FLOPs of the model in the window's steps."""
+        self._waited: float = saved.get("waited", 0.0)
+        self._idle_since: float | None = None
         self._start = time.perf_counter() - saved.get("seconds", 0.0)
 
     def saved(self) -> SavedWindow:
         """Returns the window so far in plain values, for a checkpoint."""
         metrics = [{name: float(value) for name, value in step.items()} for step in self._metrics]
-        return {"metrics": metrics, "seconds": time.perf_counter() - self._start} if metrics else {}
+        seconds = {"seconds": time.perf_counter() - self._start, "waited": self._waited}
+        return {"metrics": metrics, "flops": self.flops, **seconds} if metrics else {}
 
-    def add(self, metrics: dict[str, jax.Array]) -> None:
+    def add(self, metrics: dict[str, jax.Array], flops: float = 0.0) -> None:
         self._metrics.append(metrics)
+        self.flops += flops
+
+    def waiting(self) -> None:
+        """Notes that there is no batch yet, if the devices have finished all steps."""
+        if self._idle_since is None and (not self._metrics or all(map(_is_ready, self._metrics[-1].values()))):
+            self._idle_since = time.perf_counter()
+
+    def waited(self) -> None:
+        """Notes that there is a batch."""
+        if self._idle_since is not None:
+            self._waited += time.perf_counter() - self._idle_since
+            self._idle_since = None
 
     def finished(self) -> list[Mapping[str, float]]:
         """Returns the metrics of the first steps, up to one that the devices haven't finished; doesn't wait for it."""
@@ -100,7 +117,8 @@ class Window:
 
     def figures(self, compile_seconds: float) -> dict[str, float]:
         """Returns means over the window's finite steps, of which there must be one, the number of other steps, and
-        target tokens in the loss per second, without compilation."""
+        target tokens in the loss per second, without compilation. `data_seconds` are those in which the devices had
+        finished all steps and waited for a batch."""
         finite = [step for step in self._metrics if is_finite(step)]
         metrics = {
             name: np.array([step[name] for step in finite], np.float64)
@@ -126,6 +144,7 @@ class Window:
             "target_tokens": int(tokens),
             "tokens_per_second": round(tokens / seconds, 1),
             "seconds": round(seconds, 4),
+            "data_seconds": round(min(self._waited, seconds), 4),
             "compile_seconds": round(compile_seconds, 4),
             **skipped,
         }

@@ -52,12 +52,13 @@ from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.progress import TrainingProgress
+from jax_transformer.training.progress import Status, TrainingProgress
 from jax_transformer.training.run_directory import CONTINUED, RunDirectory, RunError
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 from jax_transformer.training.state import TrainState, abstract_state, evaluation_params, init_state
-from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step
+from jax_transformer.training.step import TokenLoss, TrainStep, make_evaluation_step, make_train_step
 from jax_transformer.training.throughput import Compiled, SavedWindow, Window
+from jax_transformer.training.utilization import Utilization, seconds_of_earlier_processes
 from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import continuation_lines, load_initial_params, load_training_state
 
@@ -110,19 +111,22 @@ class Trainer:
         started: float,
         profile: Profile | None,
         batches: Iterable[Any] | None = None,
+        loss: TokenLoss | None = None,
     ) -> None:
         """Prepares the batches and steps.
 
         Args:
           started: the `perf_counter` at which the run began.
           batches: the caller's own. None: those of the training text.
+          loss: the caller's own. None: cross-entropy, as the config describes it.
         """
         config, self.run_dir, self.journal, self.processes = run.config, run_dir, journal, processes
         self.config, self.corpus, self.model_config, self.mesh = config, run.corpus, run.model, run.mesh
         self.started, self.profile = started, profile
         print(f"run directory: {run_dir.path}", flush=True)
         self.position: Position = {}
-        self.train_step, self.evaluation_step, row_parts = self._programs()
+        self.has_own_loss = loss is not None
+        self.train_step, self.evaluation_step, row_parts = self._programs(loss)
         self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
         self.valid_share = RowShare(self.mesh, row_parts)
         self.exchange = share_stream(config, run_dir, processes)
@@ -134,15 +138,20 @@ class Trainer:
         )
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window, self.saved_window, self.has_evaluated = Window(), SavedWindow(), False
+        before = seconds_of_earlier_processes(run_dir)
+        self.utilization = Utilization(
+            self.model_config, config.train, self.mesh, started=started, seconds_before=before
+        )
         self.explosion = Explosion(self.model_config.target_vocab_size)
 
-    def _programs(self) -> tuple[Any, EvaluationStep, int]:
+    def _programs(self, loss: TokenLoss | None) -> tuple[Any, EvaluationStep, int]:
         """Returns the training step, the evaluation step, and the divisor of their batches' rows."""
         shards, model, train = self.config.parallel.virtual_shards, self.model_config, self.config.train
         if shards:
-            virtual = VirtualShards(model, train, self.mesh, shards)
+            virtual = VirtualShards(model, train, self.mesh, shards, loss)
             return virtual, virtual.evaluate, shards
-        return Compiled(_train_step(model, train, self.mesh)), _evaluation_step(model, self.mesh), row_shards(self.mesh)
+        step = Compiled(_train_step(model, train, self.mesh, loss))
+        return step, _evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train, on_saved=self.journal.checkpoint)
@@ -155,7 +164,7 @@ class Trainer:
             self.has_callbacks = self.processes.agree("whether there are callbacks", lambda: bool(self.journal.calls))
             print(self._description(state), flush=True)
             last, every = self.schedule.last_step, self.config.train.evaluate_every
-            with TrainingProgress(last, done, evaluate_every=every, publish=self.journal.progress) as progress:
+            with TrainingProgress(last, done, evaluate_every=every, publish=self._publish) as progress:
                 self.train_step.announce = partial(self._compiling, progress)
                 with stop_requests(self.processes.count, progress.print) as stop_requested:
                     state = self._steps(state, checkpoints, progress, stop_requested)
@@ -167,6 +176,9 @@ class Trainer:
                 self.profile.close()
             self.exchange.close()
             checkpoints.close()
+
+    def _publish(self, status: Status) -> None:
+        self.journal.progress(status | {"run_seconds": self.utilization.goodput()["run_seconds"]})
 
     def _compiling(
         self, progress: TrainingProgress, number: int, arguments: tuple[Any, ...]
@@ -220,7 +232,8 @@ class Trainer:
         base, _ = split_adapters(state.frozen)
         trained, frozen = (sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (state.params, base))
         parameters = f"{trained + frozen:,} parameters" + (f", of which {trained:,} are trained," if frozen else "")
-        return f"model: {parameters} on {described(self.mesh)}\n{self.schedule.description}"
+        lines = [f"model: {parameters} on {described(self.mesh)}", self.schedule.description, self.utilization.note]
+        return "\n".join(filter(None, lines))
 
     def _steps(
         self,
@@ -253,12 +266,15 @@ class Trainer:
             prefetch(scheduled, transfer=self._to_devices) as stream,
             closing(self.exchange),  # closed first, since the prefetching thread may be waiting for another process
         ):
+            self.utilization.go_on_from(self.run_dir.records())
             self.window.restart(self.saved_window)
+            stream.on_wait = self.window.waiting
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
+                self.window.waited()
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
-                self.window.add(metrics)
+                self.window.add(metrics, self.utilization.step_flops(batch))
                 progress.at_step(step, self.window)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
@@ -383,14 +399,19 @@ class Trainer:
             return
         self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
+        figures |= self.utilization.figures(figures, self.window.flops)
+        if self.has_own_loss:
+            del figures["perplexity"]  # which only nats have
         self.journal.step({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
-        if warning := self.explosion.warning(step, figures["loss"]):
+        if not self.has_own_loss and (warning := self.explosion.warning(step, figures["loss"])):
             progress.print(warning)
         loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
-        smoothed, perplexity = "", figures["perplexity"]
-        if "plain_perplexity" in figures:
-            smoothed, perplexity = " (smoothed)", figures["plain_perplexity"]
-        text = f"loss {loss:.3f}{smoothed}  perplexity {perplexity:.2f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        smoothed = " (smoothed)" if "plain_perplexity" in figures else ""
+        perplexity = figures.get("plain_perplexity", figures.get("perplexity"))
+        text = f"loss {loss:.3f}{smoothed}"
+        text += "" if perplexity is None else f"  perplexity {perplexity:.2f}"
+        text += f"  rate {rate:.2e}  {speed:,.0f} tokens/s"
+        text += f"  MFU {100 * figures['mfu']:.1f} %" if "mfu" in figures else ""
         progress.update(step, text, speed)
         self.window.restart()
 
@@ -448,7 +469,8 @@ class Trainer:
         has_text = not (self.config.data.streaming or self.takes_batches)
         counted = self.corpus.splits["train"] if has_text else None
         translations = translations_record(int(state.step), translated, counted if self.processes.is_first else None)
-        self.journal.model({"step": int(state.step), **facts, **records}, translations)
+        used = self.utilization.goodput()
+        self.journal.model({"step": int(state.step), **facts, **used, **records}, translations)
         return TrainingResult(
             run=self.run_dir.path,
             model=self.run_dir.model,
@@ -483,8 +505,8 @@ class Trainer:
 
 # A run that resumes in the same process, such as in a notebook, reuses its compiled programs.
 @lru_cache(maxsize=2)
-def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh) -> TrainStep:
-    return make_train_step(model, config, mesh=mesh)
+def _train_step(model: TransformerConfig, config: TrainConfig, mesh: Mesh, loss: TokenLoss | None) -> TrainStep:
+    return make_train_step(model, config, loss=loss, mesh=mesh)
 
 
 @lru_cache(maxsize=2)

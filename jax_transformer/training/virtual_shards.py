@@ -24,7 +24,7 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.model.functional import Params
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.state import TrainState
-from jax_transformer.training.step import Metrics, StepFunctions, summed_loss
+from jax_transformer.training.step import Metrics, StepFunctions, TokenLoss, summed_loss
 from jax_transformer.training.throughput import Announce, Compiled
 
 
@@ -39,9 +39,12 @@ class Sums(NamedTuple):
 class VirtualShards:
     """Trains and evaluates over N virtual shards of each batch. Every device of the mesh holds a copy of the state."""
 
-    def __init__(self, model: TransformerConfig, config: TrainConfig, mesh: Mesh, shards: int) -> None:
+    def __init__(
+        self, model: TransformerConfig, config: TrainConfig, mesh: Mesh, shards: int, loss: TokenLoss | None = None
+    ) -> None:
         self.mesh, self.each = mesh, shards // mesh.size
-        step, criterion = StepFunctions.of("VirtualShards", model, config), Criterion(model.target_pad_id)
+        step = StepFunctions.of("VirtualShards", model, config, loss=loss)
+        criterion = Criterion(model.target_pad_id)
         self._gradients = Compiled(jax.jit(partial(_sums, step)))
         self._update = Compiled(jax.jit(partial(_updated, step), donate_argnums=0))
         self._losses = jax.jit(lambda params, shard: summed_loss(model, params, shard, criterion))

@@ -101,6 +101,15 @@ def test_options_can_be_updated() -> None:
         (LENGTHS, {"max_new_tokens": 0}, "max_new_tokens must be at least 1; received 0"),
         ({}, {"max_new_tokens": 4, "min_new_tokens": 4}, "min_new_tokens must be below max_new_tokens=4; received 4"),
         (BEAMS, {"num_return": 5}, "num_return must be at most beam_size=4; received 5"),
+        (BEAMS, {"beam_groups": 3}, "beam_groups must be a divisor of beam_size=4; received 3"),
+        (BEAMS, {"beam_groups": 2}, r"diversity_penalty must be greater than 0 with groups; received 0\.0"),
+        (BEAMS, {"diversity_penalty": 0.5}, r"diversity_penalty must be 0 without beam_groups; received 0\.5"),
+        (BEAMS, {"diversity_penalty": -1.0}, r"diversity_penalty must be at least 0, and finite; received -1\.0"),
+        (
+            {"beam_size": 4},
+            {"beam_groups": 2, "diversity_penalty": 1.0, "semantics": "floydhub"},
+            "beam_groups must be 1 with floydhub; received 2",
+        ),
     ],
 )
 def test_contradicting_options_are_refused(own: dict[str, Any], given: dict[str, Any], message: str) -> None:

@@ -33,8 +33,12 @@ SEARCHES = {
     ),
     "samples": DecodingConfig(sampling=True, num_return=3, seed=5, max_new_tokens=MOST),
 }
+GROUPS = DecodingConfig(
+    beam_size=4, num_return=4, beam_groups=2, diversity_penalty=0.5, early_stopping="never", max_new_tokens=MOST
+)
 FLOYDHUB = DecodingConfig(beam_size=3, semantics="floydhub", max_new_tokens=MOST)
 search = pytest.mark.parametrize("decoding", SEARCHES.values(), ids=SEARCHES)
+any_search = pytest.mark.parametrize("decoding", [*SEARCHES.values(), GROUPS], ids=[*SEARCHES, "groups"])
 
 
 def targets(generated: Generated) -> list[list[list[int]]]:
@@ -56,7 +60,7 @@ def test_scores_equal_forced_targets(model: Model, sources: list[list[int]], dec
     assert (np.diff(found.scores, axis=1) <= 0).all()
 
 
-@search
+@any_search
 def test_neither_the_batch_nor_its_padding_changes_a_result(
     model: Model, sources: list[list[int]], decoding: DecodingConfig
 ) -> None:
@@ -72,7 +76,7 @@ def test_neither_the_batch_nor_its_padding_changes_a_result(
     assert (padded.sequences[1] == model.config.target_pad_id).all()
 
 
-@search
+@any_search
 def test_the_room_changes_no_result(
     model: Model, sources: list[list[int]], decoding: DecodingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,3 +279,12 @@ def test_scores_of_targets(model: Model, sources: list[list[int]]) -> None:
     for output, target_ids in wrong.items():
         with pytest.raises(DecodingError, match=output):
             score(model, sources, target_ids)
+
+
+def test_a_large_penalty_parts_the_groups(model: Model, sources: list[list[int]]) -> None:
+    """Of beams that don't end: a token that ends a hypothesis isn't one that a beam goes on with."""
+    options = {"beam_size": 4, "num_return": 4, "max_new_tokens": MOST, "min_new_tokens": MOST - 1}
+    apart = generate(model, sources, beam_groups=4, diversity_penalty=1e4, **options).sequences[:, :, : MOST - 1]  # type: ignore[arg-type]
+    assert all(len({*column}) == 4 for sentence in apart.tolist() for column in zip(*sentence, strict=True))
+    close = generate(model, sources, **options).sequences[:, :, : MOST - 1]  # type: ignore[arg-type]
+    assert not all(len({*column}) == 4 for sentence in close.tolist() for column in zip(*sentence, strict=True))

@@ -29,7 +29,8 @@ SIZES = {
 TINY = [f"--{group}.{name}={value}" for group, sizes in SIZES.items() for name, value in sizes.items()]
 TINY += ["--data.num-shapes=1", "--data.cache-dir=cache", "--run-dir=run"]
 STOPPED = "stopped"
-TIMES = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
+TIMES = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time", "data_seconds", "goodput"}
+TIMES |= {"run_seconds", "mfu"}
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,9 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
         "evaluating": 1.5,
         "target_tokens": 300,
         "tokens_per_second": 50.0,
+        "mfu": None,
+        "waiting": 0,
+        "goodput": None,
         "programs": 2,
     }
     first = path.read_bytes()
@@ -106,6 +109,12 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     assert write_report(run).read_bytes() == first
     (run / "metrics.jsonl").write_text("")
     assert embedded(write_report(run).read_text(encoding="utf-8"))["best"] is None
+
+
+def test_utilization_is_averaged_over_the_time() -> None:
+    rows = [window(1, mfu=0.5, data_seconds=0.25), window(2, mfu=0.2, seconds=4.0, goodput=0.75), window(3)]
+    found = report_data.speed([*rows, {"step": 3, "model_step": 3, "goodput": 0.7}])
+    assert (found["mfu"], found["waiting"], found["goodput"]) == (pytest.approx(0.3), 0.25, 0.7)
 
 
 def test_the_best_checkpoint_is_kept_by_training(tmp_path: Path) -> None:

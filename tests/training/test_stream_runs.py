@@ -32,7 +32,8 @@ from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
+TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time", "data_seconds", "goodput"}
+TIMINGS |= {"run_seconds", "mfu"}
 TRAIN, VALID, SHARD = 70, 4, 30
 """Three shards per epoch, the last of 10 pairs."""
 EPOCH = 10

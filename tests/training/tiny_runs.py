@@ -9,7 +9,8 @@ from typing import Any
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 
-TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
+TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time", "data_seconds", "goodput"}
+TIMINGS |= {"run_seconds", "mfu"}
 
 
 def tiny_run(folder: Path, **options: Any) -> RunConfig:

@@ -108,7 +108,7 @@ class Step:
     def measure(self, context: Context, **facts: Any) -> None:
         import numpy as np
 
-        from jax_transformer.compiling.flops import train_flops
+        from jax_transformer.config.flops import train_flops
 
         try:
             run = self.runner()

@@ -29,6 +29,7 @@ Hugging Face `tokenizers`, normalise → split → look up → join, whose parts
     load.py                 vocabularies from files of other programs
     trial.py                a trial of foreign patterns in a separate process
     hugging_face.py         the tokenizers of a model of Hugging Face's transformers, from its files
+    objects.py              tokenizers of transformers and of `tokenizers`, as objects
     subword_sampling.py     random segmentations, by seed
     words.py                the word of each token
 """

@@ -71,10 +71,22 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
     Raises:
       ValueError: a file is missing or malformed; an unsupported class or setting.
     """
-    settings = {"vocab_size": config.get("vocab_size")} | _settings(files)
+    settings = _settings(files)
     usual = CLASSES[config["model_type"]]
     named = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix("Fast")
-    name = usual if usual == "TokenizersBackend" else named
+    return read_class(usual if usual == "TokenizersBackend" else named, files, config)
+
+
+def known_class(kind: type) -> str:
+    """Returns the name under which `read_class` builds the tokenizers of a class of transformers from its files; "" for
+    a class whose pipeline may be any."""
+    names = (each.__name__.removesuffix("Fast") for each in kind.__mro__)
+    return next((name for name in names if _READERS.get(name, pipelines.unchanged) is not pipelines.unchanged), "")
+
+
+def read_class(name: str, files: Files, config: Json) -> Pair:
+    """Builds the tokenizers of source and target of the class `name`. See `read_tokenizers`."""
+    settings = {"vocab_size": config.get("vocab_size")} | _settings(files)
     if name not in _READERS:
         raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
     _check(settings, lists.SMALL_NAMES if name == "BlenderbotSmallTokenizer" else NAMES)

@@ -60,14 +60,24 @@ def marian(files: Files, settings: Json) -> Pair:
 
 
 def m2m_100(files: Files, settings: Json) -> Pair:
-    codes = settings.get("language_codes", "m2m100")
-    if codes not in FAIRSEQ_LANGUAGES:
-        raise ValueError(f"{SETTINGS}: language_codes must be one of {', '.join(FAIRSEQ_LANGUAGES)}; received {codes}")
+    languages = languages_of(settings)
     model = file_in(files, "sentencepiece.bpe.model")
-    languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
+    added = settings.get("added_tokens_decoder", {})
+    known = json_in(files, "vocab.json").keys() | {*languages}
+    more = [content_of(added[index]) for index in sorted(added, key=int)]
+    languages += [token for token in more if token not in known]  # added by `add_to_files`
     entries = _entries(files, "vocab.json", settings, more=languages)
     specials = _named(entries, "vocab.json", *FAIRSEQ_SPECIALS, *languages)
     return both(ending_in_eos(PieceListBackend(model, entries, specials, takes_codes=False)))
+
+
+def languages_of(settings: Json) -> list[str]:
+    """Returns the tags of an M2M-100 tokenizer, in the order of their ids, which follow those of vocab.json. Raises
+    ValueError for an unknown list."""
+    codes = settings.get("language_codes", "m2m100")
+    if codes not in FAIRSEQ_LANGUAGES:
+        raise ValueError(f"{SETTINGS}: language_codes must be one of {', '.join(FAIRSEQ_LANGUAGES)}; received {codes}")
+    return [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
 
 
 def plbart(files: Files, settings: Json) -> Pair:

@@ -174,22 +174,42 @@ def _byte_level(files: Files, settings: Json, *, prefix: bool) -> PipelineBacken
 def unchanged(files: Files, settings: Json) -> Pair:
     """Takes the pipeline of a tokenizer.json as it is. Raises ValueError if its post_processor adds more than <bos> and
     <eos>."""
+    return both(with_own_template(json_in(files, "tokenizer.json"), settings, takes_tag=False))
+
+
+def with_own_template(given: Json, settings: Json, *, takes_tag: bool) -> Tokenizer:
+    """Returns the tokenizer of the pipeline in a tokenizer.json, which adds what its post_processor adds.
+
+    Args:
+      given: the content of the file.
+      settings: the number of rows as vocab_size, and what tokenizer_config.json says of special tokens.
+      takes_tag: accept a post_processor that also adds a tag, before the sentence or after <eos>. `encode` adds it only
+        if it is named.
+
+    Raises:
+      ValueError: a post_processor that adds other tokens.
+    """
     from tokenizers import Tokenizer as Pipeline
 
-    given = json_in(files, "tokenizer.json")
     vocabulary = given["model"]["vocab"]
     entries = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
     backend = _pipeline(given, given["added_tokens"], entries, settings)
-    whole = Pipeline.from_str(json.dumps(given | {"padding": None}))
+    whole = Pipeline.from_str(json.dumps({**given, "padding": None, "truncation": None}))
     around = whole.encode("").ids
     found = find_specials(backend.specials)
-    tokenizer = Tokenizer(backend, add_bos=found.get(BOS) in around, add_eos=found.get(EOS) in around)
-    if any(tokenizer.encode([text]) != [whole.encode(text).ids] for text in ("", "a")):
+    adds = {"add_bos": found.get(BOS) in around, "add_eos": found.get(EOS) in around}
+    tokenizer = Tokenizer(backend, **adds)
+    tag = next((tag for tag, index in tokenizer.tag_ids.items() if index in around), "") if takes_tag else ""
+    if tag and adds["add_eos"] and around.index(tokenizer.tag_ids[tag]) > around.index(tokenizer.eos_id):
+        tokenizer = Tokenizer(backend, **adds, tag_last=True)
+    if any(tokenizer.encode([text], tag) != [whole.encode(text).ids] for text in ("", "a")):
         names = " ".join(str(whole.id_to_token(index)) for index in around)
+        tags = " and a tag" if takes_tag else ""
         raise ValueError(
-            f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}"
+            f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both{tags}; received one that adds "
+            f"{names}"
         )
-    return both(tokenizer)
+    return tokenizer
 
 
 def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:

@@ -8,6 +8,7 @@ const CHARTS = [
   { title: 'Gradient norm', unit: 'before clipping', log: 'possible', series: [{ key: 'gradient_norm', label: 'mean' }] },
   { title: 'Learning rate', log: 'possible', series: [{ key: 'learning_rate', label: 'rate' }] },
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
+  { title: 'Utilization', unit: 'shares', log: 'never', series: [{ key: 'mfu', label: 'MFU' }, { key: 'goodput', label: 'goodput so far' }] },
 ];
 
 const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['analysis', 'Translations'], ['attention', 'Attention'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
@@ -38,6 +39,7 @@ function headline(data) {
     ['BLEU', score ? score.bleu.toFixed(2) : '–', sentences],
     ['chrF', score ? score.chrf.toFixed(2) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
     ['Target tokens per second', formatCount(speed.tokens_per_second), `${formatShort(speed.target_tokens)} seen`],
+    ['Goodput', Number.isFinite(speed.goodput) ? formatShare(speed.goodput, 1) : '–', Number.isFinite(speed.mfu) ? `MFU ${formatShare(speed.mfu, 1)}` : 'share of the time that went into steps'],
     ['Time', formatDuration(time), `${formatDuration(speed.training)} training`],
     ['Compilation', formatDuration(speed.compiling), speed.programs === null ? '' : counted(speed.programs, 'training program')],
     ['Evaluation', formatDuration(speed.evaluating), 'on validation'],
