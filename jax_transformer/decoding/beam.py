@@ -282,7 +282,7 @@ def _choose_group(
     batch, size = so_far.shape
     log_probs = _processed(program, search, column, tokens, log_probs)
     count = column + 1 - search.prefix_lengths(batch)
-    candidates = _candidates(log_probs, so_far, 2 * size, 2 * size)
+    candidates = _candidates(log_probs, so_far, 2 * size)
     ends = candidates.ids == search.eos_id
     kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
     prefix = search.prefix_at(column, batch)[:, None]
