@@ -73,6 +73,9 @@ class FoundMap:
     """Leaves of which these inputs read only some elements; the others follow from those."""
     disordered: tuple[str, ...] = ()
     """Leaves that have a tensor's elements in an order that no axes give, such as reversed."""
+    ties: tuple[str, ...] = ()
+    """Leaves for which two tensors compute the same, such as two biases that are added: the one that was taken, by name
+    and order, and the other."""
     unwritten: str = ""
     unread: tuple[str, ...] = ()
     """Tensors of the reference that it doesn't read; the map ignores them."""
@@ -142,6 +145,7 @@ class FoundMap:
             ("irregular", self.irregular),
             ("another name than its siblings", self.renamed),
             ("by name alone", self.by_name),
+            ("as well another", self.ties),
         ):
             lines += [f"  {title}: {each}" for each in several]
         if self.completed:
@@ -267,6 +271,7 @@ def map_between(
             for name in leaves.shapes
             if (partners[leaves.numbers(name)] >= 0).any() and not _has_axes(pieces.get(name, ()))
         ),
+        ties=_ties(state, leaves, tensors),
         unwritten=unwritten,
         unread=unread,
         copies=reference.copies,
@@ -361,6 +366,17 @@ def _unmapped(
             found.append(f"the reference's {name}{part}")
             unused.append(name)
     return unread, tuple(found), tuple(unused)
+
+
+def _ties(state: State, leaves: Elements, tensors: Elements) -> tuple[str, ...]:
+    """Describes the leaves for which two tensors compute the same."""
+    found = dict[str, None]()
+    for place, other in state.ties:
+        taken = int(state.partners[np.array([place])][0])
+        names = tensors.name_of(taken), tensors.name_of(other)
+        if taken >= 0 and names[0] != names[1]:
+            found[f"{leaves.name_of(place)}: {names[0]}, or {names[1]}"] = None
+    return tuple(found)
 
 
 def _grafts(state: State, leaves: Elements, tensors: Elements) -> list[str]:

@@ -103,6 +103,8 @@ class State:
     undefined: bool = False
     rivals: tuple[tuple[int, frozenset[int]], ...] = ()
     """Elements that have another partner in a state that loses the same values, and what was lost then."""
+    ties: tuple[tuple[int, int], ...] = ()
+    """Elements, and the other partner that each may as well have: nothing is lost, and the same is left to be read."""
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -323,6 +325,8 @@ class Search:
                 first = kept.setdefault(self._signature(state), state)
                 if first.lost and first is not state:
                     self._note_rival(first, state)
+                elif first is not state and (place := _first_apart(first, state)) is not None:
+                    first.ties = (*first.ties, (place, int(state.partners[np.array([place])][0])))
         self._forget(kept.values())
         return list(kept.values())[:width]
 
@@ -358,19 +362,17 @@ class Search:
             self._complete(partners, ours)
         cost = state.cost + guess.cost + 2 * again
         choices = (*state.choices, Choice(node, guess))
-        values, rivals = dict(state.values), state.rivals
-        found = State(partners, used, state.pending, values, state.lost, cost, choices, state.skipped, rivals=rivals)
+        found = replace(
+            state, partners=partners, used=used, values=dict(state.values), cost=cost, choices=choices, undefined=False
+        )
         self.advance(found)
         return None if found.undefined else found
 
     def _note_rival(self, state: State, other: State) -> None:
         """Notes an element of which another state has another partner, unless that has fewer partners."""
-        for start, ours, theirs in state.partners.apart(other.partners):
-            apart = np.flatnonzero((ours != theirs) & (theirs >= 0))
-            if apart.size:
-                if _more(other.used, state.used) >= 0:
-                    state.rivals = (*state.rivals, (start + int(apart[0]), state.lost))
-                return
+        place = _first_apart(state, other)
+        if place is not None and _more(other.used, state.used) >= 0:
+            state.rivals = (*state.rivals, (place, state.lost))
 
     def undecided(self, state: State) -> list[str]:
         """Returns weights whose partners may be others: values that stay lost don't decide between them, nor does an
@@ -670,6 +672,15 @@ class Search:
             if one.name == "input" and above >> node & 1 and one.attributes["name"] in elements.shapes
             if one.attributes["name"] not in own and not state.used[elements.numbers(one.attributes["name"])].any()
         )
+
+
+def _first_apart(one: State, other: State) -> int | None:
+    """Returns the first element that has another partner in another state."""
+    for start, ours, theirs in one.partners.apart(other.partners):
+        apart = np.flatnonzero((ours != theirs) & (theirs >= 0))
+        if apart.size:
+            return start + int(apart[0])
+    return None
 
 
 def _more(one: Row, other: Row) -> int:

@@ -155,12 +155,28 @@ class Normed(nnx.Module):
         return self.last(nnx.relu(self.norm(self.conv(x.transpose(0, 2, 3, 1)))).mean((1, 2)))
 
 
-def test_a_map_that_is_not_found_refutes_nothing() -> None:
+def test_the_map_of_a_batch_norm_is_found() -> None:
     pooled = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 5)
     convolved = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
     inputs = {"input": np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)}
     reference = torch.nn.Sequential(*convolved, *pooled).eval()
-    certificate = jt.prove(Normed(), reference, inputs=inputs, stages=("forward",))
+    assert jt.prove(Normed(), reference, inputs=inputs, stages=("forward",)).verdict == "proven"
+
+
+class Rescaled(nnx.Module):
+    """Multiplies its kernel by a scale, so that no weight is one of the reference's."""
+
+    def __init__(self) -> None:
+        self.kernel, self.scale = nnx.Param(jnp.ones((3, 4))), nnx.Param(jnp.ones(4))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nnx.relu(x @ (self.kernel * self.scale))
+
+
+def test_a_map_that_is_not_found_refutes_nothing() -> None:
+    reference = torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.ReLU()).eval()
+    inputs = {"input": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)}
+    certificate = jt.prove(Rescaled(), reference, inputs=inputs, stages=("forward",))
     assert certificate.verdict == "unknown"
     assert len(certificate.map["without a partner"]) > 1
 

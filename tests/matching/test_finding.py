@@ -314,3 +314,23 @@ def test_a_search_that_needs_more_memory_than_there_is_is_refused_before_it(monk
     monkeypatch.setenv("JAX_TRANSFORMER_MAX_MEMORY_BYTES", "1000")
     with pytest.raises(PortingError, match="search of a map to Normed's weights: expected to fit into"):
         found_of_norms()
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 4), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.one(x) + self.other)
+
+
+def test_a_leaf_that_may_be_either_of_two_tensors_is_listed_with_both() -> None:
+    def candidate(params: Any, inputs: Mapping[str, Any]) -> jax.Array:
+        return jnp.tanh(inputs["x"] @ params["kernel"] + params["a"] + params["b"])
+
+    params = {"kernel": zeros(3, 4), "a": zeros(4), "b": zeros(4)}
+    found = find_map(candidate, Sum().eval(), {"x": np.ones((2, 3), np.float32)}, candidate_params=params)
+    assert found.is_right
+    assert found.ties == ("a: one.bias, or other",)
+    assert "as well another: a: one.bias, or other" in str(found)
