@@ -16,6 +16,8 @@ from jax_transformer.runtime.durations import duration
 from jax_transformer.runtime.environment import environment
 
 QUIET, VERBOSE = "--quiet", "--verbose"
+OF_REPORTS = ("discover", "parity")
+"""Commands whose --verbose is an option of their own: it shows more of their report."""
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tokenizers", "torch", "transformers")
 """Libraries whose versions --verbose tells."""
 ERROR = re.compile(r"(\[\d+\] )?error: ")
@@ -32,7 +34,8 @@ def is_quiet() -> bool:
 
 
 def take_verbosity(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns QUIET, VERBOSE or "", and the arguments without these words. What follows `--` is another program's.
+    """Returns QUIET, VERBOSE or "", and the arguments without these words. What follows `--` is another program's, and
+    `OF_REPORTS` have VERBOSE themselves.
 
     Raises:
       ValueError: both words.
@@ -42,7 +45,10 @@ def take_verbosity(arguments: Sequence[str]) -> tuple[str, list[str]]:
     given = [word for word in (QUIET, VERBOSE) if word in own]
     if len(given) > 1:
         raise ValueError(f"{QUIET}, {VERBOSE}: expected one of them; received both")
-    return "".join(given), [*(word for word in own if word not in given), *rest]
+    others = [word for word in own if word not in given]
+    if given == [VERBOSE] and others[:1] and others[0] in OF_REPORTS:
+        return "", [*others, VERBOSE, *rest]
+    return "".join(given), [*others, *rest]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def test_bash_completes_commands_options_and_presets(capsys: pytest.CaptureFixtu
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert {*completed(script, "jax-transformer", "tr")} == {"train", "translate"}
-    assert completed(script, "jax-transformer", "translate", "--beam") == ["--beam-size"]
+    assert completed(script, "jax-transformer", "translate", "--beam-s") == ["--beam-size"]
     assert completed(script, "jax-transformer", "train", "dem") == ["demo"]
     assert completed(script, "jax-transformer", "train", "--train.warmup-s") == ["--train.warmup-steps"]
     assert completed(script, "jax-transformer", "plot", "sch") == ["schedule"]

@@ -21,6 +21,7 @@ from jax_transformer.commands.verbosity import ErrorsAlone, speaking, take_verbo
         (["presets"], ("", ["presets"])),
         (["launch", "--quiet", "--", "train", "--quiet"], ("--quiet", ["launch", "--", "train", "--quiet"])),
         (["launch", "--", "train", "--verbose"], ("", ["launch", "--", "train", "--verbose"])),
+        (["--verbose", "parity", "a", "b"], ("", ["parity", "a", "b", "--verbose"])),
     ],
 )
 def test_the_words_are_taken_before_another_programs(arguments: list[str], expected: tuple[str, list[str]]) -> None:
