@@ -106,7 +106,7 @@ def test_entries_older_than_parts_are_found() -> None:
     """A run resumes only with the entry it began with, so its name stays."""
     config = DataConfig(train=("a.tsv",), valid=("b.tsv",))
     name = "bc116d1ca276bdd97cb465517d6a4536a62aba9c9339c72439d4f1de3f3391d3"
-    assert _entry_name(config, fingerprint(config, {"a.tsv": "0", "b.tsv": "1"})) == name
+    assert _entry_name(config, fingerprint(config, {"a.tsv": "0", "b.tsv": "1"}), None) == name
 
 
 def test_counts_cover_all_parts(tmp_path: Path) -> None:
