@@ -30,8 +30,9 @@ def halved(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels) / 2
 
 
-def test_cross_entropy_as_a_function_trains_as_the_built_in_one(tmp_path: Path) -> None:
-    config = tiny_run(tmp_path, label_smoothing=0.0, max_steps=4, log_every=1)
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=str)
+def test_cross_entropy_as_a_function_trains_as_the_built_in_one(options: dict[str, Any], tmp_path: Path) -> None:
+    config = tiny_run(tmp_path, label_smoothing=0.0, max_steps=4, log_every=1, **options)
     own = train(config, loss=same)
     built_in = train(dataclasses.replace(config, run_dir=str(tmp_path / "built_in")))
     for mine, theirs in zip(rows(own.run), rows(built_in.run), strict=True):
