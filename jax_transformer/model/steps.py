@@ -92,7 +92,8 @@ class StepSelfAttention(StepAttention):
         query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H], [B, K, G, W]
         angles = None if terms.rotation is None else terms.rotation.query
         query, key = self.placed_query(query, angles), self.placed_key(key, angles)
-        first, layout = state.position * state.num_beams, state.key_layout
+        first = state.position * state.num_beams
+        layout = state.key_layout
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, new.astype(cached.dtype), first, axis)
             for cached, new, axis in (

@@ -94,7 +94,7 @@ FAULTS = (
     # --- caches and beams
     OwnFault("a token's keys overwrite those before", STEPS, "first = state.position * state.num_beams",
              "first = jnp.maximum(state.position - 1, 0) * state.num_beams", CACHED, "dot_general",
-             at="BGQH,BGTH->BGQT"),
+             at="BGQH,{layout}->BGQT"),
     OwnFault("the cache is written one token late", STEPS, "first = state.position * state.num_beams",
              "first = (state.position + 1) * state.num_beams", CACHED, "add", at="self._branch(sublayer"),
     OwnFault("an empty slot of the cache is attended", STATE, "jnp.arange(self.length) <= self.position",
