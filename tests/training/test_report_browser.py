@@ -186,7 +186,7 @@ def test_hostile_text_is_inert(opened: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("steps", "evaluations"), [(0, 0), (1, 1), (1, 0), (3, 0)])
 def test_few_values_or_none_or_zeros_break_nothing(opened: Open, tmp_path: Path, steps: int, evaluations: int) -> None:
     page = opened(write_run(tmp_path / "run", steps, evaluations))
-    assert page.locator("[data-chart]").count() == 6
+    assert page.locator("[data-chart]").count() == 7
     assert page.locator("[data-chart=loss] .dot").count() >= (steps == 1)
     assert ("No values yet" in page.inner_text("[data-chart=loss]")) == (steps == 0)
     assert not any("NaN" in path for chart in ("loss", "gradient_norm") for path in paths(page, chart))
