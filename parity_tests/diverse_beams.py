@@ -1,4 +1,4 @@
-"""Writes goldens/diverse_beams.json: what transformers 4.55.4 decodes, which has group beam search; 4.57 doesn't.
+"""Writes diverse_beams.json: what transformers 4.55.4 decodes, which has group beam search; 4.57 doesn't.
 
     python parity_tests/diverse_beams.py
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "4.55.4"
-GOLDENS = Path(__file__).parent / "goldens" / "diverse_beams.json"
+GOLDENS = Path(__file__).with_name("diverse_beams.json")
 FAMILIES = ("marian", "bart", "t5")
 MOST = 12
 
