@@ -78,8 +78,9 @@ def report_of(factor: float, fault: Callable[[jax.Array], jax.Array] = lambda va
 
 def test_a_difference_that_rounding_explains_is_inconclusive() -> None:
     report = report_of(80.0)
-    *others, stage = report.stages
-    assert [other.verdict for other in others] == ["passed", "passed"]
+    forward, single, stage = report.stages
+    assert forward.verdict == "passed"
+    assert single.verdict in ("passed", "inconclusive")  # by the processor's rounding in float32
     assert (report.verdict, report.exit_code, report.faults) == ("inconclusive", 3, ())
     (row,) = stage.rows
     assert row.reason.startswith(f"{TOO_MUCH}: weights moved in their last bit move output by ")
@@ -91,8 +92,8 @@ def test_a_difference_that_rounding_explains_is_inconclusive() -> None:
 def test_a_fault_in_bfloat16_is_found(factor: float) -> None:
     report = report_of(factor, lambda value: (1.25 if factor == 1.0 else 8.0) * value)
     verdicts = {stage.name: stage.verdict for stage in report.stages}
-    # Rounding alone decides at this sharpness: in float32, some processors leave the gate, which the report says.
-    assert verdicts.pop("forward float32") in ("passed", "inconclusive" if factor > 1 else "passed")
+    single = verdicts.pop("forward float32")
+    assert single == "passed" or (factor > 1 and single == "inconclusive")  # by the processor's rounding
     assert verdicts == {"forward": "passed", "forward bfloat16": "diverged"}
     assert report.exit_code == 4
 
