@@ -25,8 +25,8 @@ def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     whole = num_blocks * BLOCK
     maxima = jnp.max(scores[..., :whole].reshape(*scores.shape[:-1], num_blocks, BLOCK), axis=-1)
     blocks = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=-1)  # in order, so that of equals the first stays first
-    inside = (blocks[..., None] * BLOCK + jnp.arange(BLOCK)).reshape(*scores.shape[:-1], -1)
-    rest = jnp.broadcast_to(jnp.arange(whole, size), (*scores.shape[:-1], size - whole))
+    inside = (blocks[..., None] * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)).reshape(*scores.shape[:-1], -1)
+    rest = jnp.broadcast_to(jnp.arange(whole, size, dtype=jnp.int32), (*scores.shape[:-1], size - whole))
     candidates = jnp.concatenate([inside, rest], axis=-1)
     values, places = jax.lax.top_k(jnp.take_along_axis(scores, candidates, axis=-1), k)
     return values, jnp.take_along_axis(candidates, places, axis=-1)
@@ -38,4 +38,4 @@ def argmax(scores: jax.Array) -> jax.Array:
     if size > SMALL:
         return top_k(scores, 1)[1][..., 0]
     is_largest = scores == jnp.max(scores, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(is_largest, jnp.arange(size), size - 1), axis=-1)
+    return jnp.min(jnp.where(is_largest, jnp.arange(size, dtype=jnp.int32), size - 1), axis=-1)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from jax_transformer.compiling import flops as flops_of
 from jax_transformer.compiling.costs import count_costs
 from jax_transformer.compiling.hlo import parse
 from jax_transformer.compiling.programs import Name, Shape, lower
 from jax_transformer.compiling.report import CompileReport, largest_batch
 from jax_transformer.compiling.targets import CompileError, DoesNotFit, Target
+from jax_transformer.config import flops as flops_of
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import RelativeVectors

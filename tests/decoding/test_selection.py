@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,3 +27,10 @@ def test_fast_selection_equals_the_slow_one(size: int, k: int, values: int) -> N
     np.testing.assert_array_equal(received[0], expected[0])
     np.testing.assert_array_equal(received[1], expected[1])
     np.testing.assert_array_equal(argmax(scores), scores.argmax(axis=-1))
+
+
+@pytest.mark.parametrize("size", [8, 100, 5000])
+def test_indices_have_32_bits_in_wide_programs_too(size: int) -> None:
+    with jax.enable_x64(True):
+        scores = jnp.arange(size, dtype=jnp.float32)[None]
+        assert (top_k(scores, 2)[1].dtype, argmax(scores).dtype) == (jnp.int32, jnp.int32)
