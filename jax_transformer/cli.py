@@ -154,7 +154,7 @@ USAGE = """jax-transformer COMMAND …
 
 jax-transformer COMMAND --help, or help COMMAND, tells the options; --version, the version.
 Every command takes --quiet (results and errors alone) and --verbose (also versions, compilations, time and memory, and
-the traceback of an error).
+the traceback of an error; of discover and parity, more of the report).
 Exit code 2: a mistake in the call; 70: a bug in jax-transformer."""
 
 

@@ -118,7 +118,7 @@ def words_of_commands() -> dict[str, list[str]]:
         "plot": [*KINDS, *dict.fromkeys(name for kind, _ in KINDS.values() for name in option_names(kind))],
         "launch": ["--processes", "--"],
     }
-    words = {name: [*own, QUIET, VERBOSE] for name, own in words.items()}
+    words = {name: [*dict.fromkeys([*own, QUIET, VERBOSE])] for name, own in words.items()}
     return {**words, "help": sorted(words)}
 
 

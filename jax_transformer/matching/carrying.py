@@ -30,7 +30,7 @@ def facts_of(
         "irregular": found.irregular,
         "another name than its siblings": found.renamed,
         "by name alone": found.by_name,
-        "as well another": found.ties,
+        "either of two": found.alternatives,
         "read in part by these inputs": found.completed,
         "in an order that no axes give": found.disordered,
         "taken as constants, which aren't trained": constants,

@@ -31,7 +31,7 @@ from jax_transformer.storage.tensors import PortingError
 SERIES = 8
 """Points that are drawn until no divisor is zero."""
 LEAST_BYTES = 32
-"""Memory that the search takes for each number that the reference computes, weights included: 37 to 50 bytes were
+"""Memory that the search takes for each number that the reference computes, weights included: 37 to 53 bytes were
 measured for GPT-2 with 0.1 to 15 million weights."""
 FEWEST_SIBLINGS = 3
 """Layers alike from which on another name of one is worth a note."""
@@ -73,7 +73,7 @@ class FoundMap:
     """Leaves of which these inputs read only some elements; the others follow from those."""
     disordered: tuple[str, ...] = ()
     """Leaves that have a tensor's elements in an order that no axes give, such as reversed."""
-    ties: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
     """Leaves for which two tensors compute the same, such as two biases that are added: the one that was taken, by name
     and order, and the other."""
     unwritten: str = ""
@@ -145,7 +145,7 @@ class FoundMap:
             ("irregular", self.irregular),
             ("another name than its siblings", self.renamed),
             ("by name alone", self.by_name),
-            ("as well another", self.ties),
+            ("either of two", self.alternatives),
         ):
             lines += [f"  {title}: {each}" for each in several]
         if self.completed:
@@ -271,7 +271,7 @@ def map_between(
             for name in leaves.shapes
             if (partners[leaves.numbers(name)] >= 0).any() and not _has_axes(pieces.get(name, ()))
         ),
-        ties=_ties(state, leaves, tensors),
+        alternatives=_alternatives(state, leaves, tensors),
         unwritten=unwritten,
         unread=unread,
         copies=reference.copies,
@@ -368,10 +368,10 @@ def _unmapped(
     return unread, tuple(found), tuple(unused)
 
 
-def _ties(state: State, leaves: Elements, tensors: Elements) -> tuple[str, ...]:
+def _alternatives(state: State, leaves: Elements, tensors: Elements) -> tuple[str, ...]:
     """Describes the leaves for which two tensors compute the same."""
     found = dict[str, None]()
-    for place, other in state.ties:
+    for place, other in state.alternatives:
         taken = int(state.partners[np.array([place])][0])
         names = tensors.name_of(taken), tensors.name_of(other)
         if taken >= 0 and names[0] != names[1]:

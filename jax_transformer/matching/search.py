@@ -103,7 +103,7 @@ class State:
     undefined: bool = False
     rivals: tuple[tuple[int, frozenset[int]], ...] = ()
     """Elements that have another partner in a state that loses the same values, and what was lost then."""
-    ties: tuple[tuple[int, int], ...] = ()
+    alternatives: tuple[tuple[int, int], ...] = ()
     """Elements, and the other partner that each may as well have: nothing is lost, and the same is left to be read."""
 
     @property
@@ -312,7 +312,7 @@ class Search:
                 if after is not None:
                     found.append(after)
                 if self._held > MOST_HELD:
-                    found = sorted(found, key=lambda state: state.rank)[: 2 * width]
+                    found = sorted(found, key=lambda state: (node not in state.values, state.rank))[: 2 * width]
                     self._forget([*beam, *found])
         if not found:
             skipped = [replace(state, skipped=state.skipped | {node}) for state in beam]
@@ -326,7 +326,8 @@ class Search:
                 if first.lost and first is not state:
                     self._note_rival(first, state)
                 elif first is not state and (place := _first_apart(first, state)) is not None:
-                    first.ties = (*first.ties, (place, int(state.partners[np.array([place])][0])))
+                    other = int(state.partners[np.array([place])][0])
+                    first.alternatives = (*first.alternatives, (place, other))
         self._forget(kept.values())
         return list(kept.values())[:width]
 

@@ -332,5 +332,5 @@ def test_a_leaf_that_may_be_either_of_two_tensors_is_listed_with_both() -> None:
     params = {"kernel": zeros(3, 4), "a": zeros(4), "b": zeros(4)}
     found = find_map(candidate, Sum().eval(), {"x": np.ones((2, 3), np.float32)}, candidate_params=params)
     assert found.is_right
-    assert found.ties == ("a: one.bias, or other",)
-    assert "as well another: a: one.bias, or other" in str(found)
+    assert found.alternatives == ("a: one.bias, or other",)
+    assert "either of two: a: one.bias, or other" in str(found)
