@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -68,8 +69,10 @@ def generate_each(
     decoded: list[list[Decoded]] = [[] for _ in source_ids]
     (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
 
+    fit = cache(partial(sources_fit, model, rows=rows, batch_tokens=batch_tokens))
+
     def fits(batch: list[int]) -> bool:
-        return sources_fit(model, len(batch), len(source_ids[batch[-1]]), rows=rows, batch_tokens=batch_tokens)
+        return fit(len(batch), len(source_ids[batch[-1]]))
 
     on_cpu = model.mesh is None and jax.default_backend() == "cpu"
     batches = list(grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits))

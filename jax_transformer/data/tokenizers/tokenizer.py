@@ -271,7 +271,7 @@ class Tokenizer:
 
     def _checked(self, sequence: Ids) -> list[int]:
         try:
-            ids = [index(token) for token in sequence]
+            ids = list(map(index, sequence))
         except TypeError:
             raise ValueError(
                 "token ids: expected a list of integers for each sequence, such as [[4, 5]]; received "
