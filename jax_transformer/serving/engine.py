@@ -263,8 +263,8 @@ class Engine:
             attending = partial(self.compute, Attending(self._tags[1]), [translated])
             yield WarmUp(f"the attention of a text of up to {length} tokens", attending)
             if some.can_stream:
-                streamed = partial(list, self.steps(some, unit, lambda: 8))
-                yield WarmUp(f"a stream of a text of up to {length} tokens", streamed)
+                steps = self.steps(some, unit, lambda: 8)
+                yield WarmUp(f"a stream of a text of up to {length} tokens", partial(list[Step], steps))
 
     # --- answers
 
