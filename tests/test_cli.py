@@ -17,7 +17,7 @@ from jax_transformer.cli import main
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     try:
         code = main(list(arguments))
-    except SystemExit as stop:  # tyro's own refusals
+    except SystemExit as stop:  # --help
         code = int(stop.code or 0)
     captured = capsys.readouterr()
     return code, captured.out, captured.err

@@ -64,7 +64,7 @@ def compile(arguments: Sequence[str]) -> int:  # named as the command is
     config_file, arguments = take_option(list(arguments), "--config")
     preset, arguments = take_preset(arguments)
     config, options = parse_run(
-        first_config(preset, config_file), arguments, "jax-transformer compile", DESCRIPTION, CompileOptions()
+        first_config(preset, config_file), arguments, "compile", DESCRIPTION, CompileOptions(), already=["--config"]
     )
     if not options.target:
         raise ValueError(f"compile: expected --target, one such as {EXAMPLES}; received none")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from jax_transformer.commands.evaluate import EvaluateOptions
 from jax_transformer.commands.export import ExportOptions
 from jax_transformer.commands.freeze import FreezeOptions
 from jax_transformer.commands.model_options import run_options
+from jax_transformer.commands.options import option_names, options_of, taken
 from jax_transformer.commands.parity_options import ParityOptions
-from jax_transformer.commands.parsing import option_names, options_of, parsed, taken
+from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.plot import KINDS
 from jax_transformer.commands.port import PortOptions
 from jax_transformer.commands.presets import PresetsOptions
@@ -28,6 +28,7 @@ from jax_transformer.commands.push import PushOptions
 from jax_transformer.commands.report import ReportOptions
 from jax_transformer.commands.score import ScoreOptions
 from jax_transformer.commands.serve import ServeOptions
+from jax_transformer.commands.train import TRAIN
 from jax_transformer.commands.translate import TranslateOptions
 from jax_transformer.commands.verbosity import QUIET, VERBOSE
 from jax_transformer.commands.verify import VerifyOptions
@@ -36,18 +37,6 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.short_names import short_names
 
 PROGRAM = "jax-transformer"
-TRAIN = (
-    "--config",
-    "--resume",
-    "--from-step",
-    "--dry-run",
-    "--live",
-    "--profile",
-    "--callbacks",
-    "--help",
-    "--help-all",
-)
-"""Options of `train` that are no options of a run."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +121,7 @@ def values_of_options() -> dict[str, list[str]]:
 
 
 def _choices_of_arguments(kind: type) -> list[str]:
-    hints = typing.get_type_hints(kind)
-    fields = (one.name.lower().replace("-", "_") for one in options_of(kind) if not one.name.startswith("--"))
-    return [choice for name in fields for choice in _choices(taken(hints[name]))]
+    return [choice for one in options_of(kind) if not one.name.startswith("--") for choice in _choices(one.kind)]
 
 
 def _choices(kind: str) -> list[str]:

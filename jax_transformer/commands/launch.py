@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from types import FrameType
 
-import tyro
-
+from jax_transformer.commands.options import options_of
+from jax_transformer.commands.parsing import read
 from jax_transformer.commands.train import parse
 from jax_transformer.config.parallel import ProcessConfig
 
@@ -32,14 +33,18 @@ END_SECONDS = 40.0
 """Seconds that the rest may take to end after one has ended with an error."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Train in several processes on this machine."""
+
+    processes: int
+    """How many."""
+
+
 def launch(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer launch ARGUMENTS`; returns the exit code of the first process that failed, else 0."""
     own, command = _divided(list(arguments))
-
-    def main(*, processes: int) -> int:
-        return processes
-
-    count = tyro.cli(main, args=own, prog="jax-transformer launch", description=LAUNCH_HELP)
+    count = read(LaunchOptions, own, "launch", options_of(LaunchOptions), description=LAUNCH_HELP).processes
     if count < 1:
         raise ValueError(f"--processes: expected at least 1; received {count}")
     if command[:1] != ["train"]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import tyro
 
-from jax_transformer.commands.parsing import options_of
+from jax_transformer.commands.options import Option, divided, may_be_unset, options_of, taken, values_taken
+from jax_transformer.commands.parsing import read
 from jax_transformer.config.field_docs import field_docs
 from jax_transformer.config.files import set_in
 from jax_transformer.config.model import TransformerConfig
@@ -23,7 +25,13 @@ PARTS = ("source", "target", "encoder", "decoder", "head", "compute")
 
 
 def parse_run(
-    default: RunConfig, arguments: list[str], prog: str, description: str, more: Any = None
+    default: RunConfig,
+    arguments: list[str],
+    command: str,
+    description: str,
+    more: Any = None,
+    *,
+    already: Sequence[str] = (),
 ) -> tuple[RunConfig, Any]:
     """Returns the config of a run that a command line sets, and the command's other options.
 
@@ -31,11 +39,14 @@ def parse_run(
 
     Args:
       default: what isn't set.
+      command: the command's name, without the program's.
       more: the command's other options, an instance of a dataclass. None: there are none.
+      already: options that the command has taken out of the arguments, which a misspelt one may mean.
 
     Raises:
       ConfigError: a value that isn't allowed.
-      SystemExit: an option that tyro refuses; --help.
+      ValueError: another mistake in the arguments.
+      SystemExit: --help.
     """
     model, arguments = _with_parts(default.model, arguments)
     shown = {name: _shown(model, name) for name in _names()}
@@ -43,7 +54,9 @@ def parse_run(
     command_kind: Any = type(more)
     kind: Any = _run_class() if more is None else _with_more(command_kind)
     given = kind(model=_model_class()(**shown), **kept, **({} if more is None else {"more": more}))
-    parsed = tyro.cli(kind, default=given, args=arguments, prog=prog, description=description)
+    options = [*options_of_run(), *(Option(name, "", None, "") for name in already)]
+    options += () if more is None else options_of(command_kind)
+    parsed = read(kind, arguments, command, options, takes_none=True, default=given, description=description)
     values = {name: getattr(parsed.model, name) for name in _names()}
     changed = {
         name: value for name, value in values.items() if value != shown[name] or _is_given(model, name, arguments)
@@ -53,10 +66,23 @@ def parse_run(
 
 
 @functools.cache
-def run_options() -> frozenset[str]:
+def options_of_run() -> tuple[Option, ...]:
     """Returns the options of a run, such as --train.learning-rate; without the paths of a model's parts."""
-    model = (f"--model.{name.replace('_', '-')}" for name in _names())
-    return frozenset([*model, *(one.name for one in options_of(RunConfig) if not one.name.startswith(MODEL))])
+    return (*_model_options(), *(one for one in options_of(RunConfig) if not one.name.startswith(MODEL)))
+
+
+@functools.cache
+def run_options() -> frozenset[str]:
+    """Returns the names of the options of a run."""
+    return frozenset(one.name for one in options_of_run())
+
+
+def _model_options() -> Iterator[Option]:
+    hints = _hints()
+    for name in _names():
+        plain, _ = divided(hints[name])
+        dashed, (least, most) = f"{MODEL}{name.replace('_', '-')}", values_taken(plain)
+        yield Option(dashed, taken(plain), None, option_doc(name), least, most, may_be_unset=may_be_unset(plain))
 
 
 def _shown(model: TransformerConfig, name: str) -> Any:
@@ -105,9 +131,14 @@ def _names() -> tuple[str, ...]:
 
 
 @functools.cache
+def _hints() -> dict[str, Any]:
+    return {**typing.get_type_hints(TransformerConfig), **short_names()}
+
+
+@functools.cache
 def _model_class() -> type:
     """Returns a dataclass with the short names as fields, each with the text of the option that it stands for."""
-    hints = {**typing.get_type_hints(TransformerConfig), **short_names()}
+    hints = _hints()
     return dataclasses.make_dataclass(
         "ModelOptions",
         [(name, Annotated[hints[name], tyro.conf.arg(help=option_doc(name))]) for name in _names()],

@@ -10,7 +10,7 @@ from dataclasses import MISSING
 from typing import Any
 
 from jax_transformer.commands.completion import KINDS_OF_COMMANDS
-from jax_transformer.commands.parsing import Option, options_of, taken
+from jax_transformer.commands.options import Option, options_of, taken
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.option_docs import option_doc
 from jax_transformer.config.run import RunConfig

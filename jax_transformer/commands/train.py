@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
-from jax_transformer.commands.model_options import parse_run, run_options
+from jax_transformer.commands.model_options import parse_run
+from jax_transformer.commands.options import options_of
+from jax_transformer.commands.parsing import read
 from jax_transformer.commands.run_options import (
     DEFAULT_PRESET,
     first_config,
@@ -22,7 +22,6 @@ from jax_transformer.commands.run_options import (
 )
 from jax_transformer.commands.user_modules import load_factory
 from jax_transformer.commands.verbosity import is_quiet
-from jax_transformer.commands.words import check_words
 from jax_transformer.config.parallel import ParallelConfig, ProcessConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
@@ -62,6 +61,19 @@ run
   --parallel.data N             devices; --parallel.fsdp N, --parallel.tensor N
 
 --help-all lists every option."""
+
+TRAIN = (
+    "--config",
+    "--resume",
+    "--from-step",
+    "--dry-run",
+    "--live",
+    "--profile",
+    "--callbacks",
+    "--help",
+    "--help-all",
+)
+"""Options of `train` that are no options of a run."""
 
 TRAIN_HELP = f"""Train a model.
 
@@ -108,10 +120,9 @@ def parse(arguments: Sequence[str]) -> TrainCall:
 
     Raises:
       ValueError: a mistake in them.
-      SystemExit: an option that tyro refuses, reported on standard error; --help.
+      SystemExit: --help.
     """
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    check_words(arguments, run_options())
     config_file, arguments = take_option(arguments, "--config")
     resumed, arguments = take_option(arguments, "--resume")
     from_step, arguments = take_option(arguments, "--from-step")
@@ -131,7 +142,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
         config = RunConfig(run_dir=resumed)
     else:
         config = first_config(preset, config_file)
-        config, _ = parse_run(config, arguments, "jax-transformer train", TRAIN_HELP)
+        config, _ = parse_run(config, arguments, "train", TRAIN_HELP, already=TRAIN)
     return TrainCall(
         config=config,
         name=preset or DEFAULT_PRESET,
@@ -192,7 +203,9 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     file = Path(run) / "config.yaml"
     own = load_config(file, RunConfig()).parallel if file.exists() else ParallelConfig()
     default = _ResumeOptions(parallel=own)
-    return tyro.cli(_ResumeOptions, default=default, args=arguments, prog="jax-transformer train --resume RUN").parallel
+    options = options_of(_ResumeOptions)
+    resumed: _ResumeOptions = read(_ResumeOptions, arguments, "train --resume RUN", options, default=default)
+    return resumed.parallel
 
 
 def _callbacks(call: TrainCall, processes: Processes) -> list[Callback]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from jax_transformer.model.distances import RelativeBias, RelativeVectors
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
+from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.rotary import Rotation, rotate
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import platform
-from jax_transformer.model.terms import AttentionTerms, layer_terms
+from jax_transformer.model.terms import AttentionTerms, Bias, layer_terms
 
 
 class Heads(NamedTuple):
@@ -137,6 +138,38 @@ def _rotary_of(stack: Stack) -> positions.Rotary | None:
     return stack.positions if isinstance(stack.positions, positions.Rotary) else None
 
 
+class Dropout(Protocol):
+    """Drops a share of attention weights; without dropout, none."""
+
+    def __call__(self, weights: jax.Array, /) -> jax.Array:
+        """Returns the weights, of any shape, with a share of them 0 and the others scaled up."""
+
+
+class AttentionFunction(Protocol):
+    """Computes attention in place of softmax(query · key · scale + bias) · value: a function of a user's."""
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        mask: Mask,
+        bias: Bias,
+        scale: float,
+        dropout: Dropout,
+    ) -> jax.Array:
+        """Returns the contexts [B, Q, N, W] of query [B, Q, N, H] over key [B, K, N, H] and value [B, K, N, W], in the
+        values' dtype.
+
+        Args:
+          mask: [B, N or 1, Q, K] or broadcastable to it; True: may attend. None: every query may attend to every key.
+          bias: what positions add to the scaled logits, [1, N, Q, K] or broadcastable to it. None: nothing.
+          scale: the factor of the logits.
+          dropout: the model's dropout on attention weights.
+        """
+
+
 class Computation(NamedTuple):
     """Holds how attention is computed."""
 
@@ -144,6 +177,8 @@ class Computation(NamedTuple):
     path: specs.AttentionPath = "reference"
     dropout_rate: float = 0.0
     """Rate on attention weights."""
+    own: AttentionFunction | None = None
+    """A user's function, in place of all paths."""
 
     @classmethod
     def of(cls, config: TransformerConfig, stack: Stack, part: specs.Attention) -> Computation:
@@ -157,6 +192,8 @@ class Computation(NamedTuple):
 
 def attend(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Returns the context [B, Q, N, W], computed on the path that the config names."""
+    if how.own is not None:
+        return own_attention(how, how.own, heads.for_all_queries(), terms, scope)
     path = how.path
     if terms.vectors is not None or how.part.path_obstacle:
         path = "reference"
@@ -168,6 +205,35 @@ def attend(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) 
     if path == "flash":
         return flash_path(how, heads.for_all_queries(), terms, scope)
     return fused_attention(how, heads, terms)  # which knows heads for several queries
+
+
+def own_attention(
+    how: Computation, function: AttentionFunction, heads: Heads, terms: AttentionTerms, scope: Scope
+) -> jax.Array:
+    """Returns the context [B, Q, N, W] that a user's function computes.
+
+    Raises:
+      ValueError: it returns another shape or dtype.
+    """
+    context = function(
+        *heads,
+        mask=both(terms.mask, terms.exists),
+        bias=terms.bias,
+        scale=how.scale(heads.query.shape[-1]),
+        dropout=lambda weights: scope.dropout(weights, how.dropout_rate, Site.WEIGHTS),
+    )
+    shape = (*heads.query.shape[:-1], heads.value.shape[-1])
+    check_own("attention", "contexts [B, Q, N, W]", context, shape, heads.value.dtype)
+    return context
+
+
+def check_own(name: str, what: str, array: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
+    """Raises ValueError unless an array that a user's function returns has this shape and dtype."""
+    received = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if received != (shape, dtype):
+        is_array = None not in received
+        shown = f"{received[0]} of {received[1]}" if is_array else type(array).__name__
+        raise ValueError(f"{name}: expected {what}, {shape} of {dtype}; received {shown}")
 
 
 def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:

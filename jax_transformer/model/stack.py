@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain, gather, platform
 from jax_transformer.model.trace import Tap, Trace
 
+Made = TypeVar("Made", bound=nnx.Module)
 CallLayer = Callable[[Any, jax.Array, Scope], jax.Array]
 """(layer, x [B, T, D], scope) → the layer's output [B, T, D]."""
 
@@ -148,7 +149,7 @@ def rematerialise(
     return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)
 
 
-def stack_layers(make_layer: Callable[[KeyStream], Layer], count: int, keys: KeyStream) -> Layer:
+def stack_layers(make_layer: Callable[[KeyStream], Made], count: int, keys: KeyStream) -> Made:
     """Returns `count` layers as one module, whose parameters have a leading axis [count]."""
     graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(KeyStream(jax.random.key(0)))))
     layer_keys = jax.random.split(next(keys), count)

@@ -75,6 +75,14 @@ class Attended(NamedTuple):
     """One for each part of each hypothesis of each text, in this order: text, hypothesis, part."""
 
 
+class WarmUp(NamedTuple):
+    """Holds a function that compiles the programs for one kind of batch."""
+
+    name: str
+    """What the programs are for, such as "8 texts of up to 16 tokens"."""
+    compile: Callable[[], object]
+
+
 class Engine:
     """Knows how requests become units and units become answers.
 
@@ -235,8 +243,8 @@ class Engine:
             model, unit.source_ids, kind.decoding, tokens=tokens, prefix_ids=kind.prefix_ids, number=unit.number
         )
 
-    def warm_ups(self, longest: int) -> Iterator[Callable[[], object]]:
-        """Yields functions that compile the programs of the default search, for sources of up to so many tokens."""
+    def warm_ups(self, longest: int) -> Iterator[WarmUp]:
+        """Yields what compiles the programs of the default search, for sources of up to so many tokens."""
         kind = Translating(self._tags[1], self.default, ())
         word = next(i for i in range(self.model.config.source_vocab_size) if i != self.model.config.source_pad_id)
         most = min(longest, limit(self.model, "source"))
@@ -249,11 +257,14 @@ class Engine:
             some = dataclasses.replace(kind, decoding=self.default.updated(max_new_tokens=room))
             for rows in sorted({min(rows, self.rows) for rows in (*ROWS, round_rows(self.rows))}):
                 if self.fits(kind, [unit] * rows):
-                    yield partial(self.compute, some, [unit] * rows)
+                    texts = "1 text" if rows == 1 else f"{rows} texts"
+                    yield WarmUp(f"{texts} of up to {length} tokens", partial(self.compute, some, [unit] * rows))
             translated = unit._replace(target_ids=[starts_and_ends(self.model)[1]] * min(length, room))
-            yield partial(self.compute, Attending(self._tags[1]), [translated])
+            attending = partial(self.compute, Attending(self._tags[1]), [translated])
+            yield WarmUp(f"the attention of a text of up to {length} tokens", attending)
             if some.can_stream:
-                yield partial(list, self.steps(some, unit, lambda: 8))
+                steps = self.steps(some, unit, lambda: 8)
+                yield WarmUp(f"a stream of a text of up to {length} tokens", partial(list[Step], steps))
 
     # --- answers
 

@@ -23,6 +23,8 @@ from jax_transformer.serving.service import Service
 
 LAST_SECONDS = 5.0
 """How long the device's thread has for the program in progress when all else has ended."""
+SECONDS_BETWEEN_LINES = 10.0
+"""How often a server that isn't on a terminal says what it compiles."""
 HEADER_BYTES = 16_384
 LOGS = {
     "version": 1,
@@ -77,12 +79,12 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         nonlocal ended
-        service.start(on_ready=lambda: print(f"ready after {time.perf_counter() - start:.1f} s", file=sys.stderr))
         print(f"listening on {address}", flush=True)
+        warming_up = WarmingUp()
+        service.start(on_ready=warming_up.ready, on_compile=warming_up.compiling)
         yield
         ended = service.stop(LAST_SECONDS)
 
-    start = time.perf_counter()
     limits = service.limits
     config = uvicorn.Config(
         make_app(service, lifespan),
@@ -101,6 +103,32 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
     if not ended:  # a thread inside XLA can't be interrupted
         _end_now(code)
     return code
+
+
+class WarmingUp:
+    """Says on standard error what the server compiles before it is ready: on a terminal in one line that changes,
+    elsewhere in a line now and then."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._last, self._total = -SECONDS_BETWEEN_LINES, 0
+        self._is_terminal = sys.stderr.isatty()
+
+    def compiling(self, number: int, total: int, name: str) -> None:
+        """Says that it compiles number `number` of `total`."""
+        self._total, seconds = total, time.perf_counter() - self._start
+        line = f"compiling {number} of {total}: {name}"
+        if self._is_terminal:
+            print(f"\r\033[K{line} …", end="", file=sys.stderr, flush=True)
+        elif seconds - self._last >= SECONDS_BETWEEN_LINES:
+            print(line, file=sys.stderr, flush=True)
+            self._last = seconds
+
+    def ready(self) -> None:
+        """Says that the server is ready, after how long, and for how many kinds of batches programs are compiled."""
+        begin = "\r\033[K" if self._is_terminal and self._total else ""
+        kinds = f"; compiled for {self._total} kinds of batches" if self._total else ""
+        print(f"{begin}ready after {time.perf_counter() - self._start:.1f} s{kinds}", file=sys.stderr, flush=True)
 
 
 class Server(uvicorn.Server):

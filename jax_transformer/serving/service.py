@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from jax_transformer.decoding.stepwise import Step
@@ -40,34 +41,51 @@ class Service:
         self._tokenizing = ThreadPoolExecutor(2, "tokenizing")
         self.state = "loading"
         """loading, warming up, ready, or stopping."""
+        self._compiling = ""
         self.cut_off = 0
         """Requests that had no answer when the server ended."""
 
-    def start(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Starts the device's thread, which compiles first. `on_ready` is called on it when the service is ready."""
+    def start(
+        self,
+        on_ready: Callable[[], None] = lambda: None,
+        on_compile: Callable[[int, int, str], None] = lambda number, total, name: None,
+    ) -> None:
+        """Starts the device's thread, which compiles first.
+
+        Args:
+          on_ready: called on that thread when the service is ready.
+          on_compile: called on that thread before it compiles for a kind of batch: with the batch's number, how many
+            there are, and its name.
+        """
         count_programs()
         self.state = "warming up"
+        warm_ups = list(self.engine.warm_ups(self._warm_up))
+
+        def begin(number: int, name: str) -> None:
+            self._compiling = f" (compiling {number} of {len(warm_ups)})"
+            on_compile(number, len(warm_ups), name)
 
         def ready() -> None:
             if self.state == "warming up":
-                self.state = "ready"
+                self.state, self._compiling = "ready", ""
                 on_ready()
 
         self.device.start()
-        for function in self.engine.warm_ups(self._warm_up):
-            self.device.call(function)
+        for number, warm_up in enumerate(warm_ups, 1):
+            self.device.call(partial(begin, number, warm_up.name))
+            self.device.call(warm_up.compile)
         self.device.call(ready)
 
     def stop(self, seconds: float) -> bool:
         """Stops the thread; returns whether it ended within so many seconds."""
-        self.state = "stopping"
+        self.state, self._compiling = "stopping", ""
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
         return self.device.stop(seconds)
 
     def check_ready(self) -> None:
         """Raises Refusal unless the service is ready."""
         if self.state != "ready" or not self.device.is_alive:
-            raise Refusal(503, f"the server isn't ready: {self.state}", retry_after=5)
+            raise Refusal(503, f"the server isn't ready: {self.state}{self._compiling}", retry_after=5)
 
     async def translate(self, request: TranslateRequest) -> dict[str, Any]:
         """Returns the answer to a request for translations. Raises Refusal."""

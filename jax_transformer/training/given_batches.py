@@ -7,6 +7,7 @@ iterator, or what it iterates over, by a pair of methods in METHODS.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -164,16 +165,31 @@ def check_given(batches: Any, config: RunConfig, processes: int, *, is_resumed: 
         raise RunError(f"batches: expected one process; received {processes}: runs of several read text alone")
     if is_resumed:
         return  # the run's own config counts
-    if not config.data.is_given:
+    if not (config.data.is_given or config.data.valid):
         raise RunError(
-            "batches: expected a config whose data names text, for the tokenizers and the validation; received the "
-            "phrasebook of the demo. Set data.train and data.valid."
+            "batches: expected a config whose data names text to validate on; received the phrasebook of the demo. Set "
+            "data.valid, and give tokenizers, or set data.train, whose text trains them."
+        )
+    if not (config.data.is_given or config.data.source_tokenizer or config.init_from):
+        raise RunError(
+            "batches: expected tokenizers with data.valid alone: data.source_tokenizer and data.target_tokenizer, "
+            "source_tokenizer= and target_tokenizer=, or init_from; received none. Or set data.train, to train them."
         )
     if not config.model.source_padding_is_invisible:
         raise RunError(
             "batches: expected a model whose results don't depend on the source's padding, since the lengths of the "
             "batches aren't known; received one whose results do (see encoder and cross-attention padding)"
         )
+
+
+def without_training_text(config: RunConfig) -> RunConfig:
+    """Returns the config of a run on given batches. Its validation text is also its training text, which nothing trains
+    on, if it names none."""
+    data = config.data
+    if data.is_given:
+        return config
+    whole = dataclasses.replace(data, train=data.valid, drop_duplicates=False, drop_overlap=False)
+    return dataclasses.replace(config, data=whole)
 
 
 class _Reader(NamedTuple):

@@ -25,7 +25,7 @@ from jax_transformer.training.callbacks import Callback
 from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.fitting import FittedRun, check_memory, fit_run
-from jax_transformer.training.given_batches import check_given
+from jax_transformer.training.given_batches import check_given, without_training_text
 from jax_transformer.training.interruption import how_to_resume
 from jax_transformer.training.joint_run import check_same_start, prepare_once
 from jax_transformer.training.journal import Journal, check_kinds, check_packages
@@ -72,9 +72,10 @@ def train(
       live: keep the run's report.html up to date from the first step on; the page reloads itself.
       batches: an iterator or iterable of batches of your own, to train on instead of the text of config.data.train:
         dicts or tuples of source_ids [B, S], decoder_input_ids [B, T] and labels [B, T], or `Batch`es; integers, padded
-        with the model's pad ids. The text of the config still gives the tokenizers and validates. With `resume`, the
-        batches must be able to say where they are: a sequence, or with get_state and set_state, as Grain's iterators,
-        or state_dict and load_state_dict. None: batches of the text.
+        with the model's pad ids. The config still names text to validate on, data.valid, and if it sets no tokenizers
+        data.train, whose text trains them. With `resume`, the batches must be able to say where they are: a sequence,
+        or with get_state and set_state, as Grain's iterators, or state_dict and load_state_dict. None: batches of the
+        text.
       source_tokenizer, target_tokenizer: tokenizers of transformers or of `tokenizers`, as objects, instead of those of
         config.data; see `as_tokenizer`. The run directory keeps them, so `resume` needs none.
       loss: a function of your own of logits [B, T, V] and labels [B, T] to losses [B, T], in place of cross-entropy;
@@ -116,6 +117,7 @@ def train(
     config = dataclasses.replace(config, data=data)
     if batches is not None:
         check_given(batches, config, processes.count, is_resumed=resume)
+        config = without_training_text(config)
     if resume:
         run_dir, config = open_run(config.run_dir, processes)
         try:

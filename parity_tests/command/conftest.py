@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.Mo
         limits = [*(["--dtypes", dtypes] if dtypes else []), *(["--stages", stages] if stages else [])]
         try:
             code = main(["parity", *arguments, *limits])
-        except SystemExit as stop:  # tyro's own refusals
+        except SystemExit as stop:  # --help
             code = int(stop.code or 0)
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)

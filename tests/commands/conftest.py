@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     def run_command(*arguments: str) -> tuple[int, str, str]:
         try:
             code = main(list(arguments))
-        except SystemExit as stop:  # tyro's own refusals
+        except SystemExit as stop:  # --help
             code = int(stop.code or 0)
         captured = capsys.readouterr()
         return code, captured.out, captured.err

@@ -511,6 +511,35 @@ def test_a_service_that_is_not_ready_refuses(model: PreparedModel) -> None:
     service._tokenizing.shutdown()
 
 
+def test_a_service_says_what_it_compiles_until_it_is_ready(model: PreparedModel) -> None:
+    engine = Paused(model, LIMITS, rows=8, batch_tokens=512)
+    service = Service(engine, max_wait_ms=0, warm_up=8)
+    begun: list[tuple[int, int, str]] = []
+    service.start(on_compile=lambda *what: begun.append(what))
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.get("/readyz")
+
+    async def first() -> httpx.Response:
+        while not begun:
+            await asyncio.sleep(0.01)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(make_app(service)), base_url="http://test"
+        ) as client:
+            return await ask(client)
+
+    answer = asyncio.run(first())
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"error": "the server isn't ready: warming up (compiling 1 of 4)"},
+    )
+    engine.may_go_on.set()
+    assert asked(service, ask)[0].status_code == 200
+    names = ["1 text", "8 texts", "the attention of a text", "a stream of a text"]
+    assert begun == [(n, 4, f"{name} of up to 8 tokens") for n, name in enumerate(names, 1)]
+    assert service.stop(30)
+
+
 # --- kinds of searches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 
 from jax_transformer.cli import main
 from jax_transformer.decoding.translation import translate
+from jax_transformer.serving.server import WarmingUp
 from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -155,6 +157,33 @@ def test_a_request_behind_one_with_two_ends_is_not_read(server: Running) -> None
     status, body = answer_to(server.port, head + both + hidden)
     assert status == 400
     assert json.loads(body) == {"error": "expected Content-Length or Transfer-Encoding; received both"}
+
+
+def test_the_server_says_what_it_compiles(server: Running) -> None:
+    text = server.errors.read_text()
+    assert "\ncompiling 1 of 12: 1 text of up to 8 tokens\n" in text
+    assert re.search(r"\nready after \d+\.\d s; compiled for 12 kinds of batches\n", text)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_has_one_line_of_what_is_compiled(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file has one in ten seconds."""
+    now = [0.0]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    warming_up = WarmingUp()
+    for number in range(1, 6):
+        warming_up.compiling(number, 5, f"{number} texts")
+        now[0] += 4.0
+    warming_up.ready()
+    said = capsys.readouterr().err
+    last = "ready after 20.0 s; compiled for 5 kinds of batches\n"
+    if is_terminal:
+        assert said.split("\r\033[K")[1:] == [f"compiling {n} of 5: {n} texts …" for n in range(1, 6)] + [last]
+    else:
+        assert said == f"compiling 1 of 5: 1 texts\ncompiling 4 of 5: 4 texts\n{last}"
 
 
 def test_answers_equal_translate(server: Running, served: Model) -> None:

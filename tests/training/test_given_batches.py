@@ -15,6 +15,7 @@ from tiny_runs import rows, tiny_run
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig
+from jax_transformer.data import prepare
 from jax_transformer.data.batching import Batch, make_batch, pack_batch
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare
@@ -276,8 +277,10 @@ def test_other_things_hold_no_batches(batches: Any, message: str) -> None:
 def test_runs_that_take_no_batches() -> None:
     with pytest.raises(RunError, match="expected one process; received 2"):
         check_given([], RunConfig(), 2, is_resumed=True)
-    with pytest.raises(RunError, match=r"received the phrasebook of the demo. Set data.train and data.valid"):
+    with pytest.raises(RunError, match=r"received the phrasebook of the demo. Set data.valid, and give tokenizers"):
         check_given([], RunConfig(), 1, is_resumed=False)
+    with pytest.raises(RunError, match=r"expected tokenizers with data.valid alone: .* received none"):
+        check_given([], RunConfig(data=DataConfig(valid=("a.en", "a.de"))), 1, is_resumed=False)
 
 
 # --- a run
@@ -316,6 +319,27 @@ def test_a_run_on_batches_is_resumed_bit_for_bit(
     ][-1]
     one, other = load_model(run).params, load_model(tmp_path / "whole").params
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_tokenizers_and_batches_need_no_training_text(config: RunConfig, tmp_path: Path) -> None:
+    """Also where no text may be in two splits; and the run is resumed."""
+    import dataclasses
+
+    trained = prepare(config.data)
+    vocabulary = {}
+    for side in ("source", "target"):
+        vocabulary[f"{side}_tokenizer"] = str(tmp_path / f"{side}.json")
+        Path(vocabulary[f"{side}_tokenizer"]).write_text(getattr(trained, f"{side}_tokenizer").to_json())
+    data = dataclasses.replace(config.data, train=(), drop_overlap=True, tokenizers_as_stored=True, **vocabulary)
+    without = dataclasses.replace(config, data=data, run_dir=str(tmp_path / "without"))
+    batches = [small(number) for number in range(4)]
+    train(config, batches=batches)
+    with pytest.raises(RunError, match="batch 3, for step 3"):
+        train(without, batches=[*batches[:2], None])
+    train(without, resume=True, batches=batches)
+    assert rows(tmp_path / "without")[-1] == rows(Path(config.run_dir))[-1]
+    with pytest.raises(ValueError, match="train: expected training files along with valid or test files"):
+        train(dataclasses.replace(without, run_dir=str(tmp_path / "other")))
 
 
 def small(number: int) -> Batch:

@@ -150,6 +150,17 @@ def test_every_chart_has_its_curves_and_the_best_checkpoint(opened: Open, run: P
     assert page.locator(".histogram rect.bar").count() == 14
 
 
+def test_utilization_is_in_percent(opened: Open, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 4, 0)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    used = [{**line, "mfu": 0.1 * line["step"], "goodput": 0.2 * line["step"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in used))
+    write_report(run)
+    page = opened(run)
+    assert readout(page, "mfu") == "MFU 40 goodput so far 80 step 4"
+    assert "80" in page.locator("[data-chart=mfu] .axes").text_content()
+
+
 def test_hovering_shows_the_values_of_a_step_in_every_chart(opened: Open, run: Path) -> None:
     page = opened(run)
     assert readout(page, "loss") == "training 0.08 validation 0.09 step 100"

@@ -17,11 +17,11 @@ function makeCursor(lastStep, bestStep) {
 
 /**
  * Makes a figure of one or more curves.
- * spec: {title, unit, log: "never" | "possible" | "first", series: [{key, label, dots}]}; curves: key → {steps, values, count}.
+ * spec: {title, unit, log: "never" | "possible" | "first", factor, series: [{key, label, dots, slot}]}; curves: key → {steps, values, count}.
  */
 function chart(spec, curves, cursor) {
   const series = spec.series
-    .map((item, index) => ({ ...item, ...lines(curves[item.key]), slot: index }))
+    .map((item, index) => ({ slot: index, ...item, ...lines(curves[item.key], spec.factor) }))
     .filter((item) => item.values && item.values.length);
   const state = { log: spec.log === 'first', width: 0, plot: null };
   const canvas = element('div', { class: 'canvas' });
@@ -180,8 +180,9 @@ function swatch(item) {
 }
 
 /** Returns the line to draw and the points to draw pale beneath it: the means, if there are any, and all points. */
-function lines({ steps, values, means }) {
-  return means ? { ...means, points: { steps, values } } : { steps, values, points: { steps: [], values: [] } };
+function lines({ steps, values, means }, factor = 1) {
+  const scaled = (line) => ({ steps: line.steps, values: factor === 1 ? line.values : line.values.map((value) => factor * value) });
+  return means ? { ...scaled(means), points: scaled({ steps, values }) } : { ...scaled({ steps, values }), points: { steps: [], values: [] } };
 }
 
 function positive(item) {

@@ -4,11 +4,11 @@ const CHARTS = [
   { title: 'Loss', unit: 'nats per target token', log: 'possible', series: [{ key: 'loss', label: 'training' }, { key: 'valid_loss', label: 'validation', dots: true }] },
   { title: 'Translation scores', unit: 'validation, %', log: 'never', series: [
     { key: 'valid_bleu', label: 'BLEU', dots: true }, { key: 'valid_chrf', label: 'chrF', dots: true }, { key: 'valid_exact_match', label: 'exact match', dots: true }] },
-  { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training, label smoothing included' }, { key: 'plain_perplexity', label: 'training, without it' }, { key: 'valid_perplexity', label: 'validation', dots: true }] },
+  { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training, label smoothing included' }, { key: 'plain_perplexity', label: 'training, without it', slot: 2 }, { key: 'valid_perplexity', label: 'validation', dots: true, slot: 1 }] },
   { title: 'Gradient norm', unit: 'before clipping', log: 'possible', series: [{ key: 'gradient_norm', label: 'mean' }] },
   { title: 'Learning rate', log: 'possible', series: [{ key: 'learning_rate', label: 'rate' }] },
   { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
-  { title: 'Utilization', unit: 'shares', log: 'never', series: [{ key: 'mfu', label: 'MFU' }, { key: 'goodput', label: 'goodput so far' }] },
+  { title: 'Utilization', unit: '%', log: 'never', factor: 100, series: [{ key: 'mfu', label: 'MFU' }, { key: 'goodput', label: 'goodput so far' }] },
 ];
 
 const SECTIONS = [['curves', 'Curves'], ['samples', 'Samples'], ['analysis', 'Translations'], ['attention', 'Attention'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']];
@@ -23,7 +23,8 @@ function masthead(data) {
     element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, STATES[data.state]), renewal(data)),
     element('p', { class: 'lead' }, [
       `Step ${formatCount(data.step)}${data.last_step > data.step ? ` of ${formatCount(data.last_step)}, ${formatShare(data.step, data.last_step)}` : ''}`,
-      data.message, data.environment.device ? `on ${data.environment.device}` : '', moment ? `as of ${moment}` : ''].filter(Boolean).join(' · ')),
+      data.message, data.environment.device ? `on ${data.environment.device}` : ''].filter(Boolean).join(' · '),
+      moment ? element('span', { class: 'moment' }, ` · as of ${moment}`) : null),
   ];
 }
 
@@ -40,9 +41,8 @@ function headline(data) {
     ['chrF', score ? score.chrf.toFixed(2) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
     ['Target tokens per second', formatCount(speed.tokens_per_second), `${formatShort(speed.target_tokens)} seen`],
     ['Goodput', Number.isFinite(speed.goodput) ? formatShare(speed.goodput, 1) : '–', Number.isFinite(speed.mfu) ? `MFU ${formatShare(speed.mfu, 1)}` : 'share of the time that went into steps'],
-    ['Time', formatDuration(time), `${formatDuration(speed.training)} training`],
+    ['Time', formatDuration(time), `${formatDuration(speed.training)} training, ${formatDuration(speed.evaluating)} evaluating`],
     ['Compilation', formatDuration(speed.compiling), speed.programs === null ? '' : counted(speed.programs, 'training program')],
-    ['Evaluation', formatDuration(speed.evaluating), 'on validation'],
     ['Parameters', formatShort(count), counted(data.parameters.length, 'array')],
   ]);
 }
