@@ -18,6 +18,7 @@ from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.parsing import parsed
 from jax_transformer.commands.port_training import TrainingStateOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
+from jax_transformer.porting.formats import is_format
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.hub import hub_name, is_model_on_hub
 from jax_transformer.storage.model_directory import check_replaceable, load_model
@@ -125,7 +126,7 @@ def _is_ours(source: str) -> bool:
     """Returns whether the source is a model or run directory, or a model on the Hub, and not one of transformers, which
     a config.json alone may mark."""
     if Path(source).is_dir():
-        return is_model_directory(source) or not (Path(source) / "config.json").is_file()
+        return is_model_directory(source) or not ((Path(source) / "config.json").is_file() or is_format(source))
     return is_model_on_hub(source)
 
 
@@ -185,11 +186,15 @@ def _import(options: PortOptions) -> int:
     is_everywhere = "names" not in origin or all(name.startswith(origin["prefix"]) for name in origin["tensors"])
     prefix = f", {'all ' if is_everywhere else ''}named {origin['prefix']}…" if origin["prefix"] else ""
     _print_names(origin)
+    if "format" in origin:
+        print(f"format:   {origin['format']}")
     label = "files:" if "hugging_face" in origin else "file:"
     print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
     if "ignored" in origin:
         kept = "kept for export" if "names" in origin else "its programs don't read them"
         print(f"ignored:  {_some(origin['ignored'])} ({kept})")
+    if left := origin.get("left"):
+        print(f"left:     {', '.join(left)}")
     if computed := _computed(model):
         print(f"computed: {', '.join(computed)} (the map doesn't name them)")
     if tables := other_tables(model.config, model.params):
@@ -285,7 +290,7 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
     origin = model.origin or {}
     if "hugging_face" in origin or origin.get("has_settings") or "names" in origin:
         return {}  # config.json, the file's own metadata or the user's config has all settings
-    assumed = dict(origin["config"])
+    assumed = {**origin["config"], **origin.get("assumed", {})}
     if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
         assumed["max_length"] = model.config.encoder.max_length
     return {name: value for name, value in assumed.items() if name not in hints}
@@ -413,10 +418,14 @@ def _port_adapters(options: PortOptions) -> int:
 def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint, open_directory, parse_settings
     from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
+    from jax_transformer.porting.formats import open_format
     from jax_transformer.porting.hugging_face import family_file
 
-    directory = open_directory(options.source)
+    foreign = open_format(options.source)
+    directory = open_directory(options.source) if foreign is None else None
     source = options.source if directory is None else directory.tensors
+    if foreign is not None and foreign.tensors is not None:
+        source = foreign.tensors
     prefixes = {table.base_prefix for table in all_dialects().values()}
     checkpoint = open_checkpoint(source, lambda names: bool(candidates(names)), prefixes)
     width = max((len(name) for name in checkpoint.tensors), default=0)
@@ -438,6 +447,12 @@ def _inspect(options: PortOptions) -> int:
     if directory is not None:
         print(f"config.json says {family_file(directory.table).model_type}")
         possible = [directory.table]
+    if foreign is not None:
+        print(f"format: {foreign.title}")
+        if foreign.fields:
+            print(f"{foreign.where} says {_listed(foreign.fields)}")
+        if foreign.left:
+            print(f"not read: {', '.join(foreign.left)}")
     for dialect in possible:
         print(f"could be {dialect.name}: {dialect.title}")
     if not possible:

@@ -22,6 +22,8 @@ from jax_transformer.config.short_names import option_names
 from jax_transformer.mapping.maps import NameMap, prefixes
 from jax_transformer.mapping.rules import Rule, matcher
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
+from jax_transformer.porting.formats import open_format, read_settings_of
+from jax_transformer.porting.formats.foreign import Foreign
 from jax_transformer.porting.hugging_face import HuggingFaceModel, download, read_directory
 from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.names_of_dialects import dialect_of_map
@@ -111,6 +113,8 @@ class KnownCheckpoint:
     """The text before the map's names in the checkpoint."""
     what: str = ""
     """The name that messages about a map give the checkpoint."""
+    foreign: Foreign | None = None
+    """What the format of another program says of it."""
 
     @cached_property
     def ignored(self) -> list[str]:
@@ -157,8 +161,8 @@ class KnownCheckpoint:
 def identify(
     source: Source, dialect: str | None = None, names: NameMap | None = None, *, with_settings: bool = True
 ) -> KnownCheckpoint:
-    """Opens a file, a state_dict or a directory of transformers (or its name on the Hub), and finds its dialect; for a
-    file that was exported by a map of names, the map.
+    """Opens a file, a state_dict, a directory of transformers (or its name on the Hub) or another program's format, and
+    finds its dialect; for a file that was exported by a map of names, the map.
 
     Args:
       dialect: the dialect, if it is known.
@@ -168,23 +172,39 @@ def identify(
     Raises:
       PortingError: it can't be read; its dialect is unknown, one of several, or another than the given one.
     """
-    directory = None if names is not None or isinstance(source, Mapping) else open_directory(source)
+    foreign = directory = None
+    if names is None and not isinstance(source, Mapping):
+        foreign = open_format(source)
+        directory = open_directory(source) if foreign is None else None
     if directory is not None:
-        name = directory.table.name
-        if dialect not in (None, name):
-            raise PortingError(f"{source}: dialect must be {name!r}, as its config.json says; received {dialect!r}")
-        source, dialect = directory.tensors, name
+        dialect = _agreed(source, dialect, directory.table.name, "config.json")
+        source = directory.tensors
+    elif foreign is not None:
+        dialect = _agreed(source, dialect, foreign.dialect, foreign.where)
+        source = foreign.tensors if foreign.tensors is not None else source
     if names is not None and not isinstance(source, Mapping) and Path(source).is_dir():
         raise PortingError(f"{source}: a map reads a file of tensors; received a directory: name the file in it")
-    table = None if dialect is None else get_dialect(dialect)
     content = source if isinstance(source, Mapping) else read_tensors(source)
+    if names is None and foreign is None:
+        foreign = read_settings_of("the checkpoint" if isinstance(source, Mapping) else os.fspath(source), content)
+        if foreign is not None and foreign.dialect:
+            dialect = _agreed(source, dialect, foreign.dialect, foreign.where)
+    table = None if dialect is None else get_dialect(dialect)
     wrapped = _Wrapped.of(source, content)
-    known = names or _by_dialect(wrapped, table, directory)
+    known = names or _by_dialect(wrapped, table, directory, foreign)
     return _by_map(wrapped, known, with_settings=with_settings) if isinstance(known, NameMap) else known
 
 
+def _agreed(source: Source, given: str | None, said: str, where: str) -> str:
+    """Returns the dialect that a checkpoint's own settings say. Raises PortingError if another one is given."""
+    if given in (None, said):
+        return said
+    what = "the checkpoint" if isinstance(source, Mapping) else os.fspath(source)
+    raise PortingError(f"{what}: dialect must be {said!r}, as its {where} says; received {given!r}")
+
+
 def _by_dialect(
-    wrapped: _Wrapped, table: Dialect | None, directory: HuggingFaceModel | None
+    wrapped: _Wrapped, table: Dialect | None, directory: HuggingFaceModel | None, foreign: Foreign | None
 ) -> KnownCheckpoint | NameMap:
     """Unwraps a checkpoint of a dialect; returns the map of names instead if the file was exported by one."""
     tables = all_dialects().values() if table is None else (table,)
@@ -195,7 +215,8 @@ def _by_dialect(
         return NameMap.parse(settings.names, "the map in the file")
     if settings is not None:
         table = get_dialect(settings.dialect)
-    return KnownCheckpoint(checkpoint, table or detect(checkpoint.tensors.keys()), settings, directory)
+    table = table or detect(checkpoint.tensors.keys())
+    return KnownCheckpoint(checkpoint, table, settings, directory, foreign=foreign)
 
 
 def _by_map(wrapped: _Wrapped, names: NameMap, *, with_settings: bool) -> KnownCheckpoint:

@@ -17,6 +17,7 @@ from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import settings_text
 from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect, all_dialects, get_dialect
+from jax_transformer.porting.formats import writer_of
 from jax_transformer.porting.names_of_dialects import NAME as MAP
 from jax_transformer.porting.names_of_dialects import dialect_of_map, map_of_origin, read_map
 from jax_transformer.porting.one_level import shown, values_of
@@ -50,7 +51,7 @@ def export_checkpoint(
     Args:
       model: the model.
       path: a file ending in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other path is a
-        directory, which transformers reads, for dialects that have one.
+        directory, which transformers reads, or the format of the dialect's own program, for dialects that have one.
       dialect: the dialect of the names. None: that of the checkpoint that the model was imported from, or its map.
       names: a map of names, or its YAML file, in place of a dialect.
       with_optimizer: also write the model's training state: into a torch file as the checkpoint had it, or into a
@@ -93,7 +94,10 @@ def export_checkpoint(
             "this model was not imported from a checkpoint, so a map of names or a dialect must be given: one of "
             f"{', '.join(all_dialects())}"
         )
-    if to_file:
+    write_format = writer_of(name, path)
+    if write_format is not None:
+        _export_format(model, path, get_dialect(name), write_format, consume=consume)
+    elif to_file:
         _export_file(model, path, get_dialect(name), write=write, consume=consume)
     else:
         export_directory(model, path, get_dialect(name), write_more=write_more, consume=consume)
@@ -133,6 +137,23 @@ def export_directory(
         order += [name for name in file.always_there if name not in order]
     tensors = _named(_state_dict(model, table, order, consume=consume), order, origin)
     hugging_face.write_directory(path, table, model, tensors, write_more)
+
+
+def _export_format(
+    model: Model,
+    path: str | os.PathLike[str],
+    table: Dialect,
+    write_format: Callable[[Model, Mapping[str, Any], Path], None],
+    *,
+    consume: bool,
+) -> None:
+    """Exports a model in the format of another program."""
+    origin = _origin_in(model, table)
+    check_free(path, PortingError)
+    table.check_config(model.config)
+    _check_program_fields(model, table, origin.get("config", {}))
+    tensors = _state_dict(model, table, list(origin.get("tensors", {})), consume=consume)
+    write_format(model, tensors, Path(path))
 
 
 def _export_file(

@@ -26,7 +26,6 @@ from jax_transformer.mapping.rules import count
 from jax_transformer.porting.checkpoint import KnownCheckpoint, identify
 from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect
 from jax_transformer.porting.dialects.tables import ASKS
-from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.names_of_dialects import read_map
 from jax_transformer.porting.one_level import values_of
 from jax_transformer.porting.state_dicts import deferred_params
@@ -51,7 +50,8 @@ def import_checkpoint(
 
     Args:
       source: a file (.safetensors, .pt, .pth, .bin); a state_dict of torch tensors, NumPy or JAX arrays; a directory
-        that Hugging Face's transformers wrote, or its name on the Hub, whose config.json says what the tensors don't.
+        that Hugging Face's transformers wrote, or its name on the Hub, whose config.json says what the tensors don't; a
+        checkpoint in the format of another program (docs/porting.md lists them).
       dialect: the dialect of the tensors' names. None: detected, if the names or config.json leave one possibility.
       names: a map of names, or its YAML file, for a program of no dialect.
       config: with a map, the model's config, or a YAML file with its fields or with them under `model`. Its sizes of
@@ -104,7 +104,10 @@ def read_checkpoint(
     positions = _take_position_table(known, hints)
     fields = _in_our_words(known.table, hints)
     if known.directory is not None:
-        fields = _with_fields(known.directory, fields)
+        fields = _with_fields(known.table, known.directory.fields, fields, "config.json")
+    elif known.foreign is not None:
+        fields = {**known.foreign.assumed, **fields}
+        fields = _with_fields(known.table, known.foreign.fields, fields, known.foreign.where)
     return _make_model(known, positions, config, fields)
 
 
@@ -273,8 +276,10 @@ def _with_settings(known: KnownCheckpoint, read: Mapping[str, Any], hints: dict[
     if known.settings is not None:
         settings = known.settings.config
         hints = {name: settings[name] for name in settings if name not in read or name in table.asks} | hints
+    if known.foreign is not None:
+        _check_sizes(known.foreign.fields, read, known.foreign.where)
     if known.directory is not None:
-        _check_sizes(known.directory, read)
+        _check_sizes(known.directory.fields, read, "config.json")
         hints = hints | {name: False for name in TIES if read.get(name) is False}  # a difference in the file unties
     missing = [f"{name}: {why}" for name, why in table.asks.items() if name not in read and name not in hints]
     if missing:
@@ -282,31 +287,36 @@ def _with_settings(known: KnownCheckpoint, read: Mapping[str, Any], hints: dict[
     return hints
 
 
-def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
-    """Returns the hints with the fields of config.json. Raises PortingError for hints that contradict it in a field
-    that changes the computation."""
-    table = directory.table
-    says = {name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS} | directory.fields
+def _with_fields(table: Dialect, stated: Mapping[str, Any], hints: dict[str, Any], where: str) -> dict[str, Any]:
+    """Returns the hints with the fields that a checkpoint's own settings state. Raises PortingError for hints that
+    contradict them in a field that changes the computation.
+
+    Args:
+      stated: the fields.
+      where: the place of the settings, for messages.
+    """
+    says = {**{name: value for name, value in table.defaults.items() if name in PROGRAM_FIELDS}, **stated}
     function = {*table.fixed, *table.choices, *table.asks, *PROGRAM_FIELDS}
     problems = [
-        f"{name}: config.json says {says[name]!r}; received {value!r}"
+        f"{name}: {where} says {says[name]!r}; received {value!r}"
         for name, value in hints.items()
         if name in function and name in says and says[name] != value
     ]
     if problems:
-        raise PortingError("hints that contradict config.json", problems)
-    return directory.fields | hints
+        raise PortingError(f"hints that contradict {where}", problems)
+    return {**stated, **hints}
 
 
-def _check_sizes(directory: HuggingFaceModel, read: Mapping[str, Any]) -> None:
-    """Raises PortingError where config.json says other sizes than the tensors have. (The file decides on ties.)"""
+def _check_sizes(stated: Mapping[str, Any], read: Mapping[str, Any], where: str) -> None:
+    """Raises PortingError where a checkpoint's own settings state other sizes than the tensors have. (The tensors
+    decide on ties.)"""
     problems = [
-        f"{name}: config.json says {directory.fields[name]!r}; the tensors say {value!r}"
+        f"{name}: {where} says {stated[name]!r}; the tensors say {value!r}"
         for name, value in read.items()
-        if name in directory.fields and directory.fields[name] != value and name not in TIES
+        if name in stated and stated[name] != value and name not in TIES
     ]
     if problems:
-        raise PortingError("a config.json that contradicts the weights", problems)
+        raise PortingError(f"a {where} that contradicts the weights", problems)
 
 
 # --- hints
@@ -409,6 +419,12 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
         origin["added"] = checkpoint.added
     if known.ignored:
         origin["ignored"] = known.ignored
+    if known.foreign is not None:
+        origin |= {"format": known.foreign.title, "layout": dict(known.foreign.layout)}
+        if known.foreign.assumed:
+            origin["assumed"] = {name: values_of(config, name) for name in known.foreign.assumed}
+        if known.foreign.left:
+            origin["left"] = list(known.foreign.left)
     if directory is not None:
         origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
     return origin

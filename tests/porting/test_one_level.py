@@ -69,7 +69,7 @@ def config_of(name: str, **options: Any) -> TransformerConfig:
     table = get_dialect(name)
     first = {field: values[0] for field, values in table.choices.items()}
     fields = {**table.defaults, **first, **SIZES, **table.fixed}
-    return TransformerConfig.from_flat({**table.follows({"source_pad_id": 0}), **fields, **options})
+    return TransformerConfig.from_flat({**table.follows({"source_pad_id": 0, **first}), **fields, **options})
 
 
 def with_part(config: TransformerConfig, path: str, **options: Any) -> TransformerConfig:

@@ -35,6 +35,7 @@ MODULES = (
     "m2m_100",
     "fsmt",
     "t5",
+    "t5x",
 )
 """The modules of this package that hold `DIALECTS`."""
 
