@@ -40,18 +40,18 @@ USAGE_HINT = (
 class PortOptions:
     """Port a checkpoint to a model directory, or a model directory to a checkpoint.
 
-    A checkpoint is a torch file or a directory of transformers. Most options supply what a file omits; error messages
-    ask for missing ones by name. Checkpoints of other programs need a map of names and a config. A directory of LoRA
-    adapters that PEFT wrote is merged into the model at --base; --adapters writes one.
+    A checkpoint is a torch file, a directory of transformers, or one of T5X or Marian. Most options supply what a file
+    omits; error messages ask for missing ones by name. Checkpoints of other programs need a map of names and a config.
+    A directory of LoRA adapters that PEFT wrote is merged into the model at --base; --adapters writes one.
     """
 
     source: tyro.conf.Positional[str]
     """A file (.pt, .pth, .bin, .safetensors) or the .index.json of several; a directory that transformers wrote, or
-    its name on the Hub; a directory of PEFT's adapters; or a model directory, a run directory that contains one, or its
-    name on the Hub."""
+    its name on the Hub; a checkpoint of T5X or Marian's .npz; a directory of PEFT's adapters; or a model directory, a
+    run directory that contains one, or its name on the Hub."""
     destination: tyro.conf.Positional[str] = ""
     """The model directory to write, or the file (.pt, .pth, .bin, .safetensors); an existing one is replaced. Or a new
-    directory for transformers."""
+    directory for transformers or T5X, or Marian's .npz."""
     inspect: bool = False
     """Only list the file's tensors and the dialects that match them."""
     dialect: str | None = None
@@ -133,7 +133,7 @@ def _is_ours(source: str) -> bool:
 def _check_places(options: PortOptions) -> None:
     """Raises ValueError for unusable paths, and for options that don't apply to them, before reading anything."""
     source, destination = Path(options.source), Path(options.destination)
-    to_file = destination.suffix in SUFFIXES
+    to_file = destination.suffix in (*SUFFIXES, ".npz")
     if not source.exists() and hub_name(options.source) is None:
         raise ValueError(f"{source}: no such file or directory; {USAGE_HINT}")
     if not _is_ours(options.source):
@@ -345,7 +345,7 @@ def _export(options: PortOptions) -> int:
         _cast(model.params, options.dtype)
     export_checkpoint(model, options.destination, dialect, names=names, with_optimizer=with_optimizer, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
-    label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
+    label = "file:" if options.destination.endswith((*SUFFIXES, ".npz")) else "files:"
     dropped = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
     print(f"{label:9} {options.destination}, {count:,} parameters{dropped}")
     if with_optimizer and state is not None:

@@ -66,8 +66,12 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
     files = model.tokenizer_files
     if not files:
         return model, ""
+    origin = model.origin or {}
+    config = (
+        origin["hugging_face"]["config"] if "hugging_face" in origin else {"model_type": origin["tokenizer_family"]}
+    )
     try:
-        source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
+        source, target = read_tokenizers(files, config)
         source = fit_tokenizer(model, "source", source, "its tokenizer")
         target = fit_tokenizer(model, "target", target, "its tokenizer")
         model = join_tokenizers(model, source, target, "its tokenizer")

@@ -187,8 +187,9 @@ def identify(
     content = source if isinstance(source, Mapping) else read_tensors(source)
     if names is None and foreign is None:
         foreign = read_settings_of("the checkpoint" if isinstance(source, Mapping) else os.fspath(source), content)
-        if foreign is not None and foreign.dialect:
-            dialect = _agreed(source, dialect, foreign.dialect, foreign.where)
+        if foreign is not None and dialect not in (None, foreign.dialect):
+            foreign = None  # another program's options, whose names are the given dialect's
+        dialect = dialect if foreign is None else foreign.dialect
     table = None if dialect is None else get_dialect(dialect)
     wrapped = _Wrapped.of(source, content)
     known = names or _by_dialect(wrapped, table, directory, foreign)

@@ -149,7 +149,6 @@ def _export_format(
 ) -> None:
     """Exports a model in the format of another program."""
     origin = _origin_in(model, table)
-    check_free(path, PortingError)
     table.check_config(model.config)
     _check_program_fields(model, table, origin.get("config", {}))
     tensors = _state_dict(model, table, list(origin.get("tensors", {})), consume=consume)

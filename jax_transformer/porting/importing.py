@@ -147,7 +147,8 @@ def _make_model(
     if outside:
         raise PortingError("hints with a map of names" if is_mapped else f"hints for dialect {what}", outside)
     params = _make_params(known, config, positions)
-    tokenizer = None if known.directory is None else dict(known.directory.tokenizer) or None
+    described = known.directory or known.foreign
+    tokenizer = None if described is None else dict(described.tokenizer) or None
     origin = _origin(known, config)
     return Model(config, params, None, None, generation, origin, tokenizer_files=tokenizer, ignored_tensors=known.kept)
 
@@ -278,6 +279,7 @@ def _with_settings(known: KnownCheckpoint, read: Mapping[str, Any], hints: dict[
         hints = {name: settings[name] for name in settings if name not in read or name in table.asks} | hints
     if known.foreign is not None:
         _check_sizes(known.foreign.fields, read, known.foreign.where)
+        hints = hints | {name: False for name in TIES if read.get(name) is False and name in known.foreign.fields}
     if known.directory is not None:
         _check_sizes(known.directory.fields, read, "config.json")
         hints = hints | {name: False for name in TIES if read.get(name) is False}  # a difference in the file unties
@@ -421,6 +423,8 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
         origin["ignored"] = known.ignored
     if known.foreign is not None:
         origin |= {"format": known.foreign.title, "layout": dict(known.foreign.layout)}
+        if known.foreign.tokenizer:
+            origin["tokenizer_family"] = known.foreign.tokenizer_family
         if known.foreign.assumed:
             origin["assumed"] = {name: values_of(config, name) for name in known.foreign.assumed}
         if known.foreign.left:

@@ -43,6 +43,8 @@ SETTINGS = "jax_transformer"
 MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
 """Bytes read of a file, about, before it is mapped into memory anew: pages that were read stay part of the process's
 memory. To open a torch file again takes longer, since it is unpickled."""
+STOOD_FOR = ("fairseq.", "omegaconf.", "typing.")
+"""Beginnings of the classes in whose place a torch file's other content may hold `Unread`: counters and settings."""
 MOST_PROTOCOL = 3
 """The newest pickle protocol that torch.load reads with weights_only. torch.save writes 2 by default."""
 
@@ -383,20 +385,40 @@ def as_array(value: Any) -> np.ndarray:
 # --- torch files
 
 
-def load_torch(path: Path) -> Any:
+class Unread:
+    """Stands for an object of a program that isn't imported: it holds what was pickled of it, and does nothing."""
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def load_torch(path: Path, stood_for: tuple[str, ...] = ()) -> Any:
+    """Loads a torch file with weights_only: nothing in it is executed.
+
+    Args:
+      stood_for: names of classes in whose place it gets `Unread`.
+
+    Raises:
+      PortingError: a truncated or foreign file, or one with objects that aren't loaded.
+    """
     import torch
 
     check_archive(path)
+    allowed: list[Any] = [argparse.Namespace]  # options, as fairseq keeps: values and no code
+    allowed += [(Unread, name) for name in stood_for]
     try:
         # only the zip format, torch's own since 1.6, can be mapped into memory
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected pickle protocol")  # any protocol that loads is right
-            with torch.serialization.safe_globals(
-                [argparse.Namespace]
-            ):  # options, as fairseq keeps: values and no code
+            with torch.serialization.safe_globals(allowed):
                 content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # foreign bytes, unpickled, end in any exception
-        wanted = _wanted_code(path, error)
+        wanted = [name for name in _wanted_code(path, error) if name not in (*stood_for, "argparse.Namespace")]
+        if wanted and all(name.startswith(STOOD_FOR) for name in wanted):
+            return load_torch(path, (*stood_for, *wanted))
         if wanted:
             raise PortingError(
                 f"{path}: holds Python objects as well as tensors ({', '.join(wanted)}), which are not loaded; save "

@@ -3,6 +3,11 @@ that no program needs."""
 
 from __future__ import annotations
 
+import argparse
+import os
+import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +82,114 @@ def test_logits_equal_transformers(family: str, is_tied: bool, tmp_path: Path) -
     back = back.get("model", back)
     assert back.keys() == held.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in held.items())
+
+
+# --- options in the file
+
+
+def options_of(family: str, **others: Any) -> dict[str, Any]:
+    """Returns the options of a model of `made`, as fairseq keeps them."""
+    is_bart = family == "bart"
+    stacks = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in STACK.items()}
+    return {
+        "arch": "bart_large" if is_bart else "transformer_wmt_en_de_big",
+        **stacks,
+        **{f"{stack}_normalize_before": not is_bart for stack in ("encoder", "decoder")},
+        **{f"{stack}_learned_pos": is_bart for stack in ("encoder", "decoder")},
+        "layernorm_embedding": is_bart,
+        "activation_fn": "gelu",
+        "no_scale_embedding": True,
+        "share_all_embeddings": True,
+        "max_source_positions": 24,
+        "dropout": 0.1,
+    } | others
+
+
+STACK = {"attention_heads": 2, "embed_dim": 16, "ffn_embed_dim": 20, "layers": 1}
+
+
+def nested(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options as a run with `cfg` keeps them: those of a stack in a dict of their own."""
+    flat = {name: value for name, value in options.items() if not name.startswith(("encoder_", "decoder_"))}
+    stacks = {
+        stack: {name.removeprefix(f"{stack}_"): value for name, value in options.items() if name.startswith(stack)}
+        for stack in ("encoder", "decoder")
+    }
+    return flat | stacks | {"arch": None, "_name": options["arch"]}
+
+
+@pytest.mark.parametrize("place", ["args", "cfg", "cfg of a namespace"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_options_in_the_file_decide(family: str, place: str, tmp_path: Path) -> None:
+    module, held, file = made(family, tmp_path, is_tied=True)
+    options = options_of(family)
+    said: dict[str, Any] = {
+        "args": {"args": argparse.Namespace(**options), "cfg": None},
+        "cfg": {"args": None, "cfg": {"model": nested(options), "task": {"_name": "translation"}}},
+        "cfg of a namespace": {"args": None, "cfg": {"model": argparse.Namespace(**options)}},
+    }[place]
+    torch.save({**said, "model": held, "extra_state": {"epoch": 3}}, file)
+    model = import_checkpoint(file)
+    assert model.origin is not None
+    assert model.origin["dialect"] == family
+    assert (model.generation.decoder_start_id, model.generation.eos_id) == (2, 2)
+    source, target = (np.random.default_rng(0).integers(4, 37, (2, length)) for length in (9, 6))
+    with torch.no_grad():
+        expected = module(torch.tensor(source), decoder_input_ids=torch.tensor(target)).logits.numpy()
+    np.testing.assert_allclose(apply(model.config, model.params, source, target), expected, atol=1e-6)
+    with pytest.raises(ValueError, match=rf"num_heads: {place[:4].rstrip()}.* says 2; received 4"):
+        import_checkpoint(file, num_heads=4)
+
+
+def test_objects_of_fairseq_are_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters of a run are pickled as objects of classes that nothing imports."""
+    _, held, file = made("bart", tmp_path, is_tied=True)
+    meters = types.ModuleType("fairseq.meters")
+    meters.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "fairseq", types.ModuleType("fairseq"))
+        patch.setitem(sys.modules, "fairseq.meters", meters)
+        meter = meters.AverageMeter()
+        meter.sum = 3.0
+        content = {"args": argparse.Namespace(**options_of("bart")), "model": held, "extra_state": {"meter": meter}}
+        torch.save(content, file)
+        torch.save(content, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert import_checkpoint(file).config == import_checkpoint(tmp_path / "old.pt").config
+    assert "fairseq.meters" not in sys.modules
+
+
+class Command:
+    """Runs a command when it is unpickled carelessly."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"arch": "fconv_wmt_en_de"}, "expected one of fairseq's Transformers or BARTs; its args says arch='fconv_"),
+        ({"arch": "transformer_lm_big"}, "its args says arch='transformer_lm_big'"),
+        ({"adaptive_input": True}, "adaptive_input must be off; received True"),
+        ({"decoder_embed_dim": 8}, "decoder_embed_dim must be encoder_embed_dim=16; received 8"),
+        ({"activation_fn": "linear"}, "activation_fn must be one of relu, gelu, gelu_accurate, swish"),
+        ({"layernorm_embedding": False}, "layernorm_embedding=False, encoder_normalize_before=False"),
+    ],
+)
+def test_other_architectures_are_refused(said: dict[str, Any], message: str, tmp_path: Path) -> None:
+    _, held, file = made("bart", tmp_path, is_tied=True)
+    torch.save({"args": argparse.Namespace(**options_of("bart", **said)), "model": held}, file)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        import_checkpoint(file)
+
+
+def test_code_in_a_file_never_runs(tmp_path: Path) -> None:
+    _, held, file = made("bart", tmp_path, is_tied=True)
+    options = argparse.Namespace(**options_of("bart"), task=Command(tmp_path / "ran"))
+    torch.save({"args": options, "model": held}, file)
+    with pytest.raises(ValueError, match="which are not loaded"):
+        import_checkpoint(file)
+    assert not (tmp_path / "ran").exists()

@@ -36,6 +36,7 @@ MODULES = (
     "fsmt",
     "t5",
     "t5x",
+    "marian_npz",
 )
 """The modules of this package that hold `DIALECTS`."""
 

@@ -16,9 +16,9 @@ from jax_transformer.porting.formats.foreign import Foreign
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
 
-PATHS = ("t5x",)
+PATHS = ("t5x", "marian")
 """The modules that open a path: `is_one(path)` recognises it, `opened(path)` reads it."""
-CONTENTS: tuple[str, ...] = ()
+CONTENTS = ("fairseq",)
 """The modules that read the settings beside the tensors of a torch file: `stated(path, content)`; None: not its own."""
 
 

@@ -29,3 +29,7 @@ class Foreign:
     """What writing the format again needs; values of JSON."""
     tensors: Tensors | None = None
     """The tensors by the dialect's names. None: those of the file."""
+    tokenizer: Mapping[str, bytes] = field(default_factory=dict)
+    """Tokenizer files by name, as `tokenizer_family` of transformers has them."""
+    tokenizer_family: str = ""
+    """The model_type of the family that has such tokenizer files."""
