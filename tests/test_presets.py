@@ -11,7 +11,7 @@ from jax_transformer.config.presets import PRESETS, get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 
-GENERIC = {"demo", "tiny", "finetune", "paper_base", "paper_big", "codersarts"}
+GENERIC = {"demo", "tiny", "pretrain", "finetune", "paper_base", "paper_big", "codersarts"}
 """Presets without a corpus of their own: on the phrasebook, or on the user's text."""
 
 

@@ -259,7 +259,8 @@ def _trained(call: TrainCall, processes: Processes) -> int:
     print()
     for split, scores in result.scores.items():
         print(f"{split}: {scores.summary()}")
-    print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
+    for scores in list(result.scores.values())[-1:]:  # none in pretraining
+        print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
     programs = f"{result.programs} training programs"
     print(f"{result.seconds:.0f} s, including {result.compile_seconds:.0f} s to compile {programs}")
     if call.profile:

@@ -11,6 +11,8 @@ from jax_transformer.config.validation import check_field_types, require
 MOST_SHAPES, MOST_PHRASEBOOK_PAIRS, MOST_BATCH_TOKENS = 128, 10_000_000, 100_000_000
 MOST_VOCABULARY, MOST_LENGTH = 10_000_000, 10_000_000
 """Sizes beyond which work would not end, or not fit any memory."""
+MODES = ("[NLU]", "[NLG]", "[S2S]")
+"""Tokens that announce UL2's regular, extreme and sequential denoisers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,22 @@ class DataConfig(CorpusConfig):
     subword_sampling: float = 0.0
     """Draw new segmentations of the training text in every epoch. bpe: probability of skipping a merge (BPE-dropout).
     unigram: exponent of the distribution over segmentations. 0: always use the best segmentation."""
+    objective: Literal["translation", "span-corruption", "ul2", "prefix-lm"] = "translation"
+    """What is learned. The others pretrain on plain text, one file per corpus with a text per line. span-corruption:
+    fill in hidden spans (T5). ul2: UL2's mixture of seven denoisers, announced by [NLU], [NLG] or [S2S]. prefix-lm:
+    continue a prefix."""
+    noise_density: float = 0.15
+    """Share of the tokens that span-corruption hides."""
+    mean_span_length: float = 3.0
+    """Mean number of tokens in a span that span-corruption hides."""
+    join_lines: bool = False
+    """Pretrain on texts of equal length: the lines of a corpus, one after another, cut so that examples just fit
+    max_length, as T5 does. Else a line is a text; of one that needs a single span, its end is hidden."""
+    sentinels: int = 100
+    """Tokens <extra_id_0>, <extra_id_1>, … that stand for spans, at the end of a vocabulary that is trained for
+    pretraining, descending. An existing tokenizer has its own."""
+    mixture_temperature: float = 1.0
+    """Flatten the shares of corpora in a mixture: each share, by pairs and weight, is raised to 1 / temperature."""
     pad_id: int = 0
     """Id of padding. It may equal unk_id; otherwise the four special ids must differ."""
     unk_id: int = 1
@@ -202,6 +220,11 @@ class DataConfig(CorpusConfig):
         return (self, *self.more) if self.is_given else ()
 
     @property
+    def is_pretraining(self) -> bool:
+        """Whether pairs are made of plain text."""
+        return self.objective != "translation"
+
+    @property
     def source_tags(self) -> tuple[str, ...]:
         """The distinct tags of the corpora, in order."""
         return tuple(dict.fromkeys(corpus.source_tag for corpus in self.corpora if corpus.source_tag))
@@ -243,7 +266,43 @@ class DataConfig(CorpusConfig):
             problems.append(
                 f"pad_id, unk_id, bos_id and eos_id must differ (only pad_id may equal unk_id); received {roles}"
             )
+        if self.is_pretraining:
+            problems += self._pretraining_problems()
+        if not 1.0 <= self.mixture_temperature < math.inf:
+            problems.append(f"mixture_temperature must be at least 1, and finite; received {self.mixture_temperature}")
         return problems + self._corpus_problems() + self._tokenizer_problems()
+
+    def _pretraining_problems(self) -> list[str]:
+        what = f"with objective={self.objective!r}"
+        problems = []
+        for corpus in self.corpora:
+            for name in ("train", "valid", "test"):
+                if len(files := getattr(corpus, name)) > 1:
+                    problems.append(f"{name} must be one file of text {what}; received {list(files)}")
+            if corpus.source_tag or corpus.target_tag:
+                problems.append(f"source_tag and target_tag must be empty {what}")
+            if corpus.source_column != corpus.target_column:
+                problems.append(
+                    f"source_column and target_column must be the same {what}; received {corpus.source_column!r} and "
+                    f"{corpus.target_column!r}"
+                )
+        if not 0.0 < self.noise_density < 1.0:
+            problems.append(f"noise_density must be in (0, 1); received {self.noise_density}")
+        if not 1.0 <= self.mean_span_length < math.inf:
+            problems.append(f"mean_span_length must be at least 1, and finite; received {self.mean_span_length}")
+        if not 1 <= self.sentinels <= MOST_VOCABULARY:
+            problems.append(f"sentinels must be from 1 to {MOST_VOCABULARY:,}; received {self.sentinels}")
+        if not self.joint_vocabulary and not self.source_tokenizer:
+            problems.append(f"joint_vocabulary must be true {what}, since both sides are one text; received false")
+        if "spacy" in (self.tokenizer, self.target_kind):
+            problems.append(f"tokenizer must not be 'spacy' {what}")
+        if self.join_lines and self.objective == "prefix-lm" and self.max_length < 4:
+            problems.append(f"max_length must be at least 4 {what} and join_lines; received {self.max_length}")
+        if self.subword_sampling:
+            problems.append(f"subword_sampling must be 0 {what}; received {self.subword_sampling}")
+        if self.target_bos:
+            problems.append(f"target_bos must be false {what}; received true")
+        return problems
 
     def _corpus_problems(self) -> list[str]:
         problems = []

@@ -51,6 +51,29 @@ def tiny() -> RunConfig:
     )  # fmt: skip
 
 
+def pretrain() -> RunConfig:
+    """Pretrains a small T5 1.1 on the lines of plain text, with Adafactor as T5 was. Name the text with --data.train,
+    and --data.valid or --data.valid-pairs; choose --data.objective span-corruption, ul2 or prefix-lm. Then fine-tune
+    it: --init-from names the run."""
+    return RunConfig(
+        model=TransformerConfig(
+            d_model=128, num_heads=4, d_ff=256, num_encoder_layers=2, num_decoder_layers=2, max_length=256,
+            norm_placement="pre", final_norm=True, norm_kind="rms_norm", norm_eps=1e-6, norm_bias=False,
+            position_kind="relative_bias", attention_scale=1.0, attention_bias=False, attention_output_bias=False,
+            feed_forward_gated=True, feed_forward_bias=False, activation="gelu_tanh", share_embeddings=True,
+            scale_embedding=False, head_bias="none", tie_head=True, scale_head=True, dropout_rate=0.0,
+        ),
+        data=DataConfig(
+            objective="span-corruption", join_lines=True, tokenizer="unigram", joint_vocabulary=True, vocab_size=4_000,
+            max_length=128, batch_tokens=4096, packing=True,
+        ),
+        train=TrainConfig(
+            max_steps=10_000, optimizer="adafactor", scale_by_parameter=True, schedule="relative", learning_rate=1.0,
+            relative_step=0.01, warmup_steps=0, label_smoothing=0.0, evaluate_every=500, evaluate_sentences=0,
+        ),
+    )  # fmt: skip
+
+
 def finetune() -> RunConfig:
     """Trains an existing model further, such as one that was ported from transformers, with AdamW and the learning
     rates of transformers' Trainer. --init-from names the model, which brings its config, its tokenizers and what stands
@@ -205,6 +228,7 @@ PRESETS: dict[str, Callable[[], RunConfig]] = {
         *(
             demo,
             tiny,
+            pretrain,
             finetune,
             multi30k_tiny,
             tatoeba_en_zh,

@@ -286,6 +286,8 @@ class RunConfig:
                 "init_from must name the model that the adapters of train.lora or init_adapters_from are for; received "
                 "none"
             )
+        if self.data.is_pretraining and self.train.best_metric == "bleu":
+            problems.append("train.best_metric must be 'loss' in pretraining, without translations; received 'bleu'")
         require(self, problems + self._packing_problems())
 
     def _packing_problems(self) -> list[str]:

@@ -54,10 +54,15 @@ class FilePairs:
     paths: tuple[str, ...]
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     """Selects the columns of a table."""
+    is_text: bool = False
+    """Whether one file that is no table is plain text, of which both sides of a pair are a line."""
 
     def __iter__(self) -> Iterator[Pair]:
         """Yields the pairs. Raises CorpusError as `read_pairs` does, when the iteration reaches the mistake."""
-        if len(self.paths) == 1:
+        pairs: Iterator[Pair]
+        if self.is_text and len(self.paths) == 1 and table_suffix(self.paths[0]) not in READERS:
+            pairs = ((line, line) for line in iterate_lines(self.paths[0]))
+        elif len(self.paths) == 1:
             pairs = read_table(self.paths[0], self.corpus)
         elif len(self.paths) == 2:
             pairs = _read_parallel(*self.paths)
@@ -181,7 +186,7 @@ def read_splits(config: DataConfig) -> SplitCorpora:
     versions = []
     text_bytes = 0
     for number, corpus in enumerate(config.corpora):
-        sources, version = _open(corpus)
+        sources, version = _open(corpus, is_text=config.is_pretraining)
         versions += [version] if version else []
         hashed = {}
         for role, source in sources.items():
@@ -278,6 +283,11 @@ def _dataset_files(corpus: CorpusConfig) -> list[str]:
 
 
 def _check_sources(config: DataConfig) -> None:
+    if config.is_pretraining and not config.corpora:
+        raise CorpusError(
+            f"train: expected a file of plain text for objective={config.objective!r}; received none. Set train or "
+            "dataset."
+        )
     if not config.corpora and (config.valid or config.test):
         raise CorpusError(
             "train: expected training files along with valid or test files; received none. Set train, or leave all "
@@ -297,14 +307,14 @@ def _no_validation_pairs() -> CorpusError:
     )
 
 
-def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
+def _open(corpus: CorpusConfig, *, is_text: bool) -> tuple[dict[str, Iterable[Pair]], str]:
     """Opens the sources of a corpus; returns them by role, and the version of a dataset."""
     if corpus.used_dataset:
         from jax_transformer.data.hub import open_dataset
 
         dataset = open_dataset(corpus)
         return dict(dataset.splits), dataset.version
-    return {role: FilePairs(getattr(corpus, role), corpus) for role in ROLES if getattr(corpus, role)}, ""
+    return {role: FilePairs(getattr(corpus, role), corpus, is_text) for role in ROLES if getattr(corpus, role)}, ""
 
 
 def _read_stream(config: DataConfig) -> SplitCorpora:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jax_transformer.config.data import DataConfig
+from jax_transformer.config.data import MODES, DataConfig
 from jax_transformer.data.cache import BUILDING, building_directory, publish
 from jax_transformer.data.corpus import (
     CorpusError,
@@ -34,6 +34,7 @@ from jax_transformer.data.corpus import (
     hash_files,
     read_splits,
 )
+from jax_transformer.data.denoising import fixed_examples
 from jax_transformer.data.encoding import (
     Log,
     Report,
@@ -68,12 +69,18 @@ UNHASHED = (
     "packing",
     "num_shapes",
     "max_unknown",
+    "noise_density",
+    "mean_span_length",
+    "mixture_temperature",
+    "join_lines",
     "cache_dir",
     "source_tokenizer",
     "target_tokenizer",
 )
 """Fields that don't change the prepared corpus. (Files count by their content, not by their names.)"""
-ADDED_LATER = ("stream_parts", "target_tag", "tokenizers_as_stored", "decoder_start_id", "target_bos")
+ADDED_LATER = (
+    "stream_parts", "target_tag", "tokenizers_as_stored", "decoder_start_id", "target_bos", "objective", "sentinels",
+)  # fmt: skip
 """Fields that are hashed only if they differ from the default."""
 REPORT, LENGTHS, STREAM = "report.json", "train.lengths", "stream.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -243,14 +250,19 @@ def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
     source, target = (
         Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES
     )
+    splits = {
+        name: open_pairs(entry, name, config.max_length)
+        for name in report.splits
+        if name != "train" or not config.streaming
+    }
+    if config.is_pretraining:
+        splits = {
+            name: pairs if name == "train" else fixed_examples(pairs, source, config) for name, pairs in splits.items()
+        }
     return PreparedCorpus(
         source_tokenizer=source,
         target_tokenizer=target,
-        splits={
-            name: open_pairs(entry, name, config.max_length)
-            for name in report.splits
-            if name != "train" or not config.streaming
-        },
+        splits=splits,
         report=report,
         directory=entry,
         frames=target_frames(config, target),
@@ -362,6 +374,11 @@ def _train_tokenizers(
         return source, target
     options |= {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
     if config.joint_vocabulary:
+        if config.is_pretraining:
+            modes = MODES if config.objective == "ul2" else ()
+            extra = {"tags": (*config.source_tags, *modes), "sentinels": config.sentinels}
+            joint = train_tokenizer(_Texts(train, left, 0), **source_options | extra, **options)
+            return joint, joint.adding(bos=False, eos=False)
         joint = train_tokenizer(_Texts(train, left, None), **source_options, **options)
         return joint, joint.adding(bos=False, eos=False)
     source = train_tokenizer(_Texts(train, left, 0), language=languages[0], **source_options, **options)

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from jax_transformer.config.data import DataConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, assemble, assemble_packed
+from jax_transformer.data.denoising import Denoising
 from jax_transformer.data.encoding import SplitReport, drops
 from jax_transformer.data.exchange import Exchange
 from jax_transformer.data.loader import prefetch
@@ -21,6 +23,7 @@ from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.data.token_pairs import Sentences
 from jax_transformer.parallel.placement import RowShare
 
 Position = dict[str, Any]
@@ -144,19 +147,21 @@ class BatchSchedule:
         self.corpus, self.seed, self._share = corpus, config.train.seed, share
         self.pairs = corpus.splits["train"]
         data = config.data
-        self.weights = tuple(corpus.weight for corpus in data.corpora)
-        self.resegmentation = (
-            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, data)
-            if data.subword_sampling
-            else None
-        )
-        self._planned = self.resegmentation.rooms if self.resegmentation else self.pairs
+        self.drawing: Drawing | None = None
+        if data.is_pretraining:
+            self.drawing = Denoising(self.pairs, corpus.source_tokenizer, data, seed=(self.seed,))
+        elif data.subword_sampling:
+            self.drawing = Resegmentation(
+                self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, corpus.frames, data
+            )
+        self._planned = self.drawing.rooms if self.drawing else self.pairs
+        self.weights = mixture_weights(data, self._planned)
         lengths = self._planned.source_lengths, self._planned.target_lengths
         self._layout = BatchLayout.choose(data, lengths, self._pair_weights(), accumulate=config.train.accumulate)
         self.shapes = self._layout.shapes
         plan = self._plan(epoch=0)
         self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count, packed rows by length
-        self.padding = padding_share(self.resegmentation.expected_lengths if self.resegmentation else self.pairs, plan)
+        self.padding = padding_share(self.drawing.expected_lengths if self.drawing else self.pairs, plan)
         self.pairs_per_row = pairs_per_row(plan)
         most = config.train.max_epochs * self.batches_per_epoch
         self.last_step = min(config.train.max_steps, most) if most else config.train.max_steps
@@ -167,11 +172,11 @@ class BatchSchedule:
         while step < self.last_step:
             epoch, start = divmod(step, self.batches_per_epoch)
             plan = self._plan(epoch)[start : start + self.last_step - step]
-            if self.resegmentation is None:
+            if self.drawing is None:
                 yield from self._assembled(self.pairs, plan)
             else:
                 for number, planned in enumerate(plan, start):
-                    yield from self._assembled(*_drawn(self.resegmentation, planned, seed=(self.seed, epoch, number)))
+                    yield from self._assembled(*_drawn(self.drawing, planned, seed=(self.seed, epoch, number)))
             step += len(plan)
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
@@ -198,20 +203,38 @@ class BatchSchedule:
         return batches(pairs, plan, self.corpus, self._share)
 
     def _pair_weights(self) -> npt.NDArray[np.float64] | None:
-        if self.pairs.corpus is None or set(self.weights) <= {1.0}:
+        if self._planned.corpus is None or set(self.weights) <= {1.0}:
             return None
-        return np.array(self.weights)[self.pairs.corpus]
+        return np.array(self.weights)[self._planned.corpus]
 
 
-def _drawn(
-    resegmentation: Resegmentation, planned: Planned | PackedPlan, seed: tuple[int, ...]
-) -> tuple[TokenPairs, Plan]:
-    """Draws new segmentations of a batch's pairs; returns these pairs, and the plan of the batch that they make."""
+Drawing = Resegmentation | Denoising
+"""Draws the pairs of a batch anew in each epoch, in lengths known before."""
+
+
+def mixture_weights(data: DataConfig, pairs: TokenPairs) -> tuple[float, ...]:
+    """Returns how often each pair of a corpus occurs in an epoch, by the corpus's number: its weight, flattened by the
+    temperature, so that an epoch keeps its length."""
+    weights = tuple(corpus.weight for corpus in data.corpora)
+    if data.mixture_temperature == 1.0 or len(weights) < 2 or pairs.corpus is None:
+        return weights
+    masses = np.bincount(pairs.corpus, minlength=len(weights)) * np.array(weights)
+    shares = masses / masses.sum()
+    flattened = shares ** (1.0 / data.mixture_temperature)
+    flattened /= flattened.sum()
+    return tuple(
+        float(weight * wanted / share) if share else weight
+        for weight, wanted, share in zip(weights, flattened, shares, strict=True)
+    )
+
+
+def _drawn(drawing: Drawing, planned: Planned | PackedPlan, seed: tuple[int, ...]) -> tuple[TokenPairs, Plan]:
+    """Draws a batch's pairs; returns these pairs, and the plan of the batch that they make."""
     numbers = np.arange(len(planned[1]))
     if isinstance(planned, PackedPlan):
-        return resegmentation.draw(None, planned.indices, seed=seed), [planned._replace(indices=numbers)]
+        return drawing.draw(None, planned.indices, seed=seed), [planned._replace(indices=numbers)]
     shape, indices = planned
-    return resegmentation.draw(shape, indices, seed=seed), [(shape, numbers)]
+    return drawing.draw(shape, indices, seed=seed), [(shape, numbers)]
 
 
 class StreamSchedule:
@@ -233,7 +256,7 @@ class StreamSchedule:
         if corpus.beginning is None:
             raise ValueError("corpus: expected one that is prepared for streaming; received one without `beginning`")
         self._config, self._corpus, self._share, data = config, corpus, share, config.data
-        lengths = corpus.beginning.lengths
+        lengths = self._lengths(corpus.beginning.lengths)
         self._layout = BatchLayout.choose(data, lengths, accumulate=config.train.accumulate)
         self.shapes = self._layout.shapes
         plan = self._layout.plan(lengths, seed=config.train.seed, epoch=0)
@@ -292,8 +315,10 @@ class StreamSchedule:
             for epoch, shard in shards:
                 counts = before + _counts(shard.report)
                 number = shard.start // self._config.data.stream_pairs
-                plan = self._layout.plan(shard.pairs, seed=seed, epoch=epoch, shard=number)
-                made = batches(shard.pairs, plan[done:], self._corpus, self._share)
+                drawing = self._drawing(shard.pairs, (seed, epoch, number))
+                rooms = shard.pairs if drawing is None else drawing.rooms
+                plan = self._layout.plan(rooms, seed=seed, epoch=epoch, shard=number)
+                made = self._made(shard.pairs, drawing, plan, done, (seed, epoch, number))
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {
                         "epoch": epoch,
@@ -307,6 +332,28 @@ class StreamSchedule:
                         batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False
                     )
                 before, done = counts, 0
+
+    def _lengths(self, lengths: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns the lengths of the pairs that are made of texts of these lengths."""
+        source, target = map(Sentences.without_ids, lengths)
+        texts = TokenPairs(source, target, self._config.data.max_length)
+        drawing = self._drawing(texts, (self._config.train.seed, 0, 0))
+        return lengths if drawing is None else drawing.expected_lengths
+
+    def _drawing(self, pairs: TokenPairs, seed: tuple[int, ...]) -> Denoising | None:
+        if not self._config.data.is_pretraining:
+            return None
+        return Denoising(pairs, self._corpus.source_tokenizer, self._config.data, seed=seed)
+
+    def _made(
+        self, pairs: TokenPairs, drawing: Denoising | None, plan: Plan, done: int, seed: tuple[int, ...]
+    ) -> Iterator[Batch]:
+        """Yields the batches of a shard's plan after the first `done`."""
+        if drawing is None:
+            yield from batches(pairs, plan[done:], self._corpus, self._share)
+            return
+        for number, planned in enumerate(plan[done:], done):
+            yield from batches(*_drawn(drawing, planned, (*seed, number)), self._corpus, self._share)
 
     def _shards(self, epoch: int, start: int) -> Iterator[tuple[int, Shard]]:
         """Yields the shards from pair `start` on, pass after pass, each with the number of its pass."""

@@ -116,7 +116,8 @@ def _first_token(config: RunConfig, corpus: PreparedCorpus) -> dict[str, Any]:
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
     """Returns the length to which training pads all sources; None if there are several, or if it is unknown before
     training."""
-    if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
+    data = config.data
+    if data.num_shapes > 1 or data.streaming or data.subword_sampling or data.is_pretraining:
         return None
     pairs = corpus.splits["train"]
     return int(pairs.source_lengths[pairs.usable_indices].max())

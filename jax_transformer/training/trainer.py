@@ -429,7 +429,7 @@ class Trainer:
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         samples: list[Sample] = []
-        if self.config.train.evaluate_sentences:
+        if self.config.train.evaluate_sentences and not self.config.data.is_pretraining:
             most = self.config.train.evaluate_sentences
             what = f"translating {min(most, len(self.corpus.splits['valid']))} validation sentences"
             with progress.doing(f"compiling and {what}" if is_first else what, prints=is_first):
@@ -451,6 +451,8 @@ class Trainer:
         model = make_model(self.config, self.corpus, average(checkpoints, steps, like=state))
         params = place_params(model.params, self.mesh)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
+        if self.config.data.is_pretraining:
+            splits = []  # nothing to translate
         scores: dict[str, TranslationScores] = {}
         translated: dict[str, list[Sample]] = {}
         for name in splits:

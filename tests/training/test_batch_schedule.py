@@ -118,7 +118,7 @@ def test_the_figures_of_packed_batches_are_true(packed: RunConfig) -> None:
     schedule = BatchSchedule(packed, corpus)
     epoch = list(schedule.batches_from(0))[: schedule.batches_per_epoch]
     segments = np.concatenate([array.ravel() for batch in epoch for array in batch[3:] if array is not None])
-    assert schedule.padding == pytest.approx(np.mean(segments == 0), abs=0.02 if schedule.resegmentation else 1e-12)
+    assert schedule.padding == pytest.approx(np.mean(segments == 0), abs=0.02 if schedule.drawing else 1e-12)
     pairs = np.concatenate([array.max(axis=1) for batch in epoch for array in batch[4:] if array is not None])
     assert schedule.pairs_per_row == pytest.approx(pairs.sum() / np.count_nonzero(pairs))
     alone = BatchSchedule(dataclasses.replace(packed, data=dataclasses.replace(packed.data, packing=False)), corpus)

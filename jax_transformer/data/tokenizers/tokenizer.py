@@ -6,6 +6,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, takewhile
 from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -118,6 +119,13 @@ class Tokenizer:
         return tuple(self._tag_ids)
 
     @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        """Returns the ids of <extra_id_0>, <extra_id_1>, …, which stand for hidden spans; empty if there are none."""
+        found = {shown_name(entry): index for entry, index in self._backend.specials.items()}
+        names = takewhile(found.__contains__, map("<extra_id_{}>".format, count()))
+        return tuple(found[name] for name in names)
+
+    @property
     def tag_ids(self) -> Mapping[str, int]:
         """Returns the id of each of `tags`, such as the first token of a target in models with a language tag."""
         return MappingProxyType(self._tag_ids)
@@ -143,6 +151,11 @@ class Tokenizer:
     def adds_bos(self) -> bool:
         """Whether `encode` puts <bos> before each sentence."""
         return self._around.bos
+
+    @property
+    def adds_eos(self) -> bool:
+        """Whether `encode` puts <eos> after each sentence."""
+        return self._around.eos
 
     @property
     def hidden_ids(self) -> frozenset[int]:

@@ -41,6 +41,7 @@ def train_tokenizer(
     normalization: Normalization = "none",
     language: str = "",
     tags: Sequence[str] = (),
+    sentinels: int = 0,
     add_bos: bool = False,
     add_eos: bool = False,
 ) -> Tokenizer:
@@ -60,6 +61,8 @@ def train_tokenizer(
       lowercase, normalization: applied to all text first, normalization before lowercasing.
       language: the code of the language, such as en, for the kind spacy.
       tags: tokens that `encode` can put before a sentence.
+      sentinels: number of tokens <extra_id_0>, <extra_id_1>, … to put at the end, descending, for pretraining; not for
+        spacy.
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
     Raises:
@@ -80,7 +83,7 @@ def train_tokenizer(
         require("sentencepiece", "tokenizer unigram")
     tags = check_tags(tags)
     reserved = specials.names()
-    fixed = len(reserved) + len(tags)
+    fixed = len(reserved) + len(tags) + sentinels
     if (vocab_size or kind in SUBWORDS) and vocab_size <= fixed:
         tagged = f" and {len(tags)} tags" if tags else ""
         raise ValueError(
@@ -91,6 +94,7 @@ def train_tokenizer(
         backend = _train_spacy(sentences, language, normalization, lowercase, reserved, tags, vocab_size, min_frequency)
     else:
         pipeline = make_pipeline(kind, normalization, lowercase)
+        vocab_size = max(vocab_size - sentinels, 0)
         if kind == "bpe":
             model = _train_bpe(pipeline, sentences, reserved, tags, vocab_size, min_frequency)
         elif kind == "unigram":
@@ -98,7 +102,8 @@ def train_tokenizer(
         else:
             model = _train_words(pipeline, sentences, reserved, tags, vocab_size, min_frequency)
         pipeline.model = model
-        pipeline.add_special_tokens([*reserved, *map(hidden_name, tags)])
+        ends = [f"<extra_id_{number}>" for number in reversed(range(sentinels))]  # they get the next ids
+        pipeline.add_special_tokens([*reserved, *map(hidden_name, [*tags, *ends])])
         backend = PipelineBackend(pipeline)
     return Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
 
