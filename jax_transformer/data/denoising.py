@@ -43,7 +43,7 @@ UL2 = (
     Denoiser(0.5, 64.0, EXTREME),
     Denoiser(0.25, 0.25, SEQUENTIAL),
 )
-"""UL2's seven denoisers, of which each text gets one with equal probability (Tay et al. 2022, table 1)."""
+"""UL2's seven denoisers (Tay et al. 2022, table 1). Here each text gets one with equal probability."""
 
 
 # --- masks
