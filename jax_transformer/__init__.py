@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
     from jax_transformer.frozen.record import Frozen
+    from jax_transformer.model.features import Features
     from jax_transformer.model.functional import (
         apply,
         decode,
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataConfig",
     "DecodingConfig",
+    "Features",
     "Frozen",
     "GenerationConfig",
     "LoraConfig",
@@ -107,6 +109,7 @@ _HOMES = {
     "jax_transformer.decoding.generation": ("generate",),
     "jax_transformer.decoding.scoring": ("score",),
     "jax_transformer.decoding.translation": ("translate",),
+    "jax_transformer.model.features": ("Features",),
     "jax_transformer.model.functional": (
         "apply",
         "decode",

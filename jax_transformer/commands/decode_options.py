@@ -40,6 +40,8 @@ class DecodeOptions(DecodingConfig):
     sampling: tyro.conf.FlagCreatePairsOff[bool] = False
     renormalize: tyro.conf.Suppress[bool | None] = None
     bad_words: tyro.conf.Suppress[tuple[tuple[int, ...], ...] | None] = None
+    suppress_tokens: tyro.conf.Suppress[tuple[int, ...] | None] = None
+    begin_suppress_tokens: tyro.conf.Suppress[tuple[int, ...] | None] = None
     forced_bos_id: tyro.conf.Suppress[int | None] = None
     forced_eos_id: tyro.conf.Suppress[int | None] = None
     num_return: tyro.conf.Suppress[int | None] = None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Residual,
         RmsNorm,
         Stack,
+        Stem,
         Tokens,
     )
 
@@ -45,6 +46,7 @@ _HOMES = {
         "Residual",
         "RmsNorm",
         "Stack",
+        "Stem",
         "Tokens",
     ),
 }
@@ -64,6 +66,7 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "Stack",
+    "Stem",
     "Tokens",
 ]
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -40,6 +40,8 @@ DEFAULTS: Mapping[str, Any] = {
     "encoder_no_repeat_ngram": 0,
     "repetition_penalty": 1.0,
     "bad_words": (),
+    "suppress_tokens": (),
+    "begin_suppress_tokens": (),
     "forced_bos_id": NO_ID,
     "forced_eos_id": NO_ID,
     "sampling": False,
@@ -70,6 +72,10 @@ class DecodingSettings:
     the log-probability. Above 1 disfavours repetitions (Keskar et al. 2019). (Default: 1)"""
     bad_words: tuple[tuple[int, ...], ...] | None = None
     """Sequences of ids never to decode. (Default: none)"""
+    suppress_tokens: tuple[int, ...] | None = None
+    """Ids never to decode. (Default: none)"""
+    begin_suppress_tokens: tuple[int, ...] | None = None
+    """Ids never to decode first, after any prefix. (Default: none)"""
     forced_bos_id: int | None = None
     """First token of every hypothesis, such as the target language of a multilingual model. (Default: none)"""
     forced_eos_id: int | None = None
@@ -106,7 +112,8 @@ class DecodingSettings:
     (Default: 0)"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bad_words", _as_tuples(self.bad_words))  # JSON has lists
+        for name in ("bad_words", "suppress_tokens", "begin_suppress_tokens"):
+            object.__setattr__(self, name, _as_tuples(getattr(self, name)))  # JSON has lists
         check_field_types(self)
         require(self, self._problems())
 
@@ -131,6 +138,8 @@ class DecodingSettings:
         check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
         check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
         check("bad_words", all, "a list of sequences of at least one id")
+        for field in ("suppress_tokens", "begin_suppress_tokens"):
+            check(field, lambda ids: min(ids, default=0) >= 0, "a list of ids, at least 0")
         if (most := self.max_new_tokens) is not None:
             check("min_new_tokens", lambda value: value < most, f"below max_new_tokens={most}")
         if self.sampling:
@@ -191,6 +200,11 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
         """Returns one message for each id that a vocabulary of this size doesn't have."""
         ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
         ids += [("bad_words", index) for words in self.bad_words or () for index in words]
+        ids += [
+            (name, index)
+            for name in ("suppress_tokens", "begin_suppress_tokens")
+            for index in getattr(self, name) or ()
+        ]
         return [
             f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
             for name, index in ids
@@ -207,6 +221,8 @@ class DecodingOptions(TypedDict, total=False):
     encoder_no_repeat_ngram: int | None
     repetition_penalty: float | None
     bad_words: tuple[tuple[int, ...], ...] | None
+    suppress_tokens: tuple[int, ...] | None
+    begin_suppress_tokens: tuple[int, ...] | None
     forced_bos_id: int | None
     forced_eos_id: int | None
     beam_size: int | None
@@ -237,7 +253,7 @@ class DecodingConfig(DecodingSettings):
     and 1 to the length. With beam_groups, the sum includes the penalties for diversity.
 
     None can't undo a setting of the model. To undo it, pass the neutral value: -1 for forced_bos_id and forced_eos_id,
-    () for bad_words, 0 for no_repeat_ngram and min_new_tokens.
+    () for bad_words and the suppressed tokens, 0 for no_repeat_ngram and min_new_tokens.
 
     Raises:
       ConfigError: an option is out of range, or contradicts another one.

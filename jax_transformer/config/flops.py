@@ -14,8 +14,10 @@ from jax_transformer.config.specs import Attention, FeedForward, Stack
 
 def forward_flops(config: TransformerConfig, rows: int, source: int, target: int) -> float:
     """Returns the FLOPs of a forward pass over source [rows, source] and target [rows, target]."""
+    stem, source = _stem(config, source), _positions(config, source)
     return rows * (
-        _encoder(config, source)
+        stem
+        + _encoder(config, source)
         + _source_keys_and_values(config, source)
         + config.decoder.num_layers * _decoder_layer(config, target, source, keys=target)
         + _head(config, target)
@@ -30,12 +32,26 @@ def train_flops(config: TransformerConfig, rows: int, source: int, target: int) 
 def decode_flops(config: TransformerConfig, rows: int, source: int, target: int, beams: int) -> float:
     """Returns the FLOPs of decoding `target` tokens for each of `rows` sentences, with keys and values cached."""
     layers = config.decoder.num_layers * _decoder_layer(config, target, source, keys=(target + 1) / 2)
-    source_side = _encoder(config, source) + _source_keys_and_values(config, source)
+    stem, source = _stem(config, source), _positions(config, source)
+    source_side = stem + _encoder(config, source) + _source_keys_and_values(config, source)
     return rows * (source_side + beams * (layers + _head(config, target)))
 
 
 def _encoder(config: TransformerConfig, source: int) -> float:
     return config.encoder.num_layers * _layer(config.encoder, source, source, source)
+
+
+def _positions(config: TransformerConfig, source: int) -> int:
+    """Returns the encoder's positions for so many tokens or feature vectors."""
+    return source if config.stem is None else config.stem.positions(source)
+
+
+def _stem(config: TransformerConfig, source: int) -> float:
+    """Counts the convolutions over so many feature vectors."""
+    stem, width = config.stem, config.encoder.d_model
+    if stem is None:
+        return 0.0
+    return 2.0 * stem.kernel * width * (stem.features * source + width * stem.positions(source))
 
 
 def _source_keys_and_values(config: TransformerConfig, source: int) -> float:

@@ -129,6 +129,7 @@ def _out_of_range(config: ShortNames) -> list[str]:
 
 def _contradictions(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
+    problems += _contradictory_stem(config)
     check(config.decoder.d_model == config.encoder.d_model, "decoder", "d_model", "the encoder's d_model")
     if config.source.vocab_size and config.target.vocab_size:
         for side in ("source", "target"):
@@ -158,6 +159,20 @@ def _contradictions(config: ShortNames) -> list[str]:
             part = getattr(config, name).feed_forward
             place = f"{name}.feed_forward"
             check(part is None or part.slope == 0.01, place, "slope", "0.01 unless activation='leaky_relu'")
+    return problems
+
+
+def _contradictory_stem(config: ShortNames) -> list[str]:
+    problems, check = _checker(config)
+    if config.stem is None:
+        return problems
+    for field in ("features", "kernel", "stride"):
+        check(getattr(config.stem, field) >= 1, "stem", field, "at least 1")
+    check(config.stem.kernel % 2 == 1, "stem", "kernel", "odd")
+    check(config.stem.activation not in ("leaky_relu", "prelu"), "stem", "activation", "one without a slope")
+    check(config.source.vocab_size == 0, "source", "vocab_size", "0 with a stem, whose source has no tokens")
+    if config.share_embeddings:
+        problems.append("share_embeddings must be false with a stem, whose source has no embedding; received true")
     return problems
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from jax_transformer.config.plan import plan
 from jax_transformer.config.positions import Learned, RelativeBias, RelativeVectors, Sinusoidal, Table
 from jax_transformer.config.short_names import ShortNames
-from jax_transformer.config.specs import Attention, FeedForward, Stack
+from jax_transformer.config.specs import Attention, FeedForward, Stack, Stem
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -34,8 +34,8 @@ def param_shapes(config: ShortNames) -> Mapping[str, tuple[int, ...]]:
       >>> shapes["target_embedding/embedding"], shapes["encoder/layers/feed_forward/hidden/kernel"]
       ((7, 512), (6, 512, 2048))
     """
-    for name, tokens in (("source_vocab_size", config.source), ("target_vocab_size", config.target)):
-        if tokens.vocab_size == 0:
+    for name in config.vocabularies:
+        if getattr(config, name) == 0:
             raise ValueError(f"{name} must be set before parameters are made; received 0")
     return MappingProxyType(_shapes(config))
 
@@ -64,7 +64,10 @@ def _shapes(config: ShortNames) -> Shapes:
     if config.share_embeddings:
         shapes["shared_embedding/embedding"] = (vocabulary, decoder.d_model)
     else:
-        shapes["source_embedding/embedding"] = (config.source.vocab_size, encoder.d_model)
+        if config.stem is None:
+            shapes["source_embedding/embedding"] = (config.source.vocab_size, encoder.d_model)
+        else:
+            shapes |= _under("stem", _stem(config.stem, encoder.d_model))
         shapes["target_embedding/embedding"] = (vocabulary, decoder.d_model)
     if not head.tied:
         shapes |= _under("head", _projection((decoder.d_model,), (vocabulary,), head.bias == "parameter"))
@@ -77,6 +80,15 @@ def _shapes(config: ShortNames) -> Shapes:
             shapes[f"constants/{name}_positions"] = (stack.table_rows, stack.d_model)
         shapes |= _under(name, _stack(stack))
     return dict(sorted(shapes.items()))
+
+
+def _stem(stem: Stem, d_model: int) -> Shapes:
+    inputs = {"first": stem.features, "second": d_model}
+    return {
+        path: shape
+        for name, width in inputs.items()
+        for path, shape in _under(name, _projection((stem.kernel, width), (d_model,), True)).items()
+    }
 
 
 def _stack(stack: Stack) -> Shapes:
@@ -118,12 +130,12 @@ def _layer(stack: Stack) -> Shapes:
 def _attention(stack: Stack, attention: Attention) -> Shapes:
     features, sizes = (stack.d_model,), attention.shape(stack.d_model)
     shapes: Shapes = {}
-    for name, heads, width in (
-        ("query", sizes.num_heads, sizes.head_dim),
-        ("key", sizes.num_kv_heads, sizes.head_dim),
-        ("value", sizes.num_kv_heads, sizes.value_dim),
+    for name, heads, width, has_bias in (
+        ("query", sizes.num_heads, sizes.head_dim, attention.bias),
+        ("key", sizes.num_kv_heads, sizes.head_dim, attention.has_key_bias),
+        ("value", sizes.num_kv_heads, sizes.value_dim, attention.bias),
     ):
-        shapes |= _under(name, _projection(features, (heads, width), attention.bias))
+        shapes |= _under(name, _projection(features, (heads, width), has_bias))
     if attention.output:
         contexts = (sizes.num_heads, sizes.value_dim)
         shapes |= _under("output", _projection(contexts, features, attention.output_bias))

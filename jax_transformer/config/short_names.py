@@ -32,6 +32,7 @@ from jax_transformer.config.specs import (
     Residual,
     RmsNorm,
     Stack,
+    Stem,
     Tokens,
 )
 from jax_transformer.config.validation import ConfigError
@@ -182,6 +183,7 @@ class ShortNames(ModelParts):
     attention_scale: Annotated[float | None, _attentions("scale")]
     attention_logits_cap: Annotated[float | None, _attentions("logits_cap")]
     attention_bias: Annotated[bool, _attentions("bias")]
+    attention_key_bias: Annotated[bool | None, _attentions("key_bias")]
     attention_output: Annotated[bool, _attentions("output")]
     attention_output_bias: Annotated[bool, _attentions("output_bias")]
     query_key_norm: Annotated[bool, _attentions("query_key_norm")]
@@ -335,7 +337,7 @@ def is_used(config: ModelParts, name: str) -> bool:
 
 def option_names() -> tuple[str, ...]:
     """Returns the names of all options with one level: the short names, and the config's own fields."""
-    return (*short_names(), "share_embeddings", "initializer")
+    return (*short_names(), "share_embeddings", "initializer", "stem")
 
 
 def flat(config: ModelParts) -> dict[str, Any]:
@@ -569,6 +571,7 @@ class ModelOptions(TypedDict, total=False):
     share_embeddings: bool
     initializer: Literal["xavier_uniform", "torch", "kaiming_uniform", "fairseq"]
     compute: Compute
+    stem: Stem | None
 
     source_vocab_size: int
     target_vocab_size: int
@@ -643,6 +646,7 @@ class ModelOptions(TypedDict, total=False):
     attention_scale: float | None
     attention_logits_cap: float | None
     attention_bias: bool
+    attention_key_bias: bool | None
     attention_output: bool
     attention_output_bias: bool
     query_key_norm: bool

@@ -139,6 +139,8 @@ class Attention(Spec):
     """Bend the scaled logits x to cap · tanh(x / cap), before biases and masks (Gemma 2). None: leave them."""
     bias: bool = True
     """Give the query, key and value projections biases."""
+    key_bias: bool | None = None
+    """Give the key projection a bias. None: as bias says. (Whisper's has none.)"""
     output: bool = True
     """Project the merged heads back to d_model."""
     output_bias: bool = True
@@ -168,6 +170,11 @@ class Attention(Spec):
     """Id that counts as padding in the decoder's self-attention. None: the target's pad_id."""
     masked_value: float | None = None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
+
+    @property
+    def has_key_bias(self) -> bool:
+        """Whether the key projection has a bias."""
+        return self.bias if self.key_bias is None else self.key_bias
 
     @property
     def path_obstacle(self) -> str:
@@ -378,6 +385,37 @@ class Head(Spec):
     """Bend the logits x to cap · tanh(x / cap) (Gemma 2). None: leave them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stem(Spec):
+    """Configures what maps a source's feature vectors to the encoder's width: two convolutions over time, each followed
+    by an activation, of which the second one skips positions (Whisper, Radford et al. 2022).
+
+    Example:
+      >>> from jax_transformer.config import Stem
+      >>> Stem(features=128).stride
+      2
+    """
+
+    features: int = 80
+    """Width of the vectors, such as the number of mel bands."""
+    kernel: int = 3
+    """Vectors that a position of either convolution sees, an odd number; zeros stand before and after the source."""
+    stride: int = 2
+    """Vectors from one position of the second convolution to the next."""
+    activation: Activation = "gelu"
+    """Activation after each convolution."""
+
+    def positions(self, length: int) -> int:
+        """Returns the number of the encoder's positions for so many vectors.
+
+        Example:
+          >>> from jax_transformer.config import Stem
+          >>> Stem().positions(3000)
+          1500
+        """
+        return (length - 1) // self.stride + 1
+
+
 AttentionPath = Literal["auto", "reference", "flash", "xla", "cudnn"]
 
 
@@ -425,3 +463,11 @@ class ModelParts:
     """Policy for initial weights; `jax_transformer.model.initializers` describes each."""
     compute: Compute = Compute()
     """How the function is computed; these change only rounding, speed and memory."""
+    stem: Stem | None = None
+    """What maps feature vectors of the source to the encoder's width. None: the source is tokens, which an embedding
+    maps."""
+
+    @property
+    def vocabularies(self) -> tuple[str, ...]:
+        """The options with the sizes of the vocabularies that the model has."""
+        return ("source_vocab_size", "target_vocab_size") if self.stem is None else ("target_vocab_size",)

@@ -19,6 +19,7 @@ from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained
 from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 from jax_transformer.decoding.selection import top_k
+from jax_transformer.model.features import SourceInput, source_is_real
 
 LEAST = -1e9
 """Score of a missing hypothesis, as in transformers: adding it to a score in float32 rounds the score away."""
@@ -56,7 +57,7 @@ def start(
     config: TransformerConfig,
     program: SearchProgram,
     weights: Weights,
-    source_ids: jax.Array,
+    source_ids: SourceInput,
     search: SearchParams,
     length: int,
 ) -> Beams:
@@ -64,7 +65,7 @@ def start(
     batch, beams = source_ids.shape[0], program.num_rows
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
     is_first = jnp.arange(beams) % (beams // program.beam_groups) == 0  # of its group
-    is_done = jnp.all(source_ids == config.source_pad_id, axis=1)
+    is_done = ~jnp.any(source_is_real(config, source_ids), axis=1)
     return Beams(
         state=cache.start(config, weights, source_ids, length, beams),
         tokens=nothing,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.decoder_state import DecoderState
+from jax_transformer.model.features import SourceInput
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import make_masks
 
@@ -31,7 +32,7 @@ class Prefixes(NamedTuple):
     """Holds the state of decoding without a cache."""
 
     encoder_output: jax.Array  # [B, S, D]
-    source_ids: jax.Array  # [B, S]
+    source_ids: SourceInput  # [B, S], or features
     ids: jax.Array  # [B, K, T]
     position: jax.Array  # [] int32: the column of the next token
 
@@ -46,7 +47,7 @@ State = DecoderState | Prefixes
 """Both have a position, and the methods `reordered` and `grown`."""
 
 
-def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, length: int, num_rows: int) -> State:
+def start(config: TransformerConfig, weights: Weights, source_ids: SourceInput, length: int, num_rows: int) -> State:
     """Returns the state before the first of at most `length` tokens of num_rows hypotheses of each of source_ids [B,
     S].
 
@@ -61,7 +62,7 @@ def start_from(
     config: TransformerConfig,
     weights: Weights,
     encoder_output: jax.Array,
-    source_ids: jax.Array,
+    source_ids: SourceInput,
     length: int,
     num_rows: int,
 ) -> State:

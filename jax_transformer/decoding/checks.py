@@ -12,6 +12,9 @@ import numpy as np
 
 from jax_transformer.config.decoding import NO_ID, DecodingConfig, DecodingOptions
 from jax_transformer.decoding.padding import limit, pad
+from jax_transformer.model.arguments import check_source
+from jax_transformer.model.features import Features
+from jax_transformer.parallel.placement import add_rows
 from jax_transformer.runtime.arguments import check_id_lists
 from jax_transformer.storage.model_directory import Model
 
@@ -109,6 +112,11 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
             f"length_penalty must be from {-most_penalty:.3g} to {most_penalty:.3g}, since float32 holds no larger "
             f"powers of {most} tokens, the model's longest; received {settings.length_penalty:g}"
         )
+    if settings.encoder_no_repeat_ngram and model.config.stem is not None:
+        raise DecodingError(
+            "encoder_no_repeat_ngram compares ids of the source with ids of the target: expected 0 for a model whose "
+            f"source is features; received {settings.encoder_no_repeat_ngram}"
+        )
     tokenizers = model.source_tokenizer, model.target_tokenizer
     if settings.encoder_no_repeat_ngram and not model.config.share_embeddings and None not in tokenizers:
         source, target = tokenizers
@@ -118,7 +126,8 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
                 "vocabulary for both; this one has two"
             )
     forced = [i for i in (settings.forced_bos_id, settings.forced_eos_id) if i != NO_ID]
-    check_ids("target", [*settings.bad_words, forced], size)
+    suppressed = [settings.suppress_tokens, settings.begin_suppress_tokens]
+    check_ids("target", [*settings.bad_words, *suppressed, forced], size)
 
 
 def check_ids(name: str, sequences: Sequence[Sequence[int]], size: int) -> None:
@@ -131,13 +140,21 @@ def check_ids(name: str, sequences: Sequence[Sequence[int]], size: int) -> None:
         raise DecodingError(f"{name}_ids: expected integers from 0 to {size - 1}; received {wrong}")
 
 
-def source_array(model: Model, source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns the sources as an array [B, S]; pads lists.
+def source_arrays(
+    model: Model, source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]] | Features
+) -> np.ndarray | Features:
+    """Returns the sources as an array [B, S], lists padded, or as features of arrays with lengths.
 
     Raises:
       DecodingError: an array of another shape or dtype; ids outside of the vocabulary.
-      ValueError: neither an array nor a list of each sentence's ids.
+      ValueError: neither an array nor a list of each sentence's ids; features that the model doesn't read, or none
+        where it does.
     """
+    if model.config.stem is not None or isinstance(source_ids, Features):
+        check_source("generate", model.config, source_ids)
+        vectors, lengths = source_ids  # type: ignore[misc]
+        full = np.full(len(vectors), vectors.shape[1], np.int32)
+        return Features(np.asarray(vectors), full if lengths is None else np.asarray(lengths))
     if hasattr(source_ids, "ndim"):
         source_ids = np.asarray(source_ids)  # of JAX's or PyTorch's arrays too
     if isinstance(source_ids, np.ndarray) and source_ids.ndim != 2:
@@ -146,6 +163,13 @@ def source_array(model: Model, source_ids: np.ndarray | jax.Array | Sequence[Seq
         raise DecodingError(f"source_ids: expected integers; received {source_ids.dtype}")
     check_ids("source", source_ids, model.config.source_vocab_size)  # type: ignore[arg-type]
     return source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=model.config.source_pad_id)
+
+
+def with_empty_rows(model: Model, source: np.ndarray | Features, count: int) -> np.ndarray | Features:
+    """Returns sources as `source_arrays` does, with `count` more rows of padding alone."""
+    if isinstance(source, Features):
+        return Features(*(add_rows(np.asarray(array), count) for array in source))
+    return add_rows(source, count, model.config.source_pad_id)
 
 
 def check_count(name: str, received: int, sentences: int) -> None:

@@ -38,6 +38,11 @@ def constrained(
     if program.has_min_new:
         is_end = jnp.arange(scores.shape[-1]) == search.eos_id
         scores = jnp.where((count < search.min_new)[:, None, None] & is_end, -jnp.inf, scores)
+    if program.begin_suppress_tokens:
+        is_first = (count == 0)[:, None, None]
+        scores = jnp.where(is_first & _is_among(program.begin_suppress_tokens, scores), -jnp.inf, scores)
+    if program.suppress_tokens:
+        scores = jnp.where(_is_among(program.suppress_tokens, scores), -jnp.inf, scores)
     if program.allowed is not None and search.numbers is not None:
         may_come = program.allowed.mask(scores.shape[-1], search.numbers, tokens, column)
         scores = jnp.where(may_come, scores, -jnp.inf)
@@ -65,6 +70,11 @@ def _forced_ids(
         (program.has_forced_eos, search.forced_eos_id, count == search.max_new - 1),
     )
     return [(forced_id, jnp.broadcast_to(now, (batch,))) for is_forced, forced_id, now in places if is_forced]
+
+
+def _is_among(ids: tuple[int, ...], scores: jax.Array) -> jax.Array:
+    """Returns which tokens of the scores [B, K, V] are these ids, [V] bool."""
+    return jnp.zeros(scores.shape[-1], bool).at[jnp.array(ids)].set(True)
 
 
 def _penalised(penalty: jax.Array, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:

@@ -18,12 +18,14 @@ from jax_transformer.decoding.checks import (
     check_decoding,
     check_ids,
     merged_options,
-    source_array,
+    source_arrays,
+    with_empty_rows,
 )
-from jax_transformer.decoding.padding import LEAST_ROOM, limit, pad, round_length
+from jax_transformer.decoding.padding import FEATURES_ROOM, LEAST_ROOM, limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
-from jax_transformer.parallel.placement import add_rows, fetch, place_rows, row_shards
+from jax_transformer.model.features import Features
+from jax_transformer.parallel.placement import fetch, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
@@ -46,7 +48,7 @@ class Generated(NamedTuple):
 
 def generate(
     model: Model,
-    source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]],
+    source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]] | Features,
     decoding: DecodingConfig | None = None,
     *,
     prefix_ids: Sequence[Sequence[int]] | None = None,
@@ -64,7 +66,8 @@ def generate(
     Args:
       model: a Model, or a PreparedModel.
       source_ids: [B, S] integers, padded, or a list of each sentence's ids, which is padded here. A sentence of only
-        pads gives pads. Ids are checked on the host, so `generate` can't run inside `jax.jit`.
+        pads gives pads. Ids are checked on the host, so `generate` can't run inside `jax.jit`. A model with a stem
+        reads `Features`; a row of length 0 gives pads.
       decoding: decoding options as a config.
       prefix_ids: for each sentence, the ids that its hypotheses begin with.
       sentence_numbers: for each sentence, the number that is combined with the seed for its random draws. Defaults to
@@ -100,8 +103,8 @@ def generate(
     model = prepare(model)
     decoding = merged_options(decoding, options).resolved(model.generation)
     config = model.config
-    source = source_array(model, source_ids)
-    count = len(source)
+    source = source_arrays(model, source_ids)
+    count = source.shape[0]
     prefix_ids = [[]] * count if prefix_ids is None else prefix_ids
     check_ids("prefix", prefix_ids, config.target_vocab_size)
     prefixes = [list(ids) for ids in prefix_ids]
@@ -128,20 +131,20 @@ class Search:
         self,
         model: PreparedModel,
         decoding: DecodingConfig,
-        source: np.ndarray,
+        source: np.ndarray | Features,
         prefixes: list[list[int]],
         numbers: list[int],
         *,
         on_one_core: bool = False,
         allowed: AllowedTokens | None = None,
     ) -> None:
-        """Starts the search for sources [B, S], with resolved options that were checked.
+        """Starts the search for sources, with resolved options that were checked.
 
         Args:
           on_one_core: compute on one core of a CPU, as other searches run on the others.
           allowed: see `generate`.
         """
-        config, most, self._count = model.config, limit(model, "target"), len(source)
+        config, most, self._count = model.config, limit(model, "target"), source.shape[0]
         self._model, self._decoding = model, decoding
         self._program = SearchProgram.from_config(decoding)
         if allowed is not None:
@@ -149,18 +152,19 @@ class Search:
         loop: Any = beam if self._program.uses_beams else sampling_loop
         start, run = _on_one_core(loop) if on_one_core else (loop.start, loop.run)
         self._run: Callable[..., Any] = run
-        filling = -len(source) % row_shards(model.mesh)
-        if len(source) * self._program.num_rows == 1 and config.batch_rows_are_independent:
+        filling = -self._count % row_shards(model.mesh)
+        if self._count * self._program.num_rows == 1 and config.batch_rows_are_independent:
             filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
-        source = add_rows(source, filling, config.source_pad_id)
+        source = with_empty_rows(model, source, filling)
         prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
         lengths = np.array([len(ids) for ids in prefixes], int)
         max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - lengths)
         self._last, self._most = int(np.max(lengths + max_new)), most
         # Room that stays empty costs attention time; another room, another program: a file is worth it.
-        expected, least = (source.shape[1], 1) if on_one_core else (2 * source.shape[1], LEAST_ROOM)
+        length = FEATURES_ROOM if isinstance(source, Features) else source.shape[1]
+        expected, least = (length, 1) if on_one_core else (2 * length, LEAST_ROOM)
         self._room = round_length(max(min(expected, self._last), least), most)
-        self.shape: tuple[int, int] = source.shape
+        self.shape: tuple[int, int] = source.shape[0], source.shape[1]
         """Rows, rows that fill the batch included, and padded length of the sources."""
         with in_mesh(model.mesh):
             self._params = make_search_params(model, decoding, max_new, prefixes, numbers, source)
@@ -171,7 +175,7 @@ class Search:
             self._state = start(config, self._program, model.weights, source, self._params, self._room)
         self.length = 0
         """Tokens decoded so far, prefixes counted."""
-        self.has_ended = np.zeros(len(source), bool)
+        self.has_ended = np.zeros(self.shape[0], bool)
         """Whether all hypotheses of each row have ended, [rows]."""
 
     @property
@@ -256,7 +260,7 @@ def make_search_params(
     max_new: int | np.ndarray,
     prefixes: Sequence[Sequence[int]] = (),
     numbers: Sequence[int] = (),
-    source: np.ndarray | None = None,
+    source: np.ndarray | Features | None = None,
 ) -> SearchParams:
     """Returns the numbers that a search takes, on the host; see `generate` for the arguments, which must be checked and
     complete.

@@ -16,6 +16,8 @@ SHORTEST = 8
 """The least length to which sequences are padded; see `round_length`."""
 LEAST_ROOM = 16
 """The least room for targets."""
+FEATURES_ROOM = 32
+"""Half of the first room for the targets of feature vectors, of which there are many more than tokens."""
 WITHOUT_TABLE = 1 << 16
 """Maximum length of a text in tokens if no position table limits it."""
 

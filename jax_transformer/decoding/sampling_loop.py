@@ -14,6 +14,7 @@ from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained, is_forced
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
 from jax_transformer.decoding.selection import argmax
+from jax_transformer.model.features import SourceInput, source_is_real
 
 
 class Samples(NamedTuple):
@@ -50,13 +51,13 @@ def start(
     config: TransformerConfig,
     program: SearchProgram,
     weights: Weights,
-    source_ids: jax.Array,
+    source_ids: SourceInput,
     search: SearchParams,
     length: int,
 ) -> Samples:
     """Returns the state before the first token. A sentence of pads alone pads the batch, and has ended."""
     batch, rows = source_ids.shape[0], program.num_rows
-    is_empty = jnp.all(source_ids == config.source_pad_id, axis=1)
+    is_empty = ~jnp.any(source_is_real(config, source_ids), axis=1)
     return Samples(
         state=cache.start(config, weights, source_ids, length, rows),
         tokens=jnp.full((batch, rows, length), config.target_pad_id, jnp.int32),

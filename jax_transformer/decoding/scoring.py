@@ -13,10 +13,18 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
-from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
+from jax_transformer.decoding.checks import (
+    DecodingError,
+    check_count,
+    check_ids,
+    source_arrays,
+    starts_and_ends,
+    with_empty_rows,
+)
 from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
+from jax_transformer.model.features import Features, SourceInput
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.parallel.placement import add_rows, fetch, place_rows, row_shards
@@ -57,7 +65,9 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 
 def score(
-    model: Model, source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
+    model: Model,
+    source_ids: np.ndarray | jax.Array | Sequence[Sequence[int]] | Features,
+    target_ids: Sequence[Sequence[int]],
 ) -> Scores:
     """Returns the log-probabilities of targets, as decoding counts them.
 
@@ -65,7 +75,7 @@ def score(
 
     Args:
       model: a Model, or a PreparedModel.
-      source_ids: [B, S] integers, padded, or a list of each sentence's ids.
+      source_ids: [B, S] integers, padded, or a list of each sentence's ids; `Features` for a model with a stem.
       target_ids: each sentence's target without the start token; with the end token if it should count.
 
     Returns:
@@ -88,8 +98,9 @@ def score(
     """
     model = prepare(model)
     config = model.config
-    source = source_array(model, source_ids)
-    check_count("target_ids", len(target_ids), len(source))
+    source = source_arrays(model, source_ids)
+    count = source.shape[0]
+    check_count("target_ids", len(target_ids), count)
     check_ids("target", target_ids, config.target_vocab_size)
     lengths = np.array([len(ids) for ids in target_ids])
     most = num_positions(model, "target") or WITHOUT_TABLE
@@ -97,13 +108,13 @@ def score(
         raise DecodingError(f"target_ids: expected at most {most} ids; received {max(lengths)}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    filling = -len(source) % row_shards(model.mesh)
-    rows = add_rows(source, filling, config.source_pad_id), add_rows(targets, filling, config.target_pad_id)
+    filling = -count % row_shards(model.mesh)
+    rows = with_empty_rows(model, source, filling), add_rows(targets, filling, config.target_pad_id)
     with in_mesh(model.mesh):
         log_probs = _log_probs(
             config, model.params, *place_rows(rows, model.mesh), start_id, at_once=_is_causal(config, start_id)
         )
-    log_probs = fetch(log_probs)[: len(source)]
+    log_probs = fetch(log_probs)[:count]
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
@@ -118,7 +129,7 @@ def _is_causal(config: TransformerConfig, start_id: int) -> bool:
 def _log_probs(
     config: TransformerConfig,
     params: Params,
-    source_ids: jax.Array,
+    source_ids: SourceInput,
     target_ids: jax.Array,
     start_id: int,
     *,

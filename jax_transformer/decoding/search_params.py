@@ -34,6 +34,8 @@ class SearchProgram(NamedTuple):
     beam_groups: int = 1
     allowed: Allowed | None = None
     """What asks the caller which tokens may come next."""
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
 
     @classmethod
     def from_config(cls, decoding: DecodingConfig) -> SearchProgram:
@@ -56,6 +58,8 @@ class SearchProgram(NamedTuple):
             has_top_p=config.top_p < 1,
             has_min_p=config.min_p > 0,
             beam_groups=config.beam_groups,
+            suppress_tokens=config.suppress_tokens,
+            begin_suppress_tokens=config.begin_suppress_tokens,
         )
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from jax.sharding import AxisType
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.features import Features, SourceInput
 from jax_transformer.model.ids import Ids
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 VOCABULARIES = {
-    "source_ids": "source_vocab_size",
     "decoder_input_ids": "target_vocab_size",
     "ids": "target_vocab_size",
 }
@@ -44,6 +44,8 @@ def compiled(*static: str) -> Callable[[Function], Function]:
             check_config(name, config)
             check_params(name, arguments["params"])
             check_axes(name, arguments["params"])
+            if "source_ids" in arguments:
+                check_source(name, config, arguments["source_ids"])
             for argument, size in VOCABULARIES.items():
                 if argument in arguments:
                     check_ids(name, argument, arguments[argument], getattr(config, size))
@@ -118,7 +120,40 @@ def check_ids(function: str, name: str, ids: Any, size: int) -> None:
         )
 
 
-def check_rows(function: str, source_ids: Ids, decoder_input_ids: Ids) -> None:
+def check_source(function: str, config: TransformerConfig, source: Any) -> None:
+    """Raises ValueError unless a source is what the config reads: ids of its vocabulary, or features with a stem. Of
+    lengths, only concrete values are checked, as of ids."""
+    where = f"{function}: source_ids"
+    if config.stem is None:
+        if isinstance(source, Features):
+            raise ValueError(f"{where}: expected token ids, since the config has no stem; received Features")
+        check_ids(function, "source_ids", source, config.source.vocab_size)
+        return
+    wanted = f"Features(vectors [rows, length, {config.stem.features}], lengths [rows])"
+    if not isinstance(source, Features):
+        raise ValueError(f"{where}: expected {wanted}, since the config has a stem; received {type(source).__name__}")
+    vectors, lengths = source
+    if np.ndim(vectors) != 3 or vectors.shape[2] != config.stem.features or not vectors.shape[1]:
+        raise ValueError(f"{where}: expected {wanted}; received vectors of shape {list(np.shape(vectors))}")
+    if not jax.numpy.issubdtype(vectors.dtype, np.floating):
+        raise ValueError(f"{where}: expected vectors of floating-point numbers; received an array of {vectors.dtype}")
+    if lengths is None:
+        return
+    if np.shape(lengths) != vectors.shape[:1] or not jax.numpy.issubdtype(lengths.dtype, np.integer):
+        raise ValueError(
+            f"{where}: expected an integer length for each of {vectors.shape[0]} rows; received {lengths.dtype} "
+            f"{list(np.shape(lengths))}"
+        )
+    if isinstance(lengths, np.ndarray) or (
+        not isinstance(lengths, jax.core.Tracer) and getattr(lengths, "is_fully_addressable", False)
+    ):
+        values = np.asarray(lengths)
+        outside = values[(values < 0) | (values > vectors.shape[1])]
+        if outside.size:
+            raise ValueError(f"{where}: expected lengths from 0 to {vectors.shape[1]}; received {outside[0]}")
+
+
+def check_rows(function: str, source_ids: SourceInput, decoder_input_ids: Ids) -> None:
     """Raises ValueError unless there are as many targets as sources."""
     if source_ids.shape[0] != decoder_input_ids.shape[0]:
         raise ValueError(

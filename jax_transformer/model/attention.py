@@ -79,7 +79,7 @@ class Attention(nnx.Module):
         heads, contexts = (shape.num_heads, shape.head_dim), (shape.num_heads, shape.value_dim)
         groups, values = (shape.num_kv_heads, shape.head_dim), (shape.num_kv_heads, shape.value_dim)
         self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
-        self.key = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
+        self.key = Projection(config, features, groups, keys, use_bias=part.has_key_bias, role="query_key_value")
         self.value = Projection(config, features, values, keys, use_bias=use_bias, role="query_key_value")
         if part.output:
             self.output = Projection(config, contexts, features, keys, use_bias=part.output_bias, wide="inputs")

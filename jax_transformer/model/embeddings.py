@@ -32,10 +32,15 @@ class Embedding(nnx.Module):
         if not self.tokens.trains_pad:
             is_pad = jnp.equal(ids, self.tokens.pad_id)[..., None]  # [B, T, 1]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
-        if factor == 1.0:
-            return vectors
-        # in bfloat16, the factor itself would be rounded: sqrt(768) by 0.13 %
-        return (vectors.astype(at_least_float32(dtype)) * factor).astype(dtype)
+        return scaled(vectors, factor)
+
+
+def scaled(vectors: jax.Array, factor: float) -> jax.Array:
+    """Returns vectors times the factor of the stack that reads them, in their dtype."""
+    if factor == 1.0:
+        return vectors
+    # in bfloat16, the factor itself would be rounded: sqrt(768) by 0.13 %
+    return (vectors.astype(at_least_float32(vectors.dtype)) * factor).astype(vectors.dtype)
 
 
 def _rows(table: jax.Array, ids: Ids) -> jax.Array:

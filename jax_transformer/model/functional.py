@@ -22,9 +22,10 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.arguments import check_config, check_fit, check_key, check_rows, compiled
 from jax_transformer.model.decoder_state import DecoderState
+from jax_transformer.model.features import SourceInput, source_is_real
 from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, make_masks
+from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, encoder_mask, make_masks
 from jax_transformer.model.positions import check_fits
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap, Trace
@@ -71,7 +72,7 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
 
 
 def check_vocabularies(config: TransformerConfig) -> None:
-    for name in ("source_vocab_size", "target_vocab_size"):
+    for name in config.vocabularies:
         if getattr(config, name) == 0:
             raise ValueError(f"{name} must be set before parameters are made; received 0")
 
@@ -163,7 +164,7 @@ class ApplyOptions(TypedDict, total=False):
 def apply(
     config: TransformerConfig,
     params: Params,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     *,
     return_trace: Literal[False] = False,
@@ -173,7 +174,7 @@ def apply(
 def apply(
     config: TransformerConfig,
     params: Params,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     *,
     return_trace: Literal[True],
@@ -183,7 +184,7 @@ def apply(
 def apply(
     config: TransformerConfig,
     params: Params,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
@@ -200,7 +201,7 @@ def apply(
       params: as `init_params` returns them; any floating dtype, which the computation follows unless
         `config.compute_dtype` is set.
       source_ids: [B, S]; an id outside the vocabulary is an error, unless a caller's `jit`, `grad` or `vmap` hides its
-        value: then it reads another row of the table.
+        value: then it reads another row of the table. With a config that has a stem, `Features` instead.
       decoder_input_ids: [B, T], the target shifted right by one, with the same checks.
       dropout_key: a PRNG key; None computes without dropout.
       return_trace: whether to return every named activation too.
@@ -219,7 +220,8 @@ def apply(
       in execution order.
 
     Raises:
-      ValueError: parameters of another config; ids that aren't integers [B, S] and [B, T] of their vocabularies; more
+      ValueError: parameters of another config; ids that aren't integers [B, S] and [B, T] of their vocabularies;
+        features of another size or for a config without a stem; more
         tokens than rows of the position table; an intervention with an unknown name or a wrong shape; `return_trace`
         with an attention path that returns no weights; segments for one side only, or with a config that can't be
         packed (`config.packing_obstacle`).
@@ -254,7 +256,7 @@ def apply(
 
 def forward(
     model: Transformer,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     scope: Scope,
     masks: Masks | None = None,
@@ -267,7 +269,7 @@ def forward(
         if mask is not None and tap.record:
             tap.trace[f"mask.{name}"] = mask
     encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
-    source = Source(encoder_output, source_ids, segments.source)
+    source = Source(encoder_output, source_is_real(model.config, source_ids), segments.source)
     decoder_output = model.decode(source, decoder_input_ids, masks, scope, segments.target)
     logits: jax.Array = tap("logits", model.unembed(decoder_output))
     return logits
@@ -277,7 +279,7 @@ def forward(
 def encode(
     config: TransformerConfig,
     params: Params,
-    source_ids: Ids,
+    source_ids: SourceInput,
     *,
     dropout_key: jax.Array | None = None,
     mask: Mask = None,
@@ -285,7 +287,7 @@ def encode(
     """Computes the encoder's output (Vaswani et al. 2017, §3.1).
 
     Args:
-      source_ids: [B, S].
+      source_ids: [B, S] or `Features`, as in `apply`.
       dropout_key: a PRNG key; None computes without dropout.
       mask: boolean, True = may attend, [B, 1, S, S] or broadcastable; None derives it from the ids.
 
@@ -304,7 +306,7 @@ def encode(
       >>> encode(config, params, jnp.array([[3, 4, 2, 0]])).shape
       (1, 4, 4)
     """
-    mask = make_masks(config, source_ids, source_ids).encoder_self if mask is None else mask
+    mask = encoder_mask(config, source_ids) if mask is None else mask
     return _model(config, params).encode(source_ids, mask, Scope(dropout_key=dropout_key))
 
 
@@ -313,7 +315,7 @@ def decode(
     config: TransformerConfig,
     params: Params,
     encoder_output: jax.Array,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
@@ -323,7 +325,7 @@ def decode(
 
     Args:
       encoder_output: [B, S, D].
-      source_ids: [B, S], the ids that encoder_output was computed from; they give the cross-attention mask.
+      source_ids: [B, S] or `Features`, from which encoder_output was computed; they give the cross-attention mask.
       decoder_input_ids: [B, T], the target shifted right by one.
       dropout_key: a PRNG key; None computes without dropout.
       masks: as in `apply`.
@@ -348,7 +350,7 @@ def decode(
     check_rows("decode", source_ids, decoder_input_ids)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
-    source, scope = Source(encoder_output, source_ids), Scope(dropout_key=dropout_key)
+    source, scope = Source(encoder_output, source_is_real(config, source_ids)), Scope(dropout_key=dropout_key)
     return model.unembed(model.decode(source, decoder_input_ids, masks, scope))
 
 
@@ -356,7 +358,7 @@ def decode(
 def hidden_states(
     config: TransformerConfig,
     params: Params,
-    source_ids: Ids,
+    source_ids: SourceInput,
     decoder_input_ids: Ids,
     *,
     dropout_key: jax.Array | None = None,
@@ -366,7 +368,7 @@ def hidden_states(
     """Computes the decoder's output, which the head maps to logits.
 
     Args:
-      source_ids: [B, S].
+      source_ids: [B, S] or `Features`, as in `apply`.
       decoder_input_ids: [B, T], the target shifted right by one.
       dropout_key: a PRNG key; None computes without dropout.
       source_segments: as in `apply`.
@@ -383,7 +385,7 @@ def hidden_states(
     masks = make_masks(config, source_ids, decoder_input_ids, segments)
     model, scope = _model(config, params), Scope(dropout_key=dropout_key)
     encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
-    source = Source(encoder_output, source_ids, segments.source)
+    source = Source(encoder_output, source_is_real(model.config, source_ids), segments.source)
     return model.decode(source, decoder_input_ids, masks, scope, segments.target)
 
 
@@ -415,7 +417,7 @@ def start_decoding(
     config: TransformerConfig,
     params: Params,
     encoder_output: jax.Array,
-    source_ids: Ids,
+    source_ids: SourceInput,
     length: int,
     num_beams: int = 1,
     *,
@@ -425,7 +427,7 @@ def start_decoding(
 
     Args:
       encoder_output: [B, S, D].
-      source_ids: [B, S], the ids that encoder_output was computed from.
+      source_ids: [B, S] or `Features`, from which encoder_output was computed.
       length: the maximum number of tokens in the state.
       num_beams: K, the targets decoded in parallel for each source. They share its keys and values.
       layers: `decoder_layers(config, params)`, computed here if None.
@@ -457,7 +459,8 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config.decoder, "the decoder's input", (source_ids.shape[0], length))
-    return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
+    source = Source(encoder_output, source_is_real(config, source_ids))
+    return _model(config, params).start_decoding(source, layers, length=length, num_beams=num_beams)
 
 
 @compiled()

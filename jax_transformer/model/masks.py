@@ -1,4 +1,4 @@
-"""Boolean attention masks, derived from token ids; True = may attend (Vaswani et al. 2017, §3.2.3)."""
+"""Boolean attention masks, derived from token ids and lengths; True = may attend (Vaswani et al. 2017, §3.2.3)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.specs import PaddingCover
+from jax_transformer.model.features import SourceInput, source_is_real
 from jax_transformer.model.ids import Ids
 
 Mask = jax.Array | None
@@ -75,23 +76,29 @@ def both(first: Mask, second: Mask) -> Mask:
     return first & second
 
 
+def encoder_mask(config: TransformerConfig, source: SourceInput) -> Mask:
+    """Derives the mask of the encoder's self-attention from a source of S positions."""
+    is_real = source_is_real(config, source)
+    return padding_mask(is_real, is_real, config.attentions[0].padding)
+
+
 def make_masks(
-    config: TransformerConfig, source_ids: Ids, decoder_input_ids: Ids, segments: Segments = UNPACKED
+    config: TransformerConfig, source: SourceInput, decoder_input_ids: Ids, segments: Segments = UNPACKED
 ) -> Masks:
-    """Derives the training masks of source_ids [B, S] and decoder_input_ids [B, T]."""
+    """Derives the training masks of a source of S positions in the encoder, and decoder_input_ids [B, T]."""
     of_encoder, of_decoder, of_cross = config.attentions
-    source_is_real = source_ids != config.source.pad_id
+    is_real = source_is_real(config, source)
     target_is_real = decoder_input_ids != config.target.pad_id
     decoder_is_real = decoder_input_ids != decoder_padding_id(config)
     causal = causal_mask(decoder_input_ids.shape[1]) if of_decoder.causal else None
-    source, target = segments
-    encoder_self = padding_mask(source_is_real, source_is_real, of_encoder.padding)
+    of_source, of_target = segments
+    encoder_self = padding_mask(is_real, is_real, of_encoder.padding)
     decoder_self = both(causal, padding_mask(decoder_is_real, decoder_is_real, of_decoder.padding))
-    cross = padding_mask(target_is_real, source_is_real, of_cross.padding)
+    cross = padding_mask(target_is_real, is_real, of_cross.padding)
     return Masks(
-        encoder_self=both(encoder_self, segment_mask(source, source)),
-        decoder_self=both(decoder_self, segment_mask(target, target)),
-        cross=both(cross, segment_mask(target, source)),
+        encoder_self=both(encoder_self, segment_mask(of_source, of_source)),
+        decoder_self=both(decoder_self, segment_mask(of_target, of_target)),
+        cross=both(cross, segment_mask(of_target, of_source)),
     )
 
 

@@ -11,6 +11,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import transformer
 from jax_transformer.model.arguments import check_config, check_fit, check_rows
 from jax_transformer.model.attention import AttentionFunction
+from jax_transformer.model.features import SourceInput
 from jax_transformer.model.functional import Params, check_vocabularies, forward
 from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
@@ -118,12 +119,17 @@ class Transformer(transformer.Transformer):
         return params
 
     def __call__(
-        self, source_ids: Ids, decoder_input_ids: Ids, *, rngs: nnx.Rngs | None = None, masks: Masks | None = None
+        self,
+        source_ids: SourceInput,
+        decoder_input_ids: Ids,
+        *,
+        rngs: nnx.Rngs | None = None,
+        masks: Masks | None = None,
     ) -> jax.Array:
         """Computes the logits of every target position, as `apply` does.
 
         Args:
-          source_ids: [B, S].
+          source_ids: [B, S] or `Features`, as in `apply`.
           decoder_input_ids: [B, T], the target shifted right by one.
           rngs: its stream `dropout` draws what dropout leaves out. None: nothing is left out.
           masks: see `apply`.

@@ -11,7 +11,6 @@ import numpy as np
 from jax_transformer.config.positions import Learned, Sinusoidal
 from jax_transformer.config.sizes import check_table
 from jax_transformer.config.specs import Stack
-from jax_transformer.model.ids import Ids
 
 
 class Places(NamedTuple):
@@ -59,16 +58,17 @@ def sinusoid_table(stack: Stack) -> np.ndarray:
     return table
 
 
-def position_numbers(stack: Stack, ids: Ids, pad_id: int, segments: jax.Array | None = None) -> jax.Array:
-    """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1].
+def position_numbers(stack: Stack, is_real: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+    """Returns the table row of every token: integers [B, T], [1, T] or [B, 1].
 
     Args:
+      is_real: boolean [B, T], False at pads.
       segments: integers [B, T], the number of each token's pair in a packed row; positions restart in each pair.
     """
-    batch, length = ids.shape
+    batch, length = is_real.shape
     index, offset = stack.numbering
     if segments is not None:
-        counted = ids != pad_id if index == "non_pad_count" else jnp.ones_like(ids, bool)
+        counted = is_real if index == "non_pad_count" else jnp.ones_like(is_real)
         numbers = _counted_before(counted, segments) + (index == "non_pad_count")
         numbers = numbers * (counted & (segments > 0))  # [B, T]
     elif index == "column":
@@ -76,7 +76,6 @@ def position_numbers(stack: Stack, ids: Ids, pad_id: int, segments: jax.Array | 
     elif index == "batch_row":
         numbers = jnp.arange(batch)[:, None]  # [B, 1]
     else:
-        is_real = ids != pad_id
         numbers = jnp.cumsum(is_real, axis=1) * is_real  # [B, T]
     return numbers + offset
 

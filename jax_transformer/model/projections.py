@@ -59,7 +59,9 @@ class Projection(nnx.Module):
         return gather(kernel, *axes).reshape(math.prod(self.inputs), -1)
 
     def vector(self, dtype: jnp.dtype) -> jax.Array:
-        """Returns the bias [outputs] in `dtype`."""
+        """Returns the bias [outputs] in `dtype`; zeros without one."""
+        if not self.use_bias:
+            return jnp.zeros(math.prod(self.kernel.shape[len(self.inputs) :]), dtype)
         bias = self.bias[...].astype(dtype)
         return gather(bias, *self._stored(bias.shape, "outputs")).reshape(-1)
 
@@ -71,7 +73,7 @@ class Projection(nnx.Module):
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
     """Applies several projections to x [..., *inputs] in one product; returns [..., *outputs] of each.
 
-    All projections have the same inputs, and either all or none have a bias. The product is always a matrix product,
+    All projections have the same inputs. The product is always a matrix product,
     tokens by features: on a CPU, XLA computes the gradients of an einsum over three or more axes through transposed
     copies of the activations, which takes a fifth of a training step. On a mesh that shards the outputs, it makes the
     gradient of x one all-reduce instead of one per projection.
@@ -79,7 +81,7 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     first = projections[0]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])
     y = x.astype(dtype).reshape(-1, math.prod(inputs)) @ _side_by_side([one.matrix(dtype) for one in projections])
-    if first.use_bias:
+    if any(one.use_bias for one in projections):
         y = y + _side_by_side([one.vector(dtype) for one in projections])
     shapes = [one.kernel.shape[len(inputs) :] for one in projections]
     return _apart(y, x.shape[: x.ndim - len(inputs)], shapes)
@@ -95,12 +97,17 @@ class StepProjections(nnx.Module):
 
     def __init__(self, projections: Sequence[Projection]) -> None:
         first = projections[0]
-        self.config, self.inputs, self.use_bias, self.wide = first.config, first.inputs, first.use_bias, first.wide
+        self.config, self.inputs, self.wide = first.config, first.inputs, first.wide
+        self.use_bias = any(projection.use_bias for projection in projections)
         self.shapes = tuple(projection.kernel.shape[len(first.inputs) :] for projection in projections)
         self.groups = min(shape[0] for shape in self.shapes)
         self.kernel = nnx.Param(self._grouped([projection.kernel[...] for projection in projections], first.inputs).T)
-        if first.use_bias:
-            self.bias = nnx.Param(self._grouped([projection.bias[...] for projection in projections], ()).reshape(-1))
+        if self.use_bias:
+            biases = [
+                one.bias[...] if one.use_bias else jnp.zeros(shape, first.kernel.dtype)
+                for one, shape in zip(projections, self.shapes, strict=True)
+            ]
+            self.bias = nnx.Param(self._grouped(biases, ()).reshape(-1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x [..., *inputs] mapped to [..., *outputs] by the only projection."""

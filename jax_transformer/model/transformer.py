@@ -1,4 +1,4 @@
-"""The whole model: embeddings, the two stacks, and the head (Vaswani et al. 2017, figure 1)."""
+"""The whole model: embeddings or a stem, the two stacks, and the head (Vaswani et al. 2017, figure 1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jax_transformer.model import initializers, positions, rotary
 from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
-from jax_transformer.model.embeddings import Constants, Embedding
+from jax_transformer.model.embeddings import Constants, Embedding, scaled
+from jax_transformer.model.features import ConvolutionStem, Features, SourceInput, source_is_real
 from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, DecoderTerms, EncoderLayer
@@ -29,15 +30,15 @@ from jax_transformer.model.terms import AttentionTerms, stack_terms
 
 
 class Source(NamedTuple):
-    """Holds the encoder's output and the tokens that it was computed from."""
+    """Holds the encoder's output, and which of its positions are no padding."""
 
     output: jax.Array  # [B, S, D]
-    ids: Ids  # [B, S]
+    is_real: jax.Array  # [B, S] bool
     segments: jax.Array | None = None  # [B, S], of packed rows
 
 
 class Transformer(nnx.Module):
-    """Maps source ids and decoder input ids to logits."""
+    """Maps a source and decoder input ids to logits."""
 
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         self.config = config
@@ -45,7 +46,10 @@ class Transformer(nnx.Module):
         if config.share_embeddings:
             self.shared_embedding = Embedding(config, config.target, config.decoder.d_model, keys)
         else:
-            self.source_embedding = Embedding(config, config.source, config.encoder.d_model, keys)
+            if config.stem is None:
+                self.source_embedding = Embedding(config, config.source, config.encoder.d_model, keys)
+            else:
+                self.stem = ConvolutionStem(config, config.stem, keys)
             self.target_embedding = Embedding(config, config.target, config.decoder.d_model, keys)
         self.encoder = Stack(config, config.encoder, EncoderLayer, keys)
         self.decoder = Stack(config, config.decoder, DecoderLayer, keys)
@@ -56,17 +60,26 @@ class Transformer(nnx.Module):
         elif use_bias:
             self.head_bias = nnx.Param(initializers.bias(config, next(keys), vocabulary, *features))
 
-    def encode(self, source_ids: Ids, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
-        """Returns the encoder's output [B, S, D] for source_ids [B, S] and, of packed rows, their segments [B, S]."""
-        positions.check_fits(self.config.encoder, "source_ids", source_ids.shape)
-        numbers = positions.position_numbers(self.config.encoder, source_ids, self.config.source.pad_id, segments)
-        table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
-        vectors = table(source_ids, self.config.encoder.embedding_factor)
-        places = positions.Places(numbers, source_ids.shape[1])
+    def encode(self, source: SourceInput, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
+        """Returns the encoder's output [B, S, D] for a source of S positions and, of packed rows, its segments
+        [B, S]."""
+        is_real = source_is_real(self.config, source)
+        positions.check_fits(self.config.encoder, "source_ids", is_real.shape)
+        numbers = positions.position_numbers(self.config.encoder, is_real, segments)
+        vectors = self._source_vectors(source)
+        places = positions.Places(numbers, is_real.shape[1])
         terms = stack_terms(self.encoder, places, mask, vectors.dtype, scope)
         scope = scope(Site.ENCODER)
         x = self.encoder.embed(vectors, self._table("encoder_positions"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
+
+    def _source_vectors(self, source: SourceInput) -> jax.Array:
+        """Returns the vectors [B, S, D] that the encoder reads, before positions are added."""
+        factor = self.config.encoder.embedding_factor
+        if isinstance(source, Features):
+            return scaled(self.stem(source), factor)
+        table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
+        return table(source, factor)
 
     def decode(
         self,
@@ -79,9 +92,8 @@ class Transformer(nnx.Module):
         """Returns the decoder's output [B, T, D] for decoder_input_ids [B, T] and, of packed rows, their segments
         [B, T]."""
         positions.check_fits(self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
-        numbers = positions.position_numbers(
-            self.config.decoder, decoder_input_ids, self.config.target.pad_id, segments
-        )
+        is_real = jnp.asarray(decoder_input_ids != self.config.target.pad_id)
+        numbers = positions.position_numbers(self.config.decoder, is_real, segments)
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
         shared_terms = stack_terms(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
@@ -100,7 +112,7 @@ class Transformer(nnx.Module):
         kind = config.decoder.positions
         if not isinstance(kind, Rotary) or not kind.cross_attention:
             return None
-        numbers = positions.position_numbers(config.decoder, source.ids, config.source.pad_id, source.segments)
+        numbers = positions.position_numbers(config.decoder, source.is_real, source.segments)
         return rotary.angles(kind, config.decoder.heads.head_dim, numbers, source.output.dtype)
 
     def unembed(self, x: jax.Array) -> jax.Array:
@@ -136,22 +148,18 @@ class Transformer(nnx.Module):
         slices = [layer_slice(parameters, i) for i in range(count)]
         return [nnx.to_pure_dict(nnx.state(StepLayer(nnx.merge(graph, layer)))) for layer in slices]
 
-    def start_decoding(
-        self, encoder_output: jax.Array, source_ids: Ids, layers: list[Any] | None, *, length: int, num_beams: int
-    ) -> DecoderState:
+    def start_decoding(self, source: Source, layers: list[Any] | None, *, length: int, num_beams: int) -> DecoderState:
         """Returns the state before the first of at most `length` tokens.
 
         Args:
-          encoder_output: [B, S, D], computed from source_ids [B, S].
           layers: the result of `decoder_layers`, or None to compute it here.
         """
-        source_is_real = source_ids != self.config.source.pad_id  # [B, S]
-        steps, angles = self._steps(layers), self._source_angles(Source(encoder_output, source_ids))
-        cross = [step.cross_attention.keys_and_values(encoder_output, angles) for step in steps]
+        steps, angles = self._steps(layers), self._source_angles(source)
+        cross = [step.cross_attention.keys_and_values(source.output, angles) for step in steps]
         cross *= self.config.decoder.num_layers // len(steps)
         _, _, cross_attention = self.config.while_decoding().attentions
         covers_keys = cross_attention.padding == "keys"
-        cross_mask = source_is_real[:, None, None, :] if covers_keys else None
+        cross_mask = source.is_real[:, None, None, :] if covers_keys else None
         return empty_state(cross, self.config.decoder.heads, cross_mask, num_beams, length)
 
     def decode_step(self, state: DecoderState, ids: Ids, layers: list[Any] | None) -> tuple[jax.Array, DecoderState]:

@@ -48,9 +48,10 @@ def pad_rows(batch: Batch, multiple: int, pad_ids: tuple[int, int]) -> Batch:
     return batch._replace(**{name: add_rows(ids, filling, fillers.get(name, 0)) for name, ids in arrays.items()})
 
 
-def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:
-    """Returns ids [B, T] with `count` more rows of pads alone."""
-    return np.pad(ids, ((0, count), (0, 0)), constant_values=pad_id) if count else ids
+def add_rows(array: np.ndarray, count: int, value: int = 0) -> np.ndarray:
+    """Returns an array [B, …], such as ids [B, T], with `count` more rows that hold a value, such as the pad, alone."""
+    width = ((0, count), *((0, 0) for _ in array.shape[1:]))
+    return np.pad(array, width, constant_values=value) if count else array
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:

@@ -54,6 +54,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/layers/*_scale/factor", ("layers", "all_features")),
     ("*/position_scale/factor", ("all_features",)),
     ("*_norm/*", ("features",)),
+    ("stem/*/kernel", ("vectors", "bands", "features")),
+    ("stem/*/bias", ("features",)),
     ("head/kernel", ("features", "vocabulary")),
     ("head/lora_a", ("features", "rank")),
     ("head/lora_b", ("rank", "vocabulary")),

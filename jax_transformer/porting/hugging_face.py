@@ -263,6 +263,8 @@ SAME = {
     "encoder_no_repeat_ngram_size": "encoder_no_repeat_ngram",
     "repetition_penalty": "repetition_penalty",
     "bad_words_ids": "bad_words",
+    "suppress_tokens": "suppress_tokens",
+    "begin_suppress_tokens": "begin_suppress_tokens",
     "forced_bos_token_id": "forced_bos_id",
     "forced_eos_token_id": "forced_eos_id",
     "num_beams": "beam_size",
@@ -284,8 +286,6 @@ UNBUILT = {
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
     "encoder_repetition_penalty": 1.0,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
     "sequence_bias": None,
     "exponential_decay_length_penalty": None,
     "guidance_scale": 1.0,
@@ -315,6 +315,8 @@ INTEGERS = (
         "no_repeat_ngram_size",
         "encoder_no_repeat_ngram_size",
         "top_k",
+        "suppress_tokens",
+        "begin_suppress_tokens",
         "forced_bos_token_id",
         "forced_eos_token_id",
     ),
@@ -417,6 +419,9 @@ def decoding_fields(content: Json) -> dict[str, Any]:
     if isinstance(words := fields.get("bad_words"), list):
         end = content.get("eos_token_id")
         fields["bad_words"] = [word for word in words if word not in ([end], end)] or None  # the end isn't forbidden
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if not fields.get(name):
+            fields.pop(name, None)
     return fields
 
 

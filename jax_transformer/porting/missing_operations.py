@@ -20,7 +20,6 @@ MISSING: dict[str, str] = {
     "pix2struct": "an encoder of images",
     "vision-encoder-decoder": "an encoder of images",
     "florence2": "an encoder of images",
-    "whisper": "an encoder of sounds",
     "speech_to_text": "an encoder of sounds",
     "speech-encoder-decoder": "an encoder of sounds",
     "speecht5": "an encoder of sounds",

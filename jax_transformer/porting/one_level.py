@@ -27,6 +27,7 @@ from jax_transformer.config.short_names import (
     option_names,
     short_names,
 )
+from jax_transformer.config.specs import Stem
 from jax_transformer.config.validation import ConfigError
 
 NO_PART_OF_THE_FUNCTION = ("compute", "encoder.dropout", "decoder.dropout")
@@ -157,7 +158,7 @@ def _options(part: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
 @functools.cache
 def _reached() -> frozenset[str]:
     """Returns the paths of the options that short names say."""
-    found = {"share_embeddings", "initializer"}
+    found = {"share_embeddings", "initializer", "stem", *(f"stem.{field.name}" for field in dataclasses.fields(Stem))}
     for name in short_names():
         at = option_at(name)
         found |= set() if at is None else {f"{place}.{at.field}" for place in at.places}

@@ -69,7 +69,7 @@ def test_each_stack_has_as_many_rows_as_it_may_need() -> None:
     config = dataclasses.replace(config, position_offset=2, position_index="non_pad_count")
     assert (config.encoder.table_rows, config.decoder.table_rows) == (8, 10)
     full = np.full((1, 7), 5)  # the largest number is the last row
-    assert position_numbers(config.encoder, full, pad_id=0).max() == 9
+    assert position_numbers(config.encoder, full != 0).max() == 9
 
 
 # --- numbers
@@ -77,13 +77,13 @@ def test_each_stack_has_as_many_rows_as_it_may_need() -> None:
 
 def test_a_column_is_numbered_by_its_place() -> None:
     config = TransformerConfig(position_offset=3)
-    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
+    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]) != 0), (2, 3))
     assert numbers.tolist() == [[3, 4, 5], [3, 4, 5]]
 
 
 def test_a_batch_row_is_numbered_by_its_place_in_the_batch() -> None:
     config = TransformerConfig(position_index="batch_row", position_offset=1)
-    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]), pad_id=0), (2, 3))
+    numbers = np.broadcast_to(position_numbers(config.encoder, np.array([[4, 0, 4], [0, 0, 4]]) != 0), (2, 3))
     assert numbers.tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
@@ -92,7 +92,7 @@ def test_real_tokens_are_counted_and_pads_are_not() -> None:
     pads' row is zero."""
     config = TransformerConfig(d_model=8, num_heads=2, position_index="non_pad_count", position_offset=1, max_length=4)
     ids = np.array([[7, 8, 1, 9], [1, 1, 7, 7], [1, 1, 1, 1]])
-    assert position_numbers(config.encoder, ids, pad_id=1).tolist() == [[2, 3, 1, 4], [1, 1, 2, 3], [1, 1, 1, 1]]
+    assert position_numbers(config.encoder, ids != 1).tolist() == [[2, 3, 1, 4], [1, 1, 2, 3], [1, 1, 1, 1]]
     table = sinusoid_table(config.encoder)
     assert not table[1].any()
     plain = sinusoid_table(TransformerConfig(d_model=8, num_heads=2, max_length=6).encoder)
@@ -140,7 +140,7 @@ def test_terms_added_to_the_embeddings(
             if config.position_kind == "learned"
             else params["constants"][f"{stack}_positions"]
         )
-        numbers = np.broadcast_to(position_numbers(config.encoder, tokens, pad), tokens.shape)
+        numbers = np.broadcast_to(position_numbers(config.encoder, tokens != pad), tokens.shape)
         positions = np.broadcast_to(trace[f"{stack}.positions"], (*tokens.shape, config.d_model))
         np.testing.assert_array_equal(positions, table[numbers])
         total = trace[f"{stack}.token_embedding"] + trace[f"{stack}.positions"]

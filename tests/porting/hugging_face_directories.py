@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import Stem
 from jax_transformer.model import functional
 from jax_transformer.porting.dialects import all_dialects
 from jax_transformer.porting.state_dicts import state_dict_from_params
@@ -40,7 +41,10 @@ SIZES: dict[str, Any] = {
 def make_config(name: str, **options: Any) -> TransformerConfig:
     table = all_dialects()[name]
     first = {field: values[-1] for field, values in table.choices.items()}
-    return TransformerConfig.from_flat({**table.defaults, **first, **table.fixed, **SIZES, **options})
+    fields = {**table.defaults, **first, **table.fixed, **SIZES}
+    if "stem" in table.mentions:
+        fields |= {"stem": Stem(features=5), "share_embeddings": False, "source_vocab_size": 0, "source_pad_id": 0}
+    return TransformerConfig.from_flat(fields | options)
 
 
 def make_model(config: TransformerConfig) -> Model:

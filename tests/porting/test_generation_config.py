@@ -64,8 +64,8 @@ def test_what_is_read(content: dict[str, Any], fields: dict[str, Any]) -> None:
         ({"encoder_repetition_penalty": 1.2, "num_beams": 4}, {"encoder_repetition_penalty": 1.2}, {"beam_size": 4}),
         ({"num_beam_groups": 2, "diversity_penalty": 0.5}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {}),
         (
-            {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
-            {"suppress_tokens": [4], "num_return_sequences": 2},
+            {"encoder_no_repeat_ngram_size": 3, "typical_p": 0.9, "num_return_sequences": 2},
+            {"typical_p": 0.9, "num_return_sequences": 2},
             {"encoder_no_repeat_ngram": 3},
         ),
         (

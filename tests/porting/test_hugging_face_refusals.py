@@ -22,7 +22,7 @@ from jax_transformer.storage.tensors import PortingError
         (
             "t5",
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
-            r"model_type must be one of marian, .*umt5; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be "
+            r"model_type must be one of marian, .*whisper; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be "
             r"an encoder-decoder",
         ),
         (
@@ -161,7 +161,7 @@ def test_the_command_says_what_is_wrong_with_config_json(tmp_path: Path, capsys:
         ("switch_transformers", "a feed-forward of routed experts"),
         ("nllb-moe", "a feed-forward of routed experts"),
         ("prophetnet", "decoder streams that predict several tokens ahead"),
-        ("whisper", "an encoder of sounds"),
+        ("moonshine", "an encoder of sounds"),
     ],
 )
 def test_the_operation_that_a_family_lacks_here_is_named(kind: str, operation: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mapped_program import MAP, make_tensors
 from jax_transformer.config import model as model_module
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import Attention, RmsNorm
+from jax_transformer.config.specs import Attention, RmsNorm, Stem
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.porting import export_checkpoint, import_checkpoint, one_level
@@ -40,6 +40,7 @@ UNTOLD_VALUES: dict[str, Any] = {
     "value_dim": 5,
     "query_key_norm": True,
     "head_scale": True,
+    "attention_key_bias": False,
     "context_norm": "attention",
     "feed_forward_output_bias": False,
     "norm_scale": False,
@@ -69,6 +70,8 @@ def config_of(name: str, **options: Any) -> TransformerConfig:
     table = get_dialect(name)
     first = {field: values[0] for field, values in table.choices.items()}
     fields = {**table.defaults, **first, **SIZES, **table.fixed}
+    if "stem" in table.mentions:
+        fields |= {"stem": Stem(), "source_vocab_size": 0}
     return TransformerConfig.from_flat({**table.follows({"source_pad_id": 0, **first}), **fields, **options})
 
 

@@ -37,6 +37,7 @@ MODULES = (
     "t5",
     "t5x",
     "marian_npz",
+    "whisper",
 )
 """The modules of this package that hold `DIALECTS`."""
 

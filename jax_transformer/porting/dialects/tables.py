@@ -18,12 +18,14 @@ def within(torch: str, jax: str, lines: Lines, *, stacked: bool = False) -> list
     return [Rule(f"{torch}.{name}", f"{jax}/{path}", axes, stacked=stacked) for name, path, axes in lines]
 
 
-def attention(query: str, key: str, value: str, output: str | None, *, bias: bool = True) -> list[tuple[str, str, str]]:
+def attention(
+    query: str, key: str, value: str, output: str | None, *, bias: bool = True, key_bias: bool = True
+) -> list[tuple[str, str, str]]:
     """Returns the rules of an attention whose linear maps have these names and hold all heads."""
     lines = []
     for name, path in ((query, "query"), (key, "key"), (value, "value")):
         lines.append((f"{name}.weight", f"{path}/kernel", "(N H) D -> D N H"))
-        if bias:
+        if bias and (key_bias or path != "key"):
             lines.append((f"{name}.bias", f"{path}/bias", "(N H) -> N H"))
     if output:
         lines.append((f"{output}.weight", "output/kernel", "D (N H) -> N H D"))
