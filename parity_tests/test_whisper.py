@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,7 @@ from jax_transformer.porting.state_dicts import state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.tensors import PortingError
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -78,10 +77,9 @@ def make_case(name: str, folder: Path) -> Case:
     with torch.no_grad():
         for path, tensor in theirs.named_parameters():
             if tensor.requires_grad:
-                spread = (
-                    0.3 if tensor.ndim == 1 else 0.2 if "embed" in path else 1.3 / float(np.sqrt(tensor[0].numel()))
-                )
-                drawn = spread * rng.standard_normal(tuple(tensor.shape)) + (tensor.ndim == 1 and "norm.weight" in path)
+                of_matrix = 0.2 if "embed" in path else 1.3 / float(np.sqrt(tensor[0].numel()))
+                spread = of_matrix if tensor.ndim > 1 else 0.3
+                drawn = spread * rng.standard_normal(tuple(tensor.shape)) + ("norm.weight" in path)
                 tensor.copy_(torch.from_numpy(drawn))
     theirs.save_pretrained(folder / name)
     vectors = rng.standard_normal((3, 2 * config.max_source_positions, config.num_mel_bins))
@@ -96,8 +94,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=SIZES)
-def case(request: Any, folder: Path) -> Iterator[Case]:
-    yield make_case(request.param, folder)
+def case(request: Any, folder: Path) -> Case:
+    return make_case(request.param, folder)
 
 
 def error_of(received: Any, expected: torch.Tensor) -> float:

@@ -67,7 +67,7 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
     if not files:
         return model, ""
     if model.config.stem is not None:  # it has no text to encode
-        return model, f"by {', '.join(files)}"
+        return model, f"transcripts by {', '.join(files)}"
     origin = model.origin or {}
     config = (
         origin["hugging_face"]["config"] if "hugging_face" in origin else {"model_type": origin["tokenizer_family"]}
