@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jax_transformer.parity.proofs.api import assert_same, prove
     from jax_transformer.porting.exporting import export_checkpoint
     from jax_transformer.porting.importing import import_checkpoint
+    from jax_transformer.speech.transcription import transcribe
     from jax_transformer.storage.added_tokens import add_tokens
     from jax_transformer.storage.model_directory import Model, load_model, save_model
     from jax_transformer.storage.model_tokenizers import with_tokenizers
@@ -95,6 +96,7 @@ __all__ = [
     "start_decoding",
     "train",
     "training",
+    "transcribe",
     "translate",
     "with_tokenizers",
 ]
@@ -127,6 +129,7 @@ _HOMES = {
     "jax_transformer.parity.proofs.api": ("assert_same", "prove"),
     "jax_transformer.porting.exporting": ("export_checkpoint",),
     "jax_transformer.porting.importing": ("import_checkpoint",),
+    "jax_transformer.speech.transcription": ("transcribe",),
     "jax_transformer.storage.added_tokens": ("add_tokens",),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
     "jax_transformer.storage.model_tokenizers": ("with_tokenizers",),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
+from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError, check_field_types, require
 from jax_transformer.runtime.trees import nearest
 
@@ -161,6 +162,8 @@ class TokenSettings:
     source_length: int | None = None
     """Length to pad sources to, for a model that attends to the source's padding and was trained on this length alone.
     None: sources aren't padded. Neither are longer ones."""
+    speech: SpeechTokens | None = None
+    """Special ids of a model that transcribes speech. None: it doesn't."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +179,11 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
       >>> GenerationConfig(decoder_start_id=2, eos_id=3, beam_size=4).decoding
       {'beam_size': 4}
     """
+
+    def __post_init__(self) -> None:
+        if isinstance(self.speech, Mapping):  # as JSON has it
+            object.__setattr__(self, "speech", SpeechTokens.from_plain(self.speech))
+        super().__post_init__()
 
     def _problems(self) -> list[str]:
         ids = ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")

@@ -53,6 +53,8 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(option) for option in typing.get_args(hint))
     if origin is tuple:
         return "a list of " + describe(typing.get_args(hint)[0]) + " values"
+    if origin is dict:
+        return "an object with " + describe(typing.get_args(hint)[1]) + " values"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
@@ -78,6 +80,9 @@ def matches(value: Any, hint: Any) -> bool:
     if origin is tuple:
         item = typing.get_args(hint)[0]
         return isinstance(value, tuple) and all(matches(element, item) for element in value)
+    if origin is dict:
+        keys, values = typing.get_args(hint)
+        return isinstance(value, dict) and all(matches(k, keys) and matches(v, values) for k, v in value.items())
     if hint is float:  # 1 is a fine 1.0
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:

@@ -43,6 +43,8 @@ def constrained(
         scores = jnp.where(is_first & _is_among(program.begin_suppress_tokens, scores), -jnp.inf, scores)
     if program.suppress_tokens:
         scores = jnp.where(_is_among(program.suppress_tokens, scores), -jnp.inf, scores)
+    if program.timestamps is not None:
+        scores = program.timestamps.constrain(tokens, column, count, scores)
     if program.allowed is not None and search.numbers is not None:
         may_come = program.allowed.mask(scores.shape[-1], search.numbers, tokens, column)
         scores = jnp.where(may_come, scores, -jnp.inf)

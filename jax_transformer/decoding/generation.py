@@ -24,6 +24,7 @@ from jax_transformer.decoding.checks import (
 from jax_transformer.decoding.padding import FEATURES_ROOM, LEAST_ROOM, limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
+from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.model.features import Features
 from jax_transformer.parallel.placement import fetch, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
@@ -54,6 +55,7 @@ def generate(
     prefix_ids: Sequence[Sequence[int]] | None = None,
     sentence_numbers: Sequence[int] | None = None,
     allowed: AllowedTokens | None = None,
+    timestamps: TimestampRules | None = None,
     **options: Unpack[DecodingOptions],
 ) -> Generated:
     """Decodes a batch of B sentences.
@@ -75,6 +77,7 @@ def generate(
       allowed: a function of a sentence's number and the ids so far, without the start token, that returns the ids that
         may come next. It runs on the host at each step, also for hypotheses that have ended; a program is compiled for
         each function.
+      timestamps: rules for the times in a transcript of speech. Scores then count the tokens that the rules allow.
       **options: fields of DecodingConfig, such as beam_size=4.
 
     Returns:
@@ -115,7 +118,7 @@ def generate(
     num_return = decoding.num_return or 1
     if not count:
         return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
-    search = Search(model, decoding, source, prefixes, numbers, allowed=allowed)
+    search = Search(model, decoding, source, prefixes, numbers, allowed=allowed, timestamps=timestamps)
     while not search.is_done:
         search.advance()
     return search.hypotheses()
@@ -137,16 +140,17 @@ class Search:
         *,
         on_one_core: bool = False,
         allowed: AllowedTokens | None = None,
+        timestamps: TimestampRules | None = None,
     ) -> None:
         """Starts the search for sources, with resolved options that were checked.
 
         Args:
           on_one_core: compute on one core of a CPU, as other searches run on the others.
-          allowed: see `generate`.
+          allowed, timestamps: see `generate`.
         """
         config, most, self._count = model.config, limit(model, "target"), source.shape[0]
         self._model, self._decoding = model, decoding
-        self._program = SearchProgram.from_config(decoding)
+        self._program = SearchProgram.from_config(decoding)._replace(timestamps=timestamps)
         if allowed is not None:
             self._program = self._program._replace(allowed=allowed_by(allowed))
         loop: Any = beam if self._program.uses_beams else sampling_loop

@@ -80,7 +80,8 @@ def advance(
     token = jnp.where(samples.ended, config.target_pad_id, jnp.where(prefix >= 0, prefix, choice)).astype(jnp.int32)
     counts = ~samples.ended & (prefix < 0)
     scores = counts & ~is_forced(program, search, column, batch)[:, None]
-    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
+    counted = logits if program.timestamps is None else allowed
+    chosen = jnp.take_along_axis(counted, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(counted, axis=-1)
     lengths = samples.lengths + counts
     return Samples(
         state=state,

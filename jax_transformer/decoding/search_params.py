@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import NO_ID, DecodingConfig, Semantics
 from jax_transformer.decoding.allowed import Allowed
+from jax_transformer.decoding.timestamps import TimestampRules
 
 
 class SearchProgram(NamedTuple):
@@ -36,6 +37,8 @@ class SearchProgram(NamedTuple):
     """What asks the caller which tokens may come next."""
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    timestamps: TimestampRules | None = None
+    """Rules for times. With them, log-probabilities are those of the tokens that the rules allow."""
 
     @classmethod
     def from_config(cls, decoding: DecodingConfig) -> SearchProgram:

@@ -22,6 +22,8 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.directories import check_free, new_directory
@@ -95,7 +97,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     try:
         content = in_effect(config, generation)
         resolved = resolved_config(family_file(table), config)
-        fields |= _ids(table, resolved, content) | decoding_fields(content)
+        fields |= _ids(table, resolved, content) | decoding_fields(content) | speech_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
     files = [path / name for name in TOKENIZER_FILES if (path / name).is_file()]
@@ -425,6 +427,47 @@ def decoding_fields(content: Json) -> dict[str, Any]:
     return fields
 
 
+def speech_fields(content: Json) -> dict[str, Any]:
+    """Returns the special ids of a model that transcribes speech, as the field `speech` of GenerationConfig; none of
+    another model.
+
+    Raises:
+      PortingError: an id that is none.
+    """
+    if content.get("no_timestamps_token_id") is None:
+        return {}
+    names, tasks = content.get("lang_to_id") or {}, content.get("task_to_id") or {}
+    is_multilingual = content.get("is_multilingual", bool(names))
+    try:
+        tokens = SpeechTokens(
+            no_timestamps_id=content["no_timestamps_token_id"],
+            languages={name.strip("<|>"): index for name, index in names.items()} if is_multilingual else None,
+            transcribe_id=tasks.get("transcribe") if is_multilingual else None,
+            translate_id=tasks.get("translate") if is_multilingual else None,
+            previous_id=content.get("prev_sot_token_id"),
+            max_initial_timestamp=content.get("max_initial_timestamp_index"),
+        )
+    except (AttributeError, ConfigError) as error:
+        raise PortingError(f"ids of speech: {error}") from None
+    return {"speech": tokens}
+
+
+def speech_keys(speech: SpeechTokens | None) -> dict[str, Any]:
+    """Returns the keys of generation_config.json for the special ids of speech: the inverse of `speech_fields`."""
+    if speech is None:
+        return {}
+    tasks = {"transcribe": speech.transcribe_id, "translate": speech.translate_id}
+    keys = {
+        "no_timestamps_token_id": speech.no_timestamps_id,
+        "is_multilingual": speech.languages is not None,
+        "lang_to_id": {f"<|{code}|>": index for code, index in (speech.languages or {}).items()},
+        "task_to_id": {task: index for task, index in tasks.items() if index is not None},
+        "prev_sot_token_id": speech.previous_id,
+        "max_initial_timestamp_index": speech.max_initial_timestamp,
+    }
+    return {key: value for key, value in keys.items() if value not in (None, {})}
+
+
 def _lengths(content: Json) -> dict[str, int]:
     """Returns the most and the fewest new tokens, by the keys of LENGTHS."""
     found = {}
@@ -579,7 +622,7 @@ def write_directory(
         said = _ids(table, resolved_config(file, original), in_effect(original, text))
         ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
     else:
-        text = indented_json({"pad_token_id": config.target_pad_id})
+        text = indented_json({"pad_token_id": config.target_pad_id} | speech_keys(generation.speech))
     text = text_of(generation, original, text)
     if text and ids:
         text = indented_json(parsed(text) | ids)

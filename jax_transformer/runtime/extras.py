@@ -18,6 +18,7 @@ EXTRAS = {
     "wandb": "wandb",
     "spacy": "spacy",
     "sacremoses": "moses",
+    "soundfile": "audio",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",

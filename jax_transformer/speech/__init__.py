@@ -1,0 +1,26 @@
+"""Speech in: audio files, log-mel spectra, and transcription of recordings of any length.
+
+`spectra.py` computes the features that Whisper reads, `audio.py` reads files, `transcription.py` decodes window after
+window, `segments.py` divides what a window says by its timestamps, `transcripts.py` writes text, JSON and subtitles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jax_transformer.runtime.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from jax_transformer.speech.audio import AudioError, read_audio
+    from jax_transformer.speech.spectra import log_mel, mel_filters
+    from jax_transformer.speech.transcription import transcribe
+    from jax_transformer.speech.transcripts import Segment, Transcript
+
+_HOMES = {
+    "jax_transformer.speech.audio": ("AudioError", "read_audio"),
+    "jax_transformer.speech.spectra": ("log_mel", "mel_filters"),
+    "jax_transformer.speech.transcription": ("transcribe",),
+    "jax_transformer.speech.transcripts": ("Segment", "Transcript"),
+}
+__all__ = ["AudioError", "Segment", "Transcript", "log_mel", "mel_filters", "read_audio", "transcribe"]
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,0 +1,319 @@
+"""Transcribes recordings of any length: 30 seconds at a time, each window from where the last one's speech ended
+(Radford et al. 2022, §3.8 and §4.5)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.decoding.checks import starts_and_ends
+from jax_transformer.decoding.generation import generate
+from jax_transformer.decoding.padding import limit
+from jax_transformer.decoding.prepared import PreparedModel, prepare
+from jax_transformer.decoding.timestamps import TimestampRules
+from jax_transformer.model import functional
+from jax_transformer.model.features import Features
+from jax_transformer.speech.audio import read_audio
+from jax_transformer.speech.segments import FRAME, divide
+from jax_transformer.speech.spectra import HOP, SAMPLE_RATE, log_mel
+from jax_transformer.speech.text import read_tokenizer, text_of
+from jax_transformer.speech.transcripts import Segment, Transcript
+from jax_transformer.storage.model_directory import Model
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Task = Literal["transcribe", "translate"]
+FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Temperatures of Radford et al. 2022, §4.5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Says when a window is decoded again at the next temperature. None: never for this reason."""
+
+    compression_ratio: float | None = 2.4
+    """A larger ratio tells of a text that repeats itself."""
+    log_prob: float | None = -1.0
+    """A smaller mean log-probability tells of a text that the model doubts."""
+    no_speech: float | None = 0.6
+    """If the probability of no speech is larger, a text below log_prob is silence: it isn't decoded again, but left
+    out."""
+
+
+def transcribe(
+    model: Model,
+    audio: str | os.PathLike[str] | np.ndarray,
+    *,
+    rate: int | None = None,
+    language: str | None = None,
+    task: Task = "transcribe",
+    timestamps: bool = True,
+    temperatures: float | Sequence[float] = FALLBACK,
+    thresholds: Thresholds | None = None,
+    condition_on_previous_text: bool = True,
+    beam_size: int | None = None,
+    max_new_tokens: int | None = None,
+    seed: int = 0,
+) -> Transcript:
+    """Transcribes a recording with a Whisper.
+
+    Args:
+      model: a Whisper, as `port` and `import_checkpoint` make it.
+      audio: a file, or samples [N] or [N, channels]; see `jax_transformer.speech.read_audio`.
+      rate: samples per second of an array. None: 16,000.
+      language: code of the spoken language, such as "de". None: the likeliest in the first 30 seconds.
+      task: "transcribe", or "translate" into English.
+      timestamps: decode times, too. Without them, the model reads the recording in windows of 30 seconds that don't
+        overlap, and each is one segment.
+      temperatures: at 0, the likeliest tokens are taken; above, tokens are drawn. A window whose text a threshold
+        rejects is decoded again at the next one, and the last one's text stays.
+      thresholds: None: those of `Thresholds()`.
+      condition_on_previous_text: show the text of earlier windows to the decoder, unless it was drawn at a temperature
+        of 0.5 or more.
+      beam_size: beams at temperature 0. None: the model's own setting.
+      max_new_tokens: most tokens of a window. None: as many as the model allows.
+      seed: seed of the draws.
+
+    Returns:
+      The transcript. Its text is "" if the model has no tokenizer files.
+
+    Raises:
+      ValueError: another model; an unknown language, or a task of a model that knows one language alone; no
+        temperature.
+      AudioError: a recording that can't be read.
+
+    Example:
+      >>> import jax, numpy as np
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params, transcribe
+      >>> from jax_transformer.config import Stem
+      >>> from jax_transformer.config.speech import SpeechTokens
+      >>> config = TransformerConfig(stem=Stem(features=8), target_vocab_size=60, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=50)  # windows of 1 s
+      >>> generation = GenerationConfig(decoder_start_id=6, eos_id=5, speech=SpeechTokens(no_timestamps_id=8))
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation)
+      >>> said = transcribe(model, np.zeros(20_000, np.float32), temperatures=0.0, max_new_tokens=4)
+      >>> said.duration, said.language
+      (1.25, None)
+    """
+    model = prepare(model)
+    speech = _speech_of(model)
+    samples = read_audio(audio, rate)
+    window = _window(model)
+    duration = len(samples) / SAMPLE_RATE
+    padded = np.pad(samples, (0, max(window * HOP - len(samples), 0)))
+    assert model.config.stem is not None  # as _speech_of checked
+    spectrum = log_mel(padded, model.config.stem.features)
+    used = (temperatures,) if isinstance(temperatures, int | float) else tuple(temperatures)
+    if not used or not all(0.0 <= one < math.inf for one in used):
+        raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
+    if language is None and speech.languages:
+        language = detect_language(model, spectrum)
+    decoder = WindowDecoder(
+        model,
+        prompt=_prompt(speech, language, task, timestamps=timestamps),
+        timestamps=timestamps,
+        temperatures=used,
+        thresholds=thresholds or Thresholds(),
+        conditions=condition_on_previous_text and speech.previous_id is not None,
+        beam_size=beam_size,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+    )
+    return Transcript(decoder.segments(spectrum), language, duration)
+
+
+def detect_language(model: Model, spectrum: np.ndarray) -> str:
+    """Returns the code of the likeliest language of a spectrum's first window.
+
+    Args:
+      model: a Whisper that knows several languages.
+      spectrum: [S, F], as `log_mel` computes it.
+
+    Raises:
+      ValueError: another model.
+    """
+    model = prepare(model)
+    languages = _speech_of(model).languages
+    if not languages:
+        raise ValueError("expected a model that knows several languages; received one without ids of languages")
+    logits = _last_logits(model, _cut(spectrum, 0, _window(model)), [starts_and_ends(model)[0]])
+    return max(languages, key=lambda code: logits[languages[code]])
+
+
+def _speech_of(model: Model) -> SpeechTokens:
+    speech = model.generation.speech
+    if model.config.stem is None or speech is None:
+        lacks = "stem" if model.config.stem is None else "ids of speech in its generation.json"
+        raise ValueError(f"transcribe: expected a model of speech, such as a Whisper; received one without {lacks}")
+    return speech
+
+
+def _window(model: Model) -> int:
+    """Returns the frames of a window, 3000 of a published Whisper."""
+    assert model.config.stem is not None  # as _speech_of checked
+    return model.config.encoder.max_length * model.config.stem.stride
+
+
+def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamps: bool) -> list[int]:
+    """Returns the ids between the start and the text."""
+    ids: list[int] = []
+    if task not in ("transcribe", "translate"):
+        raise ValueError(f"task must be 'transcribe' or 'translate'; received {task!r}")
+    if language is not None:
+        task_id = speech.transcribe_id if task == "transcribe" else speech.translate_id
+        if task_id is None:
+            raise ValueError(f"task: expected a model with an id for {task!r}; received one without")
+        ids = [speech.language_id(language), task_id]
+    elif task == "translate":
+        raise ValueError("task: expected 'transcribe', since the model knows one language alone; received 'translate'")
+    return ids if timestamps else [*ids, speech.no_timestamps_id]
+
+
+def _without_next_start(tokens: list[int], first_time: int) -> list[int]:
+    """Returns the tokens of a segment without the start of the next one, which follows its end."""
+    ends_in_pair = len(tokens) > 2 and tokens[-2] >= first_time
+    return tokens[:-1] if ends_in_pair and tokens[-1] >= first_time else tokens
+
+
+def _cut(spectrum: np.ndarray, first: int, window: int) -> np.ndarray:
+    """Returns the window [window, F] that begins at a frame, with zeros after the spectrum's end."""
+    part = spectrum[first : first + window]
+    return np.pad(part, ((0, window - len(part)), (0, 0)))
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Holds the tokens of a window, without prompt and end, and how sure the model is of them."""
+
+    tokens: list[int]
+    log_prob: float
+    compression_ratio: float
+    temperature: float
+
+
+class WindowDecoder:
+    """Decodes the windows of one recording, one after the other."""
+
+    def __init__(
+        self,
+        model: PreparedModel,
+        *,
+        prompt: list[int],
+        timestamps: bool,
+        temperatures: Sequence[float],
+        thresholds: Thresholds,
+        conditions: bool,
+        beam_size: int | None,
+        max_new_tokens: int | None,
+        seed: int,
+    ) -> None:
+        """Takes the options of `transcribe`, after the checks."""
+        self._model, self._prompt, self._temperatures, self._thresholds = model, prompt, temperatures, thresholds
+        self._speech, self._conditions, self._beams = _speech_of(model), conditions, beam_size
+        self._most, self._seed = max_new_tokens, seed
+        self._start, self._end = starts_and_ends(model)
+        self._tokenizer: Tokenizer | None = read_tokenizer(model)
+        first = self._speech.first_timestamp_id
+        rules = TimestampRules(first, self._speech.no_timestamps_id, self._end, self._speech.max_initial_timestamp)
+        self._rules = rules if timestamps else None
+        self._previous: list[int] = []
+
+    def segments(self, spectrum: np.ndarray) -> list[Segment]:
+        """Returns the segments of a spectrum [S, F] of at least one window."""
+        window, found = _window(self._model), []
+        assert self._model.config.stem is not None  # as _speech_of checked
+        stride, seek = self._model.config.stem.stride, 0
+        while seek < len(spectrum):
+            part, frames = _cut(spectrum, seek, window), min(window, len(spectrum) - seek)
+            decoded = self._decoded(part)
+            if decoded is None:
+                seek += frames
+                continue
+            spans, advance = divide(decoded.tokens, self._speech.first_timestamp_id, frames, stride)
+            for span in spans:
+                text = text_of(self._tokenizer, span.tokens, self._end)
+                times = (seek + span.start) * FRAME, (seek + span.end) * FRAME
+                quality = decoded.log_prob, decoded.compression_ratio, decoded.temperature
+                found.append(Segment(*times, text, span.tokens, *quality))
+                self._previous += _without_next_start(span.tokens, self._speech.first_timestamp_id)
+            if decoded.temperature >= 0.5:  # a text that was drawn would spoil the next one
+                self._previous = []
+            seek += advance or frames
+        return found
+
+    def _decoded(self, part: np.ndarray) -> Decoded | None:
+        """Decodes a window [S, F] at one temperature after the other; None for silence."""
+        for number, temperature in enumerate(self._temperatures):
+            decoded = self._at(part, temperature)
+            least, silent = self._thresholds.log_prob, self._thresholds.no_speech
+            is_doubtful = least is not None and decoded.log_prob < least
+            if is_doubtful and silent is not None and self._no_speech(part) > silent:
+                return None
+            most = self._thresholds.compression_ratio
+            repeats = most is not None and decoded.compression_ratio > most
+            if not (is_doubtful or repeats) or number == len(self._temperatures) - 1:
+                return decoded
+        raise AssertionError("there is at least one temperature")
+
+    def _at(self, part: np.ndarray, temperature: float) -> Decoded:
+        model, prefix = self._with_previous()
+        room = limit(model, "target") - 1 - len(prefix)
+        most = room if self._most is None else min(self._most, room)
+        options: dict[str, Any] = {"max_new_tokens": most, "seed": self._seed}
+        if temperature:
+            options |= {"sampling": True, "temperature": temperature, "top_k": 0, "length_penalty": 1.0}
+        else:
+            options |= {"sampling": False} | ({"beam_size": self._beams} if self._beams else {})
+        decoding = DecodingConfig(**options)
+        source = Features(part[None])
+        found = generate(model, source, decoding, prefix_ids=[prefix], timestamps=self._rules)
+        tokens = found.sequences[0, 0].tolist()[len(prefix) :]
+        ended = tokens.index(self._end) if self._end in tokens else len(tokens)
+        tokens = tokens[: min(ended, most)]
+        return Decoded(tokens, float(found.scores[0, 0]), self._compression_ratio(tokens), temperature)
+
+    def _with_previous(self) -> tuple[PreparedModel, list[int]]:
+        """Returns the model, and the ids between its start and the text: with earlier text, that begins the input."""
+        room = self._model.config.decoder.max_length // 2 - 1
+        previous = self._previous[-room:] if self._conditions and self._previous else []
+        if not previous:
+            return self._model, self._prompt
+        generation = dataclasses.replace(self._model.generation, decoder_start_id=self._speech.previous_id)
+        return self._model.with_generation(generation), [*previous, self._start, *self._prompt]
+
+    def _no_speech(self, part: np.ndarray) -> float:
+        """Returns the probability that a window holds no speech, where its text would start."""
+        logits = _last_logits(self._model, part, [self._start])
+        shifted = np.exp(logits - logits.max())
+        return float(shifted[self._speech.no_speech_id] / shifted.sum())
+
+    def _compression_ratio(self, tokens: list[int]) -> float:
+        """Returns the ratio of a text's bytes, or without a tokenizer its tokens' bytes, to the compressed ones."""
+        text = text_of(self._tokenizer, tokens, self._end).encode()
+        data = text or np.array(tokens, "<u4").tobytes()
+        return len(data) / len(zlib.compress(data))
+
+
+def _last_logits(model: PreparedModel, part: np.ndarray, ids: list[int]) -> np.ndarray:
+    """Returns the logits [V] after decoder input ids, of one window [S, F]."""
+    logits = _logits(model.config, model.params, Features(part[None]), np.array([ids], np.int32))
+    return np.asarray(logits[0, -1], np.float64)
+
+
+@partial(jax.jit, static_argnames="config")
+def _logits(config: TransformerConfig, params: Any, source: Features, ids: jax.Array) -> jax.Array:
+    return functional.apply(config, params, source, ids).astype(jnp.float32)

@@ -1,0 +1,222 @@
+"""Transcripts of a Whisper with random weights, here and by `generate` of the installed transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import jax_transformer as jt
+from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.decoding.prepared import prepare
+from jax_transformer.decoding.timestamps import TimestampRules
+from jax_transformer.speech.spectra import log_mel
+from jax_transformer.speech.transcription import Thresholds, WindowDecoder, _prompt, detect_language
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+END, START, EN, DE, TRANSLATE, TRANSCRIBE, PREVIOUS, NO_TIMES = 50, 51, 52, 53, 54, 55, 57, 59
+FIRST = NO_TIMES + 1
+WINDOW = 60
+"""Frames of a window."""
+GENERATION = {
+    "decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": END, "bos_token_id": END,
+    "no_timestamps_token_id": NO_TIMES, "is_multilingual": True, "lang_to_id": {"<|en|>": EN, "<|de|>": DE},
+    "task_to_id": {"translate": TRANSLATE, "transcribe": TRANSCRIBE}, "prev_sot_token_id": PREVIOUS,
+    "max_initial_timestamp_index": 5, "suppress_tokens": [1, 2, 7, START, TRANSLATE, TRANSCRIBE, 56, PREVIOUS, 58],
+    "begin_suppress_tokens": [3, END], "max_length": 40, "return_timestamps": False,
+}  # fmt: skip
+
+
+@cache
+def make(seed: int, folder: Path) -> tuple[Any, jt.Model]:
+    rng = np.random.default_rng(seed)
+    config = transformers.WhisperConfig(
+        vocab_size=FIRST + WINDOW // 2 + 1, num_mel_bins=6, d_model=24, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=3, encoder_ffn_dim=32, decoder_ffn_dim=40,
+        max_source_positions=WINDOW // 2, max_target_positions=40, pad_token_id=END, bos_token_id=END,
+        eos_token_id=END, decoder_start_token_id=START, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    theirs = transformers.WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for path, tensor in theirs.named_parameters():
+            if tensor.requires_grad:
+                of_matrix = 0.35 if "embed" in path else 1.4 / float(np.sqrt(tensor[0].numel()))
+                spread = of_matrix if tensor.ndim > 1 else 0.3
+                drawn = spread * rng.standard_normal(tuple(tensor.shape)) + ("norm.weight" in path)
+                tensor.copy_(torch.from_numpy(drawn))
+    path = folder / str(seed)
+    theirs.save_pretrained(path)
+    (path / "generation_config.json").write_text(json.dumps(GENERATION))
+    return transformers.WhisperForConditionalGeneration.from_pretrained(path).eval(), jt.import_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("transcription")
+
+
+def spectrum(seed: int, frames: int) -> np.ndarray:
+    return np.random.default_rng([seed, 9]).standard_normal((frames, 6)).astype(np.float32)
+
+
+def decoder(model: jt.Model, **options: Any) -> WindowDecoder:
+    timestamps, language = options.pop("timestamps", True), options.pop("language", "de")
+    assert model.generation.speech is not None
+    given = {
+        "prompt": _prompt(model.generation.speech, language, options.pop("task", "transcribe"), timestamps=timestamps),
+        "timestamps": timestamps, "temperatures": (0.0,),
+        "thresholds": Thresholds(log_prob=None, compression_ratio=None),
+        "conditions": False, "beam_size": None, "max_new_tokens": None, "seed": 0,
+    }  # fmt: skip
+    return WindowDecoder(prepare(model), **given | options)
+
+
+def theirs_of(theirs: Any, features: np.ndarray, **options: Any) -> dict[str, Any]:
+    given = {"language": "de", "task": "transcribe", "return_timestamps": True, "return_segments": True}
+    with torch.no_grad():
+        found: dict[str, Any] = theirs.generate(torch.from_numpy(features.T[None].copy()), **given | options)
+    return found
+
+
+def test_ids_of_speech_are_read_and_written(folder: Path, tmp_path: Path) -> None:
+    _, model = make(0, folder)
+    assert model.generation.speech == SpeechTokens(
+        no_timestamps_id=NO_TIMES, languages={"en": EN, "de": DE}, transcribe_id=TRANSCRIBE, translate_id=TRANSLATE,
+        previous_id=PREVIOUS, max_initial_timestamp=5,
+    )  # fmt: skip
+    jt.save_model(model, tmp_path / "model")
+    assert jt.load_model(tmp_path / "model").generation == model.generation
+    jt.export_checkpoint(model, tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "generation_config.json").read_text()) == GENERATION
+    jt.export_checkpoint(dataclasses.replace(model, origin=None), tmp_path / "own", "whisper")
+    again = jt.import_checkpoint(tmp_path / "own")
+    assert again.generation.speech == model.generation.speech
+
+
+@pytest.mark.parametrize("frames", [WINDOW, 100, 151, 260])
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_and_times_are_those_of_generate(folder: Path, seed: int, frames: int) -> None:
+    theirs, model = make(seed, folder)
+    features = spectrum(seed, frames)
+    expected = theirs_of(theirs, features)["segments"][0]
+    received = decoder(model).segments(features)
+    assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
+    times = [(float(one["start"]), float(one["end"])) for one in expected]
+    np.testing.assert_allclose([(one.start, one.end) for one in received], times, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ours", "their"),
+    [
+        ({"max_new_tokens": 9}, {"max_new_tokens": 9}),
+        ({"beam_size": 3, "max_new_tokens": 12}, {"num_beams": 3, "max_new_tokens": 12}),
+        ({"language": "en", "task": "translate"}, {"language": "en", "task": "translate"}),
+        ({"conditions": True}, {"condition_on_prev_tokens": True, "temperature": 0.0}),
+        (
+            {"conditions": True, "max_new_tokens": 8},
+            {"condition_on_prev_tokens": True, "max_new_tokens": 8, "temperature": 0.0},
+        ),
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_options_are_those_of_generate(folder: Path, seed: int, ours: dict[str, Any], their: dict[str, Any]) -> None:
+    theirs, model = make(seed, folder)
+    features = spectrum(seed, 170)
+    expected = theirs_of(theirs, features, **their)["segments"][0]
+    received = decoder(model, **ours).segments(features)
+    assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_text_alone_is_that_of_generate(folder: Path, seed: int) -> None:
+    theirs, model = make(seed, folder)
+    features = spectrum(seed, WINDOW)
+    expected = theirs_of(theirs, features, return_timestamps=False, return_segments=False)[0].tolist()
+    received = decoder(model, timestamps=False).segments(features)
+    assert [token for segment in received for token in segment.tokens] == [token for token in expected if token != END]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_language_is_the_one_that_generate_detects(folder: Path, seed: int) -> None:
+    theirs, model = make(seed, folder)
+    features = spectrum(seed, 100)
+    with torch.no_grad():
+        (expected,) = theirs.detect_language(torch.from_numpy(features.T[None, :, :WINDOW].copy())).tolist()
+    assert {"en": EN, "de": DE}[detect_language(model, features)] == expected
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_mean_log_probabilities_are_those_of_transformers(folder: Path, temperature: float) -> None:
+    """Their processors' scores of the same tokens, divided by the temperature and multiplied by it again."""
+    theirs, model = make(1, folder)
+    features = spectrum(1, WINDOW)
+    made = decoder(model, temperatures=(temperature,), max_new_tokens=8)
+    decoded = made._at(features, temperature)
+    prompt = [START, DE, TRANSCRIBE]
+    rules = transformers.generation.WhisperTimeStampLogitsProcessor(theirs.generation_config, begin_index=3)
+    first = transformers.SuppressTokensAtBeginLogitsProcessor(GENERATION["begin_suppress_tokens"], 3)
+    never = transformers.SuppressTokensLogitsProcessor(GENERATION["suppress_tokens"])
+    tokens, total = [*decoded.tokens], 0.0
+    tokens += [END] if len(tokens) < 8 else []
+    with torch.no_grad():
+        for i, token in enumerate(tokens):
+            ids = torch.tensor([[*prompt, *tokens[:i]]])
+            scores = theirs(torch.from_numpy(features.T[None].copy()), decoder_input_ids=ids).logits[:, -1]
+            scores = rules(ids, never(ids, first(ids, scores)))
+            total += float(torch.log_softmax(scores, dim=-1)[0, token])
+    assert decoded.log_prob == pytest.approx(total / len(tokens), rel=1e-5)
+
+
+def test_no_speech_probability_is_that_of_transformers(folder: Path) -> None:
+    theirs, model = make(2, folder)
+    features = spectrum(2, WINDOW)
+    with torch.no_grad():
+        logits = theirs(torch.from_numpy(features.T[None].copy()), decoder_input_ids=torch.tensor([[START]])).logits
+    expected = float(torch.softmax(logits[0, -1], dim=-1)[NO_TIMES - 1])
+    assert decoder(model)._no_speech(features) == pytest.approx(expected, rel=1e-5)
+
+
+def test_rules_forbid_what_their_processor_forbids(folder: Path) -> None:
+    """On all kinds of prefixes, also ones that no decoding gives."""
+    theirs, _ = make(0, folder)
+    rng, size = np.random.default_rng(4), FIRST + WINDOW // 2 + 1
+    constrain = jax.jit(TimestampRules(FIRST, NO_TIMES, END, 5).constrain)
+    processor = transformers.generation.WhisperTimeStampLogitsProcessor(theirs.generation_config, begin_index=3)
+    for length in range(7):
+        texts, times = (rng.integers(*limits, (300, length)) for limits in ((0, 50), (FIRST, size)))
+        tokens = np.where(rng.random((300, length)) < 0.5, texts, times)
+        scores = (3 * rng.standard_normal((300, size))).astype(np.float32)
+        prompt = np.tile([START, DE, TRANSCRIBE], (300, 1))
+        expected = processor(torch.from_numpy(np.concatenate([prompt, tokens], axis=1)), torch.from_numpy(scores))
+        filled = np.concatenate([prompt[:, 1:], tokens, np.full((300, 9), END)], axis=1)[:, None]
+        column, count = jnp.int32(2 + length), jnp.full(300, length, jnp.int32)
+        received = constrain(filled[:, :, :12], column, count, scores[:, None])[:, 0]
+        np.testing.assert_array_equal(np.isinf(received), np.isinf(expected.numpy()))
+
+
+@pytest.mark.parametrize("bands", [80, 128])
+@pytest.mark.parametrize("kind", ["noise", "sweep", "silence", "a second"])
+def test_spectra_are_those_of_the_feature_extractor(bands: int, kind: str) -> None:
+    """Against its NumPy path, which computes in float64. Its PyTorch path rounds to float32 on the way."""
+    rng, time = np.random.default_rng(0), np.arange(30 * 16_000) / 16_000
+    samples = {
+        "noise": 0.1 * rng.standard_normal(len(time)),
+        "sweep": 0.3 * np.sin(2 * np.pi * (200 + 30 * time) * time) * (np.sin(time) > 0),
+        "silence": np.zeros(len(time)),
+        "a second": np.where(time < 1, 0.3 * rng.standard_normal(len(time)), 0.0),
+    }[kind].astype(np.float32)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=bands)
+    expected = extractor._np_extract_fbank_features(samples[None], "cpu")[0].T
+    np.testing.assert_allclose(log_mel(samples, bands), expected, atol=1e-6, rtol=0)
