@@ -31,6 +31,7 @@ from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
 from jax_transformer.commands.serve import serve
 from jax_transformer.commands.train import train
+from jax_transformer.commands.transcribe import transcribe
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verbosity import VERBOSE, speaking, take_verbosity
 from jax_transformer.commands.verify import verify
@@ -113,6 +114,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "launch": launch,
     "average": average,
     "translate": translate,
+    "transcribe": transcribe,
     "serve": serve,
     "evaluate": evaluate,
     "score": score,
@@ -136,6 +138,7 @@ USAGE = """jax-transformer COMMAND …
   launch      train in several processes on this machine
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
+  transcribe  write what recordings say, with a Whisper
   serve       translate over HTTP, for many clients at once
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are

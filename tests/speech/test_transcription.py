@@ -1,0 +1,245 @@
+"""Transcripts: windows, segments, fallbacks, formats and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jax_transformer as jt
+from jax_transformer.cli import main
+from jax_transformer.config import Stem
+from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.config.validation import ConfigError
+from jax_transformer.speech import Segment, Transcript, transcription
+from jax_transformer.speech.segments import divide
+from jax_transformer.speech.transcription import Decoded, Thresholds, transcribe
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+END, START, EN, DE, TRANSCRIBE, TRANSLATE, PREVIOUS, NO_TIMES = 40, 41, 42, 43, 44, 45, 46, 48
+FIRST = 49
+SPEECH = SpeechTokens(
+    no_timestamps_id=NO_TIMES, languages={"en": EN, "de": DE}, transcribe_id=TRANSCRIBE, translate_id=TRANSLATE,
+    previous_id=PREVIOUS, max_initial_timestamp=3,
+)  # fmt: skip
+CONFIG = jt.TransformerConfig(
+    stem=Stem(features=4), target_vocab_size=FIRST + 26, target_pad_id=END, d_model=8, num_heads=2, d_ff=8,
+    num_encoder_layers=1, num_decoder_layers=1, max_length=25, decoder_max_length=24, encoder_padding="none",
+    cross_padding="none", decoder_padding="none",
+)  # fmt: skip
+HALF_SECOND = 8_000
+
+
+@pytest.fixture(scope="module")
+def model() -> jt.Model:
+    """Windows of half a second."""
+    files = {
+        "vocab.json": json.dumps({chr(ord("A") + i): i for i in range(END)}).encode(),
+        "merges.txt": b"#version: 0.2\n",
+    }
+    generation = jt.GenerationConfig(decoder_start_id=START, eos_id=END, speech=SPEECH)
+    params = jt.init_params(CONFIG, jax.random.key(1))
+    return jt.Model(CONFIG, params, None, None, generation, tokenizer_files=files)
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return 0.1 * np.random.default_rng(0).standard_normal(3 * HALF_SECOND).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spans", "advance"),
+    [
+        ([50, 1, 2, 55, 55, 3, 60], [(0, 10, [50, 1, 2, 55]), (10, 20, [55, 3, 60])], 40),  # ends in one time
+        ([50, 1, 55, 56, 3], [(0, 10, [50, 1, 55, 56])], 10),  # what follows the pair may be cut off
+        ([50, 1, 55, 55, 2, 58, 58], [(0, 10, [50, 1, 55]), (10, 16, [55, 2, 58, 58])], 16),
+        ([50, 1, 2], [(0, 40, [50, 1, 2])], 40),
+        ([50, 1, 57], [(0, 14, [50, 1, 57])], 40),
+        ([], [(0, 40, [])], 40),
+    ],
+)
+def test_a_window_is_divided_at_pairs_of_times(tokens: list[int], spans: list[Any], advance: int) -> None:
+    divided = divide(tokens, first_time=50, frames=40, stride=2)
+    assert ([tuple(span) for span in divided.spans], divided.advance) == (spans, advance)
+
+
+def test_a_long_recording_is_read_to_its_end(model: jt.Model, samples: np.ndarray) -> None:
+    found = transcribe(model, samples, language="de", temperatures=0.0)
+    assert (found.language, found.duration) == ("de", 1.5)
+    starts = [segment.start for segment in found.segments]
+    assert starts == sorted(starts)
+    assert all(segment.start <= segment.end <= 1.5 for segment in found.segments)
+    assert found.text == "".join(chr(ord("A") + token) for token in found.tokens if token < END)
+    assert all(segment.tokens[0] >= FIRST for segment in found.segments)
+
+
+def test_a_short_recording_is_padded_to_a_window(model: jt.Model, samples: np.ndarray) -> None:
+    short, padded = samples[:3_000], np.pad(samples[:3_000], (0, 5_000))
+    one, other = (transcribe(model, audio, temperatures=0.0) for audio in (short, padded))
+    assert (one.segments, one.duration) == (other.segments, 3_000 / 16_000)
+
+
+def decoded_at(
+    monkeypatch: pytest.MonkeyPatch, qualities: dict[float, tuple[float, float]], no_speech: float
+) -> list[float]:
+    """Replaces decoding; returns the list of temperatures at which it is called."""
+    called: list[float] = []
+
+    def at(self: Any, part: np.ndarray, temperature: float) -> Decoded:
+        called.append(temperature)
+        return Decoded([FIRST, 1, FIRST + 9], *qualities[temperature], temperature)
+
+    monkeypatch.setattr(transcription.WindowDecoder, "_at", at)
+    monkeypatch.setattr(transcription.WindowDecoder, "_no_speech", lambda self, part: no_speech)
+    return called
+
+
+@pytest.mark.parametrize(
+    ("qualities", "no_speech", "called", "is_said"),
+    [
+        ({0.0: (-0.5, 1.5)}, 0.1, [0.0], True),
+        ({0.0: (-0.5, 1.5)}, 0.9, [0.0], True),  # a sure text is no silence
+        ({0.0: (-1.5, 1.5), 0.2: (-0.9, 1.5)}, 0.1, [0.0, 0.2], True),
+        ({0.0: (-0.5, 2.5), 0.2: (-0.5, 2.6), 0.4: (-0.5, 2.7)}, 0.1, [0.0, 0.2, 0.4], True),
+        ({0.0: (-1.5, 1.5)}, 0.7, [0.0], False),
+    ],
+)
+def test_a_window_is_decoded_again_where_its_text_is_doubtful(
+    model: jt.Model, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch, qualities: Any, no_speech: float,
+    called: list[float], is_said: bool,
+) -> None:  # fmt: skip
+    temperatures = decoded_at(monkeypatch, qualities, no_speech)
+    found = transcribe(model, samples[:HALF_SECOND], language="de", temperatures=(0.0, 0.2, 0.4))
+    assert temperatures == called
+    assert [segment.temperature for segment in found.segments] == ([called[-1]] if is_said else [])
+
+
+def test_thresholds_of_none_reject_nothing(
+    model: jt.Model, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = decoded_at(monkeypatch, {0.0: (-9.0, 9.0)}, 1.0)
+    none = Thresholds(compression_ratio=None, log_prob=None, no_speech=None)
+    assert transcribe(model, samples[:HALF_SECOND], language="de", thresholds=none).segments
+    assert called == [0.0]
+
+
+def test_draws_depend_on_the_seed(model: jt.Model, samples: np.ndarray) -> None:
+    kept = Thresholds(compression_ratio=None, log_prob=None)
+    one, same, other = (
+        transcribe(model, samples, language="de", temperatures=1.0, thresholds=kept, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert one.tokens != other.tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"language": "fr"}, r"expected one that the model knows \(de, en\); received 'fr'"),
+        ({"task": "sing"}, "task must be 'transcribe' or 'translate'; received 'sing'"),
+        ({"temperatures": ()}, r"expected at least one number from 0 on; received \[\]"),
+        ({"temperatures": (-0.1,)}, r"received \[-0.1\]"),
+    ],
+)
+def test_wrong_options_are_refused(model: jt.Model, samples: np.ndarray, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        transcribe(model, samples, **{"language": "de"} | options)
+
+
+def test_other_models_are_refused(model: jt.Model, samples: np.ndarray) -> None:
+    without = dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=None))
+    with pytest.raises(ValueError, match="received one without ids of speech in its generation.json"):
+        transcribe(without, samples)
+    one_language = dataclasses.replace(SPEECH, languages=None, transcribe_id=None, translate_id=None)
+    english = dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=one_language))
+    assert transcribe(english, samples[:HALF_SECOND], temperatures=0.0).language is None
+    with pytest.raises(ValueError, match="the model knows one language alone; received 'translate'"):
+        transcribe(english, samples, task="translate")
+
+
+def test_ids_of_speech_are_checked() -> None:
+    with pytest.raises(ConfigError, match="speech: unknown field words"):
+        jt.GenerationConfig(speech={"no_timestamps_id": 3, "words": 1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="languages must be an object with an integer values or null"):
+        SpeechTokens(no_timestamps_id=3, languages={"en": "x"})  # type: ignore[dict-item]
+
+
+# --- formats
+
+
+SAID = Transcript(
+    [
+        Segment(0.0, 1.5, " Hello,\n\nworld --> here.", [50, 1, 60], -0.1, 1.0, 0.0),
+        Segment(3599.9995, 3725.25, " Ä.", [60, 2, 70], -0.2, 1.1, 0.0),
+    ],
+    "en",
+    4000.0,
+)
+
+
+def test_subtitles_have_times_and_one_line_each() -> None:
+    assert SAID.srt() == (
+        "1\n00:00:00,000 --> 00:00:01,500\nHello, world -> here.\n\n2\n01:00:00,000 --> 01:02:05,250\nÄ.\n"
+    )
+    assert SAID.vtt() == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello, world -> here.\n\n01:00:00.000 --> 01:02:05.250\nÄ.\n"
+    )
+    assert SAID.as_json()["segments"][1]["end"] == 3725.25
+
+
+# --- the command
+
+
+@pytest.fixture
+def saved(model: jt.Model, tmp_path: Path) -> Path:
+    jt.save_model(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_command_writes_transcripts(saved: Path, samples: np.ndarray, tmp_path: Path, capsys: Any) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    for name in ("one", "two"):
+        soundfile.write(tmp_path / f"{name}.wav", samples, 16_000, subtype="FLOAT")
+    options = ["--language", "de", "--temperatures", "0"]
+    files = [str(tmp_path / f"{name}.wav") for name in ("one", "two")]
+    assert main(["transcribe", str(saved), *files, *options, "--format", "json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = transcribe(jt.load_model(saved), samples, language="de", temperatures=0.0).as_json()
+    assert lines == [expected, expected]
+    (tmp_path / "texts").mkdir()
+    assert (
+        main(["transcribe", str(saved), *files, *options, "--format", "vtt", "--output", str(tmp_path / "texts")]) == 0
+    )
+    assert sorted(file.name for file in (tmp_path / "texts").iterdir()) == ["one.vtt", "two.vtt"]
+    assert (tmp_path / "texts" / "one.vtt").read_text().startswith("WEBVTT\n\n00:00:")
+
+
+def test_the_command_goes_on_after_a_file_that_cannot_be_read(
+    saved: Path, samples: np.ndarray, tmp_path: Path, capsys: Any
+) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "fine.wav", samples[:HALF_SECOND], 16_000)
+    files = [str(tmp_path / "missing.wav"), str(tmp_path / "fine.wav")]
+    assert main(["transcribe", str(saved), *files, "--temperatures", "0"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"error: {tmp_path}/missing.wav: no such file\n"
+    assert printed.out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.wav", "b/a.flac", "--output", "."], "expected recordings of different names; received several for a.txt"),
+        (["a.wav", "--output", "missing"], "--output: expected an existing directory; received missing"),
+    ],
+)
+def test_the_command_refuses_wrong_outputs(saved: Path, arguments: list[str], message: str, capsys: Any) -> None:
+    pytest.importorskip("soundfile")
+    assert main(["transcribe", str(saved), *arguments]) == 2
+    assert message in capsys.readouterr().err
