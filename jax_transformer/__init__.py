@@ -15,7 +15,7 @@ from jax_transformer.runtime.compiler_flags import keep_products_apart
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer import config, data, decoding, parallel, parity, porting, training
+    from jax_transformer import config, data, decoding, parallel, parity, porting, speech, training
     from jax_transformer.config.data import DataConfig
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
     from jax_transformer.config.lora import LoraConfig
@@ -92,6 +92,7 @@ __all__ = [
     "prove",
     "save_model",
     "score",
+    "speech",
     "split_constants",
     "start_decoding",
     "train",
@@ -100,7 +101,7 @@ __all__ = [
     "translate",
     "with_tokenizers",
 ]
-SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "training")
+SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "speech", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
     "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),

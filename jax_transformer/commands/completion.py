@@ -29,6 +29,7 @@ from jax_transformer.commands.report import ReportOptions
 from jax_transformer.commands.score import ScoreOptions
 from jax_transformer.commands.serve import ServeOptions
 from jax_transformer.commands.train import TRAIN
+from jax_transformer.commands.transcribe import TranscribeOptions
 from jax_transformer.commands.translate import TranslateOptions
 from jax_transformer.commands.verbosity import QUIET, VERBOSE
 from jax_transformer.commands.verify import VerifyOptions
@@ -64,6 +65,7 @@ KINDS_OF_COMMANDS: Mapping[str, type] = {
     "report": ReportOptions,
     "score": ScoreOptions,
     "serve": ServeOptions,
+    "transcribe": TranscribeOptions,
     "translate": TranslateOptions,
     "verify": VerifyOptions,
 }
