@@ -252,3 +252,18 @@ def test_other_models_are_refused(folder: Path, tmp_path: Path, changes: dict[st
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(PortingError, match=message):
         jt.import_checkpoint(tmp_path)
+
+
+def test_what_reads_tokens_alone_refuses_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(make_case("whisper", folder).directory)
+    assert main(["port", directory, str(tmp_path / "model")]) == 0
+    capsys.readouterr()
+    for arguments in (
+        ["parity", directory, directory],
+        ["parity", str(tmp_path / "model"), directory],
+        ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "stablehlo"],
+        ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "ctranslate2"],
+        ["translate", str(tmp_path / "model")],
+    ):
+        assert main(arguments) == 2, arguments
+        assert "error: " in capsys.readouterr().err

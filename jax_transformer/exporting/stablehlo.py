@@ -175,6 +175,8 @@ def _check_sizes(model: Model, sizes: Sizes) -> None:
 
 def _search(model: Model, options: DecodingConfig) -> Search:
     """Merges the search options in order of precedence: arguments, the model's own, the defaults."""
+    if model.config.stem is not None:
+        raise ExportError("stablehlo: expected a model whose sources are tokens; received one with a stem")
     decoding, most = options.resolved(model.generation), limit(model, "target")
     check_decoding(model, decoding)
     return make_search(decoding, make_search_params(model, decoding, min(decoding.max_new_tokens or most, most)))
