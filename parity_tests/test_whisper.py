@@ -259,8 +259,8 @@ def test_what_reads_tokens_alone_refuses_it(folder: Path, tmp_path: Path, capsys
     assert main(["port", directory, str(tmp_path / "model")]) == 0
     capsys.readouterr()
     for arguments in (
-        ["parity", directory, directory],
-        ["parity", str(tmp_path / "model"), directory],
+        ["parity", directory],
+        ["parity", str(tmp_path / "model")],
         ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "stablehlo"],
         ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "ctranslate2"],
         ["translate", str(tmp_path / "model")],
