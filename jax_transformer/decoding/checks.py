@@ -152,7 +152,8 @@ def source_arrays(
     """
     if model.config.stem is not None or isinstance(source_ids, Features):
         check_source("generate", model.config, source_ids)
-        vectors, lengths = source_ids  # type: ignore[misc]
+        assert isinstance(source_ids, Features)  # as the check requires
+        vectors, lengths = source_ids
         full = np.full(len(vectors), vectors.shape[1], np.int32)
         return Features(np.asarray(vectors), full if lengths is None else np.asarray(lengths))
     if hasattr(source_ids, "ndim"):

@@ -282,7 +282,7 @@ def make_search_params(
         tokens.decoder_start_id, tokens.eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens,
         settings.forced_bos_id, settings.forced_eos_id, settings.repetition_penalty, settings.diversity_penalty,
     )  # fmt: skip
-    if settings.encoder_no_repeat_ngram and source is not None:
+    if settings.encoder_no_repeat_ngram and source is not None and not isinstance(source, Features):
         unpadded: Any = np.where(source == model.config.source_pad_id, -1, source)
         search = search._replace(source=unpadded)
     if any(prefixes):

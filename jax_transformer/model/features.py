@@ -57,7 +57,7 @@ def source_is_real(config: TransformerConfig, source: SourceInput) -> jax.Array:
     A position after a stem is real if the vector at its centre is.
     """
     if not isinstance(source, Features):
-        return source != config.source.pad_id  # type: ignore[return-value]
+        return source != config.source.pad_id
     assert config.stem is not None  # as the arguments were checked
     return source.is_real()[:, :: config.stem.stride]
 

@@ -89,7 +89,7 @@ def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
     """Returns samples [N] of another rate at 16 kHz, by a polyphase filter, which removes what that can't hold."""
     if rate == SAMPLE_RATE:
         return samples
-    from scipy.signal import resample_poly
+    from scipy.signal import resample_poly  # type: ignore[import-untyped]
 
     common = gcd(rate, SAMPLE_RATE)
     changed: np.ndarray = resample_poly(samples, SAMPLE_RATE // common, rate // common)

@@ -28,7 +28,8 @@ def read_tokenizer(model: Model) -> Tokenizer | None:
             return None
         vocabulary = json.loads(files["vocab.json"])
         lines = files["merges.txt"].decode().splitlines()
-        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+        lines = lines[1:] if lines and lines[0].startswith("#version") else lines
+        merges = [(first, last) for first, _, last in (line.partition(" ") for line in lines) if last]
         made = Tokenizer(models.BPE(vocabulary, merges))
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"the model's tokenizer files: expected a byte-level BPE; {error}") from None
