@@ -26,7 +26,7 @@ def test_each_command_is_known() -> None:
 def test_bash_completes_commands_options_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    assert {*completed(script, "jax-transformer", "tr")} == {"train", "translate"}
+    assert {*completed(script, "jax-transformer", "tr")} == {"train", "transcribe", "translate"}
     assert completed(script, "jax-transformer", "translate", "--beam-s") == ["--beam-size"]
     assert completed(script, "jax-transformer", "train", "dem") == ["demo"]
     assert completed(script, "jax-transformer", "train", "--train.warmup-s") == ["--train.warmup-steps"]
