@@ -189,7 +189,8 @@ def identify(
         foreign = read_settings_of("the checkpoint" if isinstance(source, Mapping) else os.fspath(source), content)
         if foreign is not None and dialect not in (None, foreign.dialect):
             foreign = None  # another program's options, whose names are the given dialect's
-        dialect = dialect if foreign is None else foreign.dialect
+        if foreign is not None:
+            dialect, content = foreign.dialect, content if foreign.tensors is None else foreign.tensors
     table = None if dialect is None else get_dialect(dialect)
     wrapped = _Wrapped.of(source, content)
     known = names or _by_dialect(wrapped, table, directory, foreign)

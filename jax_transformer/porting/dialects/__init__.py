@@ -38,6 +38,7 @@ MODULES = (
     "t5x",
     "marian_npz",
     "whisper",
+    "opennmt",
 )
 """The modules of this package that hold `DIALECTS`."""
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 PATHS = ("t5x", "marian")
 """The modules that open a path: `is_one(path)` recognises it, `opened(path)` reads it."""
-CONTENTS = ("fairseq",)
-"""The modules that read the settings beside the tensors of a torch file: `stated(path, content)`; None: not its own."""
+CONTENTS = ("fairseq", "opennmt")
+"""The modules that read what a torch file holds next to its tensors: `stated(path, content)`; None: not its own."""
 
 
 def is_format(path: str | os.PathLike[str]) -> bool:
