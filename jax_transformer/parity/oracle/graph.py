@@ -449,7 +449,7 @@ def _add_projections(scope: _Scope, attention: Attention, x: str, y: str) -> _He
     """Adds the query projected from x, key and value projected from y, and the norms of query and key, if any."""
 
     def add(name: str, x: str) -> str:
-        parameters = scope.linear(name, attention.bias)
+        parameters = scope.linear(name, attention.has_key_bias if name == "key" else attention.bias)
         return scope.add(name, "projection", partial(formulas.projection, axes="BTD,DNH->BTNH"), {"x": x}, parameters)
 
     def normed(name: str, x: str) -> str:
