@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from whispers import drawn
 
 import jax_transformer as jt
 from jax_transformer.config.speech import SpeechTokens
@@ -48,14 +49,7 @@ def make(seed: int, folder: Path) -> tuple[Any, jt.Model]:
         max_source_positions=WINDOW // 2, max_target_positions=40, pad_token_id=END, bos_token_id=END,
         eos_token_id=END, decoder_start_token_id=START, suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
-    theirs = transformers.WhisperForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for path, tensor in theirs.named_parameters():
-            if tensor.requires_grad:
-                of_matrix = 0.35 if "embed" in path else 1.4 / float(np.sqrt(tensor[0].numel()))
-                spread = of_matrix if tensor.ndim > 1 else 0.3
-                drawn = spread * rng.standard_normal(tuple(tensor.shape)) + ("norm.weight" in path)
-                tensor.copy_(torch.from_numpy(drawn))
+    theirs = drawn(config, rng, embedding=0.35, matrix=1.4)
     path = folder / str(seed)
     theirs.save_pretrained(path)
     (path / "generation_config.json").write_text(json.dumps(GENERATION))

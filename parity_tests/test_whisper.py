@@ -17,6 +17,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 from transformers.generation import GenerationMixin
+from whispers import drawn
 
 import jax_transformer as jt
 from jax_transformer.cli import main
@@ -73,14 +74,7 @@ def make_case(name: str, folder: Path) -> Case:
     special = {"pad_token_id": PAD, "bos_token_id": END, "eos_token_id": END, "decoder_start_token_id": START}
     config = transformers.WhisperConfig(**sizes, **special, suppress_tokens=None, begin_suppress_tokens=None)
     config._attn_implementation = "eager"
-    theirs = transformers.WhisperForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for path, tensor in theirs.named_parameters():
-            if tensor.requires_grad:
-                of_matrix = 0.2 if "embed" in path else 1.3 / float(np.sqrt(tensor[0].numel()))
-                spread = of_matrix if tensor.ndim > 1 else 0.3
-                drawn = spread * rng.standard_normal(tuple(tensor.shape)) + ("norm.weight" in path)
-                tensor.copy_(torch.from_numpy(drawn))
+    theirs = drawn(config, rng, embedding=0.2, matrix=1.3)
     theirs.save_pretrained(folder / name)
     vectors = rng.standard_normal((3, 2 * config.max_source_positions, config.num_mel_bins))
     ids = rng.integers(0, 50, (3, 13))
