@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.hub import HubName
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import INDEX, read_shards, read_tensors, write_tensors
-from jax_transformer.storage.tensors import PortingError
+from jax_transformer.storage.tensors import Placed, PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 FLAX_WEIGHTS = ("flax_model.msgpack", f"flax_model.msgpack{INDEX}")
@@ -529,7 +529,7 @@ def _read_text(path: Path) -> str:
         raise PortingError(f"{path}: no JSON ({error})") from None
 
 
-class FlaxCheckpoint(Mapping[str, np.ndarray]):
+class FlaxCheckpoint(Placed):
     """Presents the arrays of a Flax model under PyTorch's names, without copies."""
 
     def __init__(self, leaves: Mapping[str, np.ndarray]) -> None:
@@ -546,15 +546,6 @@ class FlaxCheckpoint(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         leaf, turned = self._places[name]
         return leaf.T if turned else leaf
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 def read_flax(path: Path) -> FlaxCheckpoint:

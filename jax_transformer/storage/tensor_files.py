@@ -32,7 +32,7 @@ from jax_transformer.runtime.limits import (
 from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES, save_safetensors
-from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
+from jax_transformer.storage.tensors import DTYPES, Placed, PortingError, Tensors
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -205,7 +205,7 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
 # --- tensors read on access
 
 
-class Relocated(Mapping[str, np.ndarray]):
+class Relocated(Placed):
     """Presents tensors of one or several other mappings, under their names or new ones; each access reads one."""
 
     def __init__(self, places: Mapping[str, tuple[Tensors, str]]) -> None:
@@ -215,15 +215,6 @@ class Relocated(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         tensors, name_there = self._places[name]
         return tensors[name_there]
-
-    def __contains__(self, name: object) -> bool:  # without reading it
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 class SafetensorsFile(Mapping[str, np.ndarray]):

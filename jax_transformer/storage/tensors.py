@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,3 +24,19 @@ class PortingError(ValueError):
     def __init__(self, what: str, problems: Iterable[str] = ()) -> None:
         self.problems = list(problems)
         super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
+
+
+class Placed(Mapping[str, np.ndarray]):
+    """Presents tensors whose places are known by name; a subclass reads them. Names are looked up without reading."""
+
+    _places: Mapping[str, Any]
+    """The place of each tensor, which a subclass sets."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

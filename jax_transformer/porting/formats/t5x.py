@@ -24,7 +24,7 @@ from jax_transformer.runtime.files import read_text
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES
 from jax_transformer.runtime.memory import check_fits
-from jax_transformer.storage.tensors import PortingError
+from jax_transformer.storage.tensors import Placed, PortingError
 
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
@@ -245,7 +245,7 @@ def _left(others: Mapping[str, StoredArray]) -> tuple[str, ...]:
     return (f"{kind} state ({len(arrays)} arrays)",) if arrays else ()
 
 
-class Unstacked(Mapping[str, np.ndarray]):
+class Unstacked(Placed):
     """Presents arrays with one array for each layer and with heads joined, as the example t5 has them."""
 
     def __init__(self, stored: Mapping[str, StoredArray], directory: Path) -> None:
@@ -279,15 +279,6 @@ class Unstacked(Mapping[str, np.ndarray]):
             self._last = stored, self._stored[stored]()
         array = self._last[1]
         return joined_heads(name, array if layer is None else array[:, layer])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 def joined_heads(name: str, array: np.ndarray) -> np.ndarray:
