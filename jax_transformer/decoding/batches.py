@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.checks import check_at_least_1, check_count, check_decoding, check_ids, starts_and_ends
 from jax_transformer.decoding.generation import Search
-from jax_transformer.decoding.padding import limit, pad, round_length, round_rows
+from jax_transformer.decoding.padding import few_lengths, limit, pad, round_length, round_rows
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.streams import in_streams, num_cores
 from jax_transformer.decoding.waves import Wave, decode_in_waves
@@ -70,9 +70,15 @@ def generate_each(
     (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
 
     fit = cache(partial(sources_fit, model, rows=rows, batch_tokens=batch_tokens))
+    may_pad = model.config.source_padding_is_invisible
+    lengths = few_lengths(map(len, source_ids), limit(model, "source")) if may_pad else []
+
+    def length(batch: list[int]) -> int:
+        longest = len(source_ids[batch[-1]])
+        return next((length for length in lengths if length >= longest), longest)
 
     def fits(batch: list[int]) -> bool:
-        return fit(len(batch), len(source_ids[batch[-1]]))
+        return fit(len(batch), length(batch))
 
     on_cpu = model.mesh is None and jax.default_backend() == "cpu"
     batches = list(grouped(sorted(range(len(source_ids)), key=lambda i: len(source_ids[i])), fits))
@@ -83,9 +89,12 @@ def generate_each(
 
     def waves(batches: list[list[int]]) -> Iterator[Wave]:
         for batch in batches:
-            yield _started(model, decoding, batch, source_ids, prefix_ids, numbers, on_one_core=are_many)
+            sources = padded_sources(model, [source_ids[i] for i in batch], length(batch))
+            yield _started(model, decoding, batch, sources, prefix_ids, numbers, on_one_core=are_many)
 
-    searches = [decode_in_waves(waves(batches[i::streams]), merge=on_cpu) for i in range(streams)]
+    # One stream begins with the shortest, the next with the longest, so that they compile different programs.
+    shares = [batches[i::streams][:: -1 if i % 2 else 1] for i in range(streams)]
+    searches = [decode_in_waves(waves(share), merge=on_cpu) for share in shares]
     for ended in in_streams(searches):
         for i, (sequences, scores) in ended:
             decoded[i] = [
@@ -101,14 +110,13 @@ def _started(
     model: PreparedModel,
     decoding: DecodingConfig,
     batch: Sequence[int],
-    source_ids: Sequence[Sequence[int]],
+    sources: np.ndarray,
     prefix_ids: Sequence[int],
     numbers: Sequence[int],
     *,
     on_one_core: bool,
 ) -> Wave:
-    """Starts to decode the sentences of a batch."""
-    sources = padded_sources(model, [source_ids[i] for i in batch])
+    """Starts to decode the sentences of a batch, whose sources are padded."""
     empty = len(sources) - len(batch)
     prefixes, numbers = [[*prefix_ids]] * len(batch) + [[]] * empty, [*(numbers[i] for i in batch), *[0] * empty]
     search = Search(model, decoding, sources, prefixes, numbers, on_one_core=on_one_core)
@@ -134,9 +142,10 @@ def padded_length(model: Model, longest: int) -> int:
     return max(longest, model.generation.source_length or 0)
 
 
-def padded_sources(model: Model, source_ids: Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns the sources of a batch, [rows, S], in one of few shapes. Rows beyond them hold pads alone."""
-    length = padded_length(model, max(map(len, source_ids)))
+def padded_sources(model: Model, source_ids: Sequence[Sequence[int]], length: int = 0) -> np.ndarray:
+    """Returns the sources of a batch, [rows, S], in one of few shapes, S at least `length`. Rows beyond them hold pads
+    alone."""
+    length = padded_length(model, max(length, *map(len, source_ids)))
     return pad(source_ids, rows=round_rows(len(source_ids)), length=length, pad_id=model.config.source_pad_id)
 
 

@@ -7,12 +7,14 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig, DecodingOptions
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.allowed import NOT_ASKED, AllowedTokens, allowed_by
+from jax_transformer.decoding.cache import Weights
 from jax_transformer.decoding.checks import (
     check_count,
     check_decoding,
@@ -154,8 +156,8 @@ class Search:
         if allowed is not None:
             self._program = self._program._replace(allowed=allowed_by(allowed))
         loop: Any = beam if self._program.uses_beams else sampling_loop
-        start, run = _on_one_core(loop) if on_one_core else (loop.start, loop.run)
-        self._run: Callable[..., Any] = run
+        start, run = _on_one_core(loop) if on_one_core else (loop.start, run_loop)
+        self._run: Callable[..., Any] = partial(run, loop)
         filling = -self._count % row_shards(model.mesh)
         if self._count * self._program.num_rows == 1 and config.batch_rows_are_independent:
             filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
@@ -201,12 +203,13 @@ class Search:
                 self._state = _grown(self._state, model.config, self._room)
         limits = np.int32(self._room if column is None else min(column, self._room)), np.int32(size)
         with in_mesh(model.mesh):
-            self._state = self._run(model.config, self._program, model.weights, self._params, self._state, *limits)
-            progress = fetch(_progress(self._state, self._params))
+            self._state, progress = self._run(
+                model.config, self._program, model.weights, self._params, self._state, *limits
+            )
+            length, ended, *self._found = fetch(progress)
         if self._program.allowed is not None:
             self._program.allowed.check()
-        length, self.has_ended, *self._found = map(np.array, progress)  # copies, since the next call reuses the memory
-        self.length = int(length)
+        self.length, self.has_ended = int(length), np.array(ended)
 
     def hypotheses(self) -> Generated:
         """Returns the hypotheses that the last call of `advance` found, best first."""
@@ -218,28 +221,44 @@ class Search:
 
     def take_rows(self, into: list[int], other: Search, rows: list[int]) -> None:
         """Replaces some rows, at most half, by those of another search, which must be alike and as far."""
-        indices = np.full((2, self.shape[0] // 2), self.shape[0], np.int32)  # of one length, to compile one program
-        indices[0, : len(into)], indices[1, : len(rows)] = into, rows
-        self._state = _with_rows(self._state, indices[0], other._state, indices[1])
+        sources = np.full(self.shape[0], -1, np.int32)
+        sources[into] = rows
+        self._state = _with_rows(self._state, other._state, sources)
         self._params = self._params.with_rows(into, other._params, rows)
         self.has_ended[into] = False
         self._count = self.shape[0]  # also rows that filled the batch
 
 
+def _run_and_report(
+    loop: Any,
+    config: TransformerConfig,
+    program: SearchProgram,
+    weights: Weights,
+    params: SearchParams,
+    state: Any,
+    until: np.int32,
+    size: np.int32,
+) -> tuple[Any, tuple[jax.Array, ...]]:
+    """Runs a loop, one of the modules `beam` and `sampling_loop`; returns the new state with what the host reads.
+
+    That is the number of tokens, whether each row has ended [B], and the hypotheses' tokens and scores.
+    """
+    state = loop.run(config, program, weights, params, state, until, size)
+    return state, (state.state.position, state.is_done, *state.hypotheses(params))
+
+
+_RUN: dict[str, Any] = {"static_argnames": ("loop", "config", "program"), "donate_argnames": "state"}
+run_loop = jax.jit(_run_and_report, **_RUN)
+
+
 @cache
 def _on_one_core(loop: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns `start` and `run` of a loop, compiled such that no operation of them is divided among a CPU's cores, and
-    maxima are computed with vectors, as if no number were NaN."""
+    """Returns a loop's `start`, and `run_loop`, compiled such that no operation of them is divided among a CPU's cores,
+    and maxima are computed with vectors, as if no number were NaN."""
     options = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_enable_fast_min_max": True}
     compiled: Any = partial(jax.jit, compiler_options=options)
     start = compiled(loop.start.__wrapped__, static_argnames=("config", "program", "length"))
-    return start, compiled(loop.run.__wrapped__, static_argnames=("config", "program"), donate_argnums=4)
-
-
-@jax.jit
-def _progress(state: Any, params: SearchParams) -> tuple[jax.Array, ...]:
-    """Returns the number of tokens, whether each row has ended [B], and the hypotheses' tokens and scores."""
-    return state.state.position, state.is_done, *state.hypotheses(params)
+    return start, compiled(_run_and_report, **_RUN)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -249,11 +268,15 @@ def _grown(state: Any, config: TransformerConfig, length: int) -> Any:
 
 
 @partial(jax.jit, donate_argnums=0)
-def _with_rows(state: Any, into: jax.Array, other: Any, rows: jax.Array) -> Any:
-    """Returns the state with rows of another one. An index beyond the rows changes nothing."""
+def _with_rows(state: Any, other: Any, sources: jax.Array) -> Any:
+    """Returns the state in which row b is row sources[b] of the other state, or its own if that is -1."""
 
     def replaced(mine: jax.Array, theirs: jax.Array) -> jax.Array:
-        return mine.at[into].set(theirs[rows], mode="drop") if mine.ndim else mine
+        # A CPU selects among gathered rows several times as fast as it scatters them, and compiles it in less time.
+        if not mine.ndim:
+            return mine
+        moves = jnp.expand_dims(sources >= 0, range(1, mine.ndim))
+        return jnp.where(moves, jnp.take(theirs, sources, axis=0, mode="clip"), mine)
 
     return jax.tree.map(replaced, state, other)
 

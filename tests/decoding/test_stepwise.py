@@ -11,7 +11,7 @@ from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding import sampling_loop
 from jax_transformer.decoding.batches import generate_each
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.generation import generate
+from jax_transformer.decoding.generation import generate, run_loop
 from jax_transformer.decoding.stepwise import decode_stepwise
 from jax_transformer.storage.model_directory import Model
 
@@ -57,17 +57,17 @@ def test_several_hypotheses_are_refused(model: Model, options: dict[str, Any]) -
 
 def test_no_limit_on_tokens_compiles_a_program_of_its_own(model: Model) -> None:
     generate(model, [[4, 5]])
-    programs = sampling_loop.start._cache_size(), sampling_loop.run._cache_size()  # type: ignore[attr-defined]
+    programs = sampling_loop.start._cache_size(), run_loop._cache_size()  # type: ignore[attr-defined]
     for most in range(1, 10):
         found = generate(model, [[4, 5]], max_new_tokens=most, min_new_tokens=0)
         assert found.sequences.shape == (1, 1, most)
-    assert (sampling_loop.start._cache_size(), sampling_loop.run._cache_size()) == programs  # type: ignore[attr-defined]
+    assert (sampling_loop.start._cache_size(), run_loop._cache_size()) == programs  # type: ignore[attr-defined]
 
 
 def test_languages_share_a_program(model: Model) -> None:
     """Whatever id begins the targets."""
     generate(model, [[4, 5]], forced_bos_id=4)
-    programs = sampling_loop.run._cache_size()  # type: ignore[attr-defined]
+    programs = run_loop._cache_size()  # type: ignore[attr-defined]
     for forced in (5, 6, 7):
         assert generate(model, [[4, 5]], forced_bos_id=forced).sequences[0, 0, 0] == forced
-    assert sampling_loop.run._cache_size() == programs  # type: ignore[attr-defined]
+    assert run_loop._cache_size() == programs  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding import batches
 from jax_transformer.decoding.batches import generate_each
 from jax_transformer.decoding.generation import Search, generate
-from jax_transformer.decoding.padding import round_length
+from jax_transformer.decoding.padding import few_lengths, round_length
 from jax_transformer.decoding.streams import in_streams
 from jax_transformer.storage.model_directory import Model
 
@@ -116,3 +116,39 @@ def test_what_a_stream_raises_ends_all() -> None:
 def test_lengths_have_two_sizes_for_each_doubling() -> None:
     lengths = 1, 8, 9, 13, 17, 25, 33, 49, 65, 97
     assert [round_length(length, 100) for length in lengths] == [8, 8, 12, 16, 24, 32, 48, 64, 96, 100]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([], []),
+        ([3, 9], [12]),  # few sentences share a program
+        ([8] * 400 + [12], [12]),
+        ([8] * 4000 + [12], [8, 12]),  # many are worth one of their own
+        ([5, 16], [16]),
+        ([5, 17], [8, 24]),  # no sentence takes more than twice its padded length
+        ([70, 400], [100]),  # the most that the model reads
+    ],
+)
+def test_a_length_has_a_program_if_it_saves_enough(lengths: list[int], expected: list[int]) -> None:
+    assert few_lengths(lengths, 100 if max(lengths, default=0) > 32 else 512) == expected
+
+
+def test_sentences_of_few_lengths_share_a_program(
+    model: Model, sources: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: set[int] = set()
+    padded_sources = batches.padded_sources
+
+    def recorded(*arguments: Any) -> np.ndarray:
+        padded = padded_sources(*arguments)
+        shapes.add(padded.shape[1])
+        return padded
+
+    monkeypatch.setattr(batches, "padded_sources", recorded)
+    many = [*sources, [4, 5, 6] * 3] * 4
+    found = generate_each(model, many, DecodingConfig(max_new_tokens=4), rows=8)
+    assert len({round_length(len(source), 9) for source in many}) > 1
+    assert len(shapes) == 1
+    alone = generate(model, many, max_new_tokens=4).sequences[:, 0].tolist()
+    assert [each[0].ids for each in found] == [row[: len(each[0].ids)] for row, each in zip(alone, found, strict=True)]
