@@ -20,8 +20,8 @@ LEAST_ROOM = 16
 FEATURES_ROOM = 32
 """Half of the first room for the targets of feature vectors, of which there are many more than tokens."""
 PROGRAM_TOKENS = 8192
-"""Source tokens that take about as long to decode as a program for a further length to load from JAX's cache: 4,000 of a
-model of 6+6 layers of width 512, and 30,000 of one of 2+2 layers of width 128, on a CPU. Compiling takes longer."""
+"""Source tokens that take about as long to decode as a program for a further length to load from JAX's cache: 4,000 of
+a model of 6+6 layers of width 512, and 30,000 of one of 2+2 layers of width 128, on a CPU. Compiling takes longer."""
 WITHOUT_TABLE = 1 << 16
 """Maximum length of a text in tokens if no position table limits it."""
 
