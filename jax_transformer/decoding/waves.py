@@ -10,8 +10,8 @@ import numpy as np
 
 from jax_transformer.decoding.generation import Generated, Search
 
-MOST_WAITING = 8
-"""Half-empty batches in memory at once."""
+MOST_WAITING = 2
+"""Half-empty batches in memory at once, in a stream. With 8, a file takes 3 % fewer steps, and much more memory."""
 
 Ended = list[tuple[int, Generated]]
 """Sentences that have ended at the same time, by number, each with its hypotheses [num_return, T] and their scores."""
