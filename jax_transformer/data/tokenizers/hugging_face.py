@@ -46,6 +46,7 @@ CLASSES = {
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
+    "encoder-decoder": "BertTokenizer",
 }
 """A config.json's model_type → the class of its tokenizer if no file names one."""
 NAMES = {
