@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -50,7 +51,7 @@ class Family(NamedTuple):
     """Describes a class of models by its configurations."""
 
     model: type[Any]
-    config: type[Any]
+    config: Callable[..., Any]
     sizes: tuple[dict[str, Any], ...]
 
 
@@ -97,6 +98,47 @@ def _fsmt(**more: Any) -> tuple[dict[str, Any], ...]:
         | {"src_vocab_size": size["vocab_size"], "tgt_vocab_size": size["vocab_size"] - (0 if is_tied else 3)}
         for size in _fairseq(**more)
     )
+
+
+def _encoder_decoder(encoder: str, decoder: str, **more: Any) -> tuple[dict[str, Any], ...]:
+    """Returns three sizes, whose stacks also differ in the eps of their norms, their activation and their length.
+
+    Args:
+      encoder, decoder: the model_type of each.
+      more: of the decoder.
+    """
+    sizes = []
+    for size in _fairseq():
+        sides = []
+        for side, kind, own in (
+            ("encoder", encoder, {"layer_norm_eps": 1e-3, "hidden_act": "gelu", "type_vocab_size": 2}),
+            ("decoder", decoder, {"layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "type_vocab_size": 3} | more),
+        ):
+            sides.append(
+                own
+                | {
+                    "model_type": kind,
+                    "hidden_size": size["d_model"],
+                    "num_hidden_layers": size[f"{side}_layers"],
+                    "num_attention_heads": size[f"{side}_attention_heads"],
+                    "intermediate_size": size[f"{side}_ffn_dim"],
+                    "vocab_size": size["vocab_size"] - (side == "decoder"),
+                    "max_position_embeddings": size["max_position_embeddings"] + 2 * (side == "decoder"),
+                    "pad_token_id": 1 if side == "decoder" else 2,
+                }
+            )
+        sizes.append({"encoder": sides[0], "decoder": sides[1], "decoder_start_token_id": 2, "pad_token_id": 1})
+    return tuple(sizes)
+
+
+def _encoder_decoder_config(encoder: dict[str, Any], decoder: dict[str, Any], **more: Any) -> Any:
+    """Returns the config of two sides."""
+    kinds = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}
+    sides = [
+        kinds[side["model_type"]](**{key: value for key, value in side.items() if key != "model_type"})
+        for side in (encoder, decoder)
+    ]
+    return transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*sides, **more)
 
 
 MARIAN = {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0}
@@ -146,8 +188,17 @@ FAMILIES = {
     ),
     "mt5": Family(transformers.MT5ForConditionalGeneration, transformers.MT5Config, _t5()),
     "umt5": Family(transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _t5()),
+    "bert2bert": Family(transformers.EncoderDecoderModel, _encoder_decoder_config, _encoder_decoder("bert", "bert")),
+    "roberta2roberta": Family(
+        transformers.EncoderDecoderModel, _encoder_decoder_config, _encoder_decoder("roberta", "roberta")
+    ),
+    "bert2roberta": Family(
+        transformers.EncoderDecoderModel,
+        _encoder_decoder_config,
+        _encoder_decoder("bert", "roberta", tie_word_embeddings=False),
+    ),
 }
-UNTIED = ("t5_gated", "ul2", "mt5", "fsmt")
+UNTIED = ("t5_gated", "ul2", "mt5", "fsmt", "bert2roberta")
 """Families whose files have a head of their own, as T5 1.1 and mT5 do."""
 LIKE_OTHERS = ("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt", "fsmt_tied", "ul2")
 """Families that differ from others in a few options."""
@@ -232,7 +283,7 @@ def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
     drawn |= {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with torch.no_grad():
         for name, tensor in drawn.items():
-            is_scale = tensor.ndim == 1 and ("norm.weight" in name or "layernorm_embedding.weight" in name)
+            is_scale = tensor.ndim == 1 and ("norm.weight" in name.lower() or "layernorm_embedding.weight" in name)
             values = _spread(name, tensor) * rng.standard_normal(tuple(tensor.shape)) + is_scale
             tensor.copy_(torch.from_numpy(values))
     return model
@@ -242,11 +293,13 @@ def _spread(name: str, tensor: torch.Tensor) -> float:
     """Returns the standard deviation for a parameter."""
     if tensor.ndim == 1 or name == "final_logits_bias":
         return 0.3 if name.endswith("weight") else 0.1
-    if "relative" in name or "embed_positions" in name:
+    if any(part in name for part in ("relative", "embed_positions", "position_embeddings", "word_embeddings")):
         return 1.0
-    if any(part in name for part in ("shared", "embed_tokens", "lm_head")):
+    tables = ("shared", "embed_tokens", "lm_head.weight", "lm_head.decoder.weight", "token_type")
+    if any(part in name for part in tables):
         return 0.1
-    is_sharp = any(name.endswith(part) for part in ("q_proj.weight", "k_proj.weight"))  # T5's logits aren't scaled down
+    queries_and_keys = ("q_proj.weight", "k_proj.weight", "self.query.weight", "self.key.weight")
+    is_sharp = name.endswith(queries_and_keys)  # T5's logits aren't scaled down
     return (2.4 if is_sharp else 1.2) / float(np.sqrt(tensor.shape[-1]))
 
 
@@ -266,7 +319,12 @@ def make_problem(rng: np.random.Generator, model: Model) -> Problem:
 
 def head_of(model: Any) -> nn.Linear:
     """Returns the map to logits."""
-    return model.model.decoder.output_projection if model.config.model_type == "fsmt" else model.lm_head
+    head: nn.Linear
+    if model.config.model_type == "fsmt":
+        head = model.model.decoder.output_projection
+    else:
+        head = model.get_output_embeddings()
+    return head
 
 
 # --- comparisons

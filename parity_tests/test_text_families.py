@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 import torch
 from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
-from transformers import FSMTTokenizer
+from tokenizers import Tokenizer as PiecesTokenizer
+from tokenizers import models, pre_tokenizers, trainers
+from transformers import BertTokenizer, FSMTTokenizer
 
 from jax_transformer.cli import main
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data.tokenizers.hugging_face import read_tokenizers
 from jax_transformer.decoding.pairs import score_pairs
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.storage.model_directory import Model, load_model
@@ -94,6 +97,34 @@ def targets_of(case: TextCase) -> Any:
         return case.tokenizer
     files = [case.directory / name for name in ("vocab-tgt.json", "vocab-src.json", "merges.txt")]
     return FSMTTokenizer(["de", "en"], *map(str, files))
+
+
+@pytest.mark.parametrize("options", [{}, {"do_lower_case": False, "strip_accents": True}])
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
+def test_the_pieces_and_text_of_a_bert_equal_transformers(file: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Of an encoder-decoder of two models, whose config.json has the vocabulary's size in each."""
+    trained = PiecesTokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trained.train_from_iterator([*SOURCES, *TARGETS], trainers.WordPieceTrainer(special_tokens=names, vocab_size=200))
+    theirs = BertTokenizer(trained.get_vocab(), **options)
+    theirs.save_pretrained(tmp_path)
+    if file == "vocab.txt":
+        entries = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / file).write_text("\n".join(entries) + "\n", encoding="utf-8")
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    sides = {side: {"vocab_size": len(theirs)} for side in ("encoder", "decoder")}
+    source, target = read_tokenizers(files, {"model_type": "encoder-decoder"} | sides)
+    for text in TEXTS:
+        ids = theirs(text).input_ids
+        assert source.encode([text]) == [ids], repr(text)
+        assert target.encode([text]) == [ids[1:-1]], repr(text)
+        known = [index for index in ids[1:-1] if index != theirs.unk_token_id]
+        assert target.decode([known]) == [theirs.decode(known, clean_up_tokenization_spaces=False)], repr(text)
+    sides["decoder"] = {"vocab_size": 7}
+    with pytest.raises(ValueError, match=f"expected one vocabulary for both sides; received {len(theirs)} and 7 ids"):
+        read_tokenizers(files, {"model_type": "encoder-decoder"} | sides)
 
 
 def test_ids_equal_transformers(both: tuple[TextCase, Model]) -> None:

@@ -330,6 +330,20 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "feed_forward_hidden_norm must be false with norm_kind='none'; received True",
         ),
         (
+            {"head_transform": "gelu", "norm_kind": "none"},
+            "head_transform must be null without norms in the decoder; received 'gelu'",
+        ),
+        (
+            {"head_transform": "prelu"},
+            "head_transform must be an activation without a slope; received 'prelu'",
+        ),
+        (
+            {"position_kind": "learned", "trains_pad_position": False},
+            "trains_pad_position must be true unless position_index='non_pad_count', whose pads have a row; "
+            "received False",
+        ),
+        ({"token_types": -1}, "token_types must be at least 0; received -1"),
+        (
             {"position_kind": "none", "position_factor": 0.5},
             "position_factor must be 1.0 without position_kind='sinusoidal' or 'learned'; received 0.5",
         ),

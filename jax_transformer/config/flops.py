@@ -114,4 +114,6 @@ def _feed_forward(stack: Stack, part: FeedForward, tokens: int) -> float:
 
 
 def _head(config: TransformerConfig, tokens: int) -> float:
-    return 2.0 * tokens * config.decoder.d_model * config.target.vocab_size
+    width = config.decoder.d_model
+    outputs = config.target.vocab_size + (0 if config.head.transform is None else width)
+    return 2.0 * tokens * width * outputs

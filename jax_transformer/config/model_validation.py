@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jax_transformer.config.positions import RelativeBias, RelativeVectors, Rotary, Sinusoidal
+from jax_transformer.config.positions import Learned, RelativeBias, RelativeVectors, Rotary, Sinusoidal
 from jax_transformer.config.short_names import (
     STACKS,
     ShortNames,
@@ -91,7 +91,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 2, or null": (lambda value: value >= 2, "full_every"),
     "at least 0": (
         lambda value: value >= 0,
-        "source_vocab_size target_vocab_size source_pad_id target_pad_id position_offset",
+        "source_vocab_size target_vocab_size source_pad_id target_pad_id position_offset token_types",
     ),
     "at least 0, or null": (lambda value: value >= 0, "decoder_padding_id"),
     "in [0, 1)": (
@@ -129,7 +129,7 @@ def _out_of_range(config: ShortNames) -> list[str]:
 
 def _contradictions(config: ShortNames) -> list[str]:
     problems, check = _checker(config)
-    problems += _contradictory_stem(config)
+    problems += _contradictory_stem(config) + _contradictory_transform(config)
     check(config.decoder.d_model == config.encoder.d_model, "decoder", "d_model", "the encoder's d_model")
     if config.source.vocab_size and config.target.vocab_size:
         for side in ("source", "target"):
@@ -173,6 +173,15 @@ def _contradictory_stem(config: ShortNames) -> list[str]:
     check(config.source.vocab_size == 0, "source", "vocab_size", "0 with a stem, whose source has no tokens")
     if config.share_embeddings:
         problems.append("share_embeddings must be false with a stem, whose source has no embedding; received true")
+    return problems
+
+
+def _contradictory_transform(config: ShortNames) -> list[str]:
+    problems, check = _checker(config)
+    transform = config.head.transform
+    check(transform not in ("leaky_relu", "prelu"), "head", "transform", "an activation without a slope")
+    has_norms = config.decoder.norm is not None
+    check(transform is None or has_norms, "head", "transform", "null without norms in the decoder")
     return problems
 
 
@@ -292,6 +301,9 @@ def _contradictory_positions(config: ShortNames, name: str, stack: Stack) -> lis
                 "decoder.positions.cross_attention needs heads of one width in both attentions; received "
                 f"{stack.heads.head_dim} and {cross.shape(stack.d_model).head_dim}"
             )
+    if isinstance(kind, Learned):
+        no_row = "true unless position_index='non_pad_count', whose pads have a row"
+        check(kind.trains_pad or kind.index == "non_pad_count", place, "trains_pad", no_row)
     if isinstance(kind, RelativeVectors):
         paths = "'auto' or 'reference' with position_kind='relative_vectors'"
         check(config.compute.attention in ("auto", "reference"), "compute", "attention", paths)

@@ -60,6 +60,9 @@ class Learned(Spec):
     """Multiply the table's rows by this number before they are added."""
     learned_scale: bool = False
     """Multiply them by a trained number, which begins at 1."""
+    trains_pad: bool = True
+    """With index='non_pad_count', send gradients to the row of pads. False: the row gets none, as with torch's
+    padding_idx (RoBERTa)."""
 
 
 @dataclass(frozen=True, kw_only=True)

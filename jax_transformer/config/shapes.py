@@ -73,6 +73,9 @@ def _shapes(config: ShortNames) -> Shapes:
         shapes |= _under("head", _projection((decoder.d_model,), (vocabulary,), head.bias == "parameter"))
     elif head.bias == "parameter":
         shapes["head_bias"] = (vocabulary,)
+    if head.transform is not None:
+        shapes |= _under("head_transform", _projection((decoder.d_model,), (decoder.d_model,), True))
+        shapes |= _norm("head_norm", decoder, decoder.d_model)
     if head.bias == "buffer":
         shapes["constants/head_bias"] = (vocabulary,)
     for name, stack in (("encoder", encoder), ("decoder", decoder)):
@@ -98,6 +101,8 @@ def _stack(stack: Stack) -> Shapes:
         shapes["positions/embedding"] = (stack.table_rows, stack.d_model)
     if isinstance(stack.positions, Table) and stack.positions.learned_scale:
         shapes["position_scale/factor"] = (1,)
+    if stack.token_types:
+        shapes["token_types/embedding"] = (stack.token_types, stack.d_model)
     shapes |= _distances(stack, per_layer=False)
     if stack.embedding_norm != "none":
         shapes |= _norm("embedding_norm", stack, stack.d_model)

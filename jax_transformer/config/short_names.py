@@ -124,10 +124,12 @@ class ShortNames(ModelParts):
     trains_pad_embedding: Annotated[bool, At(("source", "target"), "trains_pad")]
     encoder_embedding_norm: Annotated[EmbeddingNorm, At(("encoder",), "embedding_norm")]
     decoder_embedding_norm: Annotated[EmbeddingNorm, At(("decoder",), "embedding_norm")]
+    head_transform: Annotated[Activation | None, At(("head",), "transform")]
     scale_head: Annotated[bool, At(("head",), "scales_input")]
     logits_factor: Annotated[float, At(("head",), "factor")]
     logits_cap: Annotated[float | None, At(("head",), "cap")]
     head_bias: Annotated[Literal["parameter", "buffer", "none"], At(("head",), "bias")]
+    token_types: Annotated[int, _each("", "token_types")]
 
     position_kind: PositionKind
     """sinusoidal: a fixed table; learned: a trained table. The others are of self-attention: rotary rotates queries and
@@ -143,6 +145,7 @@ class ShortNames(ModelParts):
     position_offset: Annotated[int, _each("positions", "offset", *TABLES, "rotary")]
     position_factor: Annotated[float, _each("positions", "factor", *TABLES)]
     learned_position_scale: Annotated[bool, _each("positions", "learned_scale", *TABLES)]
+    trains_pad_position: Annotated[bool, _each("positions", "trains_pad", "learned")]
     rotary_base: Annotated[float, _each("positions", "base", "rotary")]
     rotary_dim: Annotated[int | None, _each("positions", "dim", "rotary")]
     rotary_cross_attention: Annotated[bool, At(("decoder.positions",), "cross_attention", ("rotary",))]
@@ -601,10 +604,12 @@ class ModelOptions(TypedDict, total=False):
     trains_pad_embedding: bool
     encoder_embedding_norm: EmbeddingNorm
     decoder_embedding_norm: EmbeddingNorm
+    head_transform: Activation | None
     scale_head: bool
     logits_factor: float
     logits_cap: float | None
     head_bias: Literal["parameter", "buffer", "none"]
+    token_types: int
     position_kind: PositionKind
     decoder_position_kind: PositionKind | None
     position_layout: Layout
@@ -613,6 +618,7 @@ class ModelOptions(TypedDict, total=False):
     position_offset: int
     position_factor: float
     learned_position_scale: bool
+    trains_pad_position: bool
     rotary_base: float
     rotary_dim: int | None
     rotary_cross_attention: bool

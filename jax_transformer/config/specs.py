@@ -319,6 +319,9 @@ class Stack(Spec):
     embedding_scale: float | Literal["sqrt_d_model"] = "sqrt_d_model"
     """Factor of the token embeddings before positions are added: a number, or the root of d_model. A shared or tied
     table itself stays unscaled."""
+    token_types: int = 0
+    """Rows of a trained table of token types, of which the first is added to every embedding (BERT, Devlin et al.
+    2019); only programs for sentence pairs read the others. 0: there is none."""
     positions: Positions | None = Sinusoidal()
     """How the stack knows the order of its tokens. None: not at all."""
     residual: Residual = Residual()
@@ -377,6 +380,9 @@ class Head(Spec):
     """Use the target embedding as the kernel."""
     bias: Literal["parameter", "buffer", "none"] = "parameter"
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
+    transform: Activation | None = None
+    """Before all else, map the decoder's output to D features, activate them, and norm them as the decoder's norms do
+    (BERT, Devlin et al. 2019). None: leave it."""
     scales_input: bool = False
     """Multiply the decoder's output by 1/sqrt(d_model) first (T5)."""
     factor: float = 1.0

@@ -54,6 +54,14 @@ def _rows(table: jax.Array, ids: Ids) -> jax.Array:
     return constrain(constrain(table, "width", "features")[ids], "groups", None, "features")
 
 
+class TokenTypes(nnx.Module):
+    """Holds a trained table of token types [rows, D]."""
+
+    def __init__(self, config: TransformerConfig, stack: Stack, keys: KeyStream) -> None:
+        shape = (stack.token_types, stack.d_model)
+        self.embedding = nnx.Param(initializers.embedding(config, next(keys), shape, None))
+
+
 class PositionTable(nnx.Module):
     """Holds a trained table of positions [rows, D]."""
 

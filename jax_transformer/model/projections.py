@@ -70,6 +70,22 @@ class Projection(nnx.Module):
         return ("width" if self.wide == end else "features", *[None] * (len(shape) - 1))
 
 
+class SquareMap(nnx.Module):
+    """Maps x [..., D] to [..., D] with a kernel [D, D] and a bias [D]; a mesh may shard the outputs as features."""
+
+    def __init__(self, config: TransformerConfig, width: int, keys: KeyStream) -> None:
+        self.config = config
+        self.kernel = nnx.Param(initializers.kernel(config, next(keys), (width, width), fan_in=width, fan_out=width))
+        self.bias = nnx.Param(initializers.bias(config, next(keys), (width,), width))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns x mapped to [..., D], in the compute dtype."""
+        dtype = compute_dtype(self.config, self.kernel[...])
+        kernel = gather(keep_wide(self.kernel[...]).astype(dtype), None, "features")
+        y = x.astype(dtype).reshape(-1, kernel.shape[0]) @ kernel
+        return y.reshape(x.shape) + gather(self.bias[...].astype(dtype), "features")
+
+
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
     """Applies several projections to x [..., *inputs] in one product; returns [..., *outputs] of each.
 

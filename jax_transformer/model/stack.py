@@ -20,7 +20,7 @@ from jax_transformer.config.positions import Learned, RelativeBias, RelativeVect
 from jax_transformer.model import distances, flash
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import compute_dtype
-from jax_transformer.model.embeddings import PositionTable
+from jax_transformer.model.embeddings import PositionTable, TokenTypes
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.norms import Factor, Norm
@@ -49,6 +49,8 @@ class Stack(nnx.Module):
         kind = stack.positions
         if isinstance(kind, Learned):
             self.positions = PositionTable(config, (stack.table_rows, stack.d_model), keys)
+        if stack.token_types:
+            self.token_types = TokenTypes(config, stack, keys)
         if isinstance(kind, Table) and kind.learned_scale:
             self.position_scale = Factor(1.0)
         if isinstance(kind, RelativeBias) and not kind.per_layer:
@@ -67,16 +69,26 @@ class Stack(nnx.Module):
           table: the sinusoidal table [rows, D]; None with other kinds of positions.
         """
         x = scope.tap("token_embedding", vectors)  # [B, T, D]
+        if self.stack.token_types:
+            x = x + gather(self.token_types.embedding[...], None, "features")[0].astype(x.dtype)
         if self.stack.embedding_norm == "before_positions":
             x = self.embedding_norm(x)
         table = self.positions.embedding[...] if hasattr(self, "positions") else table
         if table is not None:
             rows = gather(table, None, "features")[numbers].astype(x.dtype)  # [B, T, D], or 1 for B or T
-            x = x + self._scaled(scope.tap("positions", rows))
+            x = x + self._scaled(scope.tap("positions", self._without_pad_gradient(rows, numbers)))
         if self.stack.embedding_norm == "after_positions":
             x = self.embedding_norm(x)
         x = scope.dropout(scope.tap("embedding", x), self.stack.dropout.at("embedding"), Site.EMBEDDING)
         return constrain(x, "rows", None, None)
+
+    def _without_pad_gradient(self, rows: jax.Array, numbers: jax.Array) -> jax.Array:
+        """Returns rows of the position table, [B, T, D], of which those of pads send no gradient if the table's row of
+        pads isn't trained."""
+        kind = self.stack.positions
+        if not isinstance(kind, Learned) or kind.trains_pad:
+            return rows
+        return jnp.where((numbers == kind.offset)[..., None], jax.lax.stop_gradient(rows), rows)
 
     def _scaled(self, positions: jax.Array) -> jax.Array:
         """Returns rows of the position table, [B, T, D] or broadcastable to it, scaled for the addition."""

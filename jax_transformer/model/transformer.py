@@ -13,6 +13,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.model import initializers, positions, rotary
+from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
@@ -22,7 +23,8 @@ from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, DecoderTerms, EncoderLayer
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id
-from jax_transformer.model.projections import Projection
+from jax_transformer.model.norms import Norm
+from jax_transformer.model.projections import Projection, SquareMap
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.stack import Stack, layer_slice
 from jax_transformer.model.steps import StepLayer
@@ -54,6 +56,9 @@ class Transformer(nnx.Module):
         self.encoder = Stack(config, config.encoder, EncoderLayer, keys)
         self.decoder = Stack(config, config.decoder, DecoderLayer, keys)
         features, vocabulary = (config.decoder.d_model,), (config.target.vocab_size,)
+        if config.head.transform is not None:
+            self.head_transform = SquareMap(config, config.decoder.d_model, keys)
+            self.head_norm = Norm(config.decoder)
         use_bias = config.head.bias == "parameter"
         if not config.head.tied:
             self.head = Projection(config, features, vocabulary, keys, use_bias=use_bias, role="head")
@@ -89,22 +94,31 @@ class Transformer(nnx.Module):
         scope: Scope,
         segments: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the decoder's output [B, T, D] for decoder_input_ids [B, T] and, of packed rows, their segments
-        [B, T]."""
+        """Returns the decoder's output [B, T, D], as the head reads it, for decoder_input_ids [B, T] and, of packed
+        rows, their segments [B, T]."""
         positions.check_fits(self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         is_real = jnp.asarray(decoder_input_ids != self.config.target.pad_id)
         numbers = positions.position_numbers(self.config.decoder, is_real, segments)
         vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
         shared_terms = stack_terms(self.decoder, places, masks.decoder_self, vectors.dtype, scope)
-        scope = scope(Site.DECODER)
+        whole, scope = scope, scope(Site.DECODER)
         rotation, angles = shared_terms.rotation, self._source_angles(source)
         terms = DecoderTerms(
             shared_terms._replace(exists=masks.decoder_exists),
             AttentionTerms(masks.cross, rotation=rotation and angles and rotation._replace(key=angles)),
         )
         x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, scope)  # [B, T, D]
-        return self.decoder.run(x, lambda layer, x, scope: layer(x, source.output, terms, scope), scope)
+        x = self.decoder.run(x, lambda layer, x, scope: layer(x, source.output, terms, scope), scope)
+        return self._head_input(x, whole)
+
+    def _head_input(self, x: jax.Array, scope: Scope) -> jax.Array:
+        """Returns what the head maps to logits, [B, T, D]: the decoder's output x, through the head's transform if it
+        has one."""
+        if self.config.head.transform is None:
+            return x
+        activated = ACTIVATIONS[self.config.head.transform](self.head_transform(x), 0.0)
+        return scope.tap("head_norm", self.head_norm(scope.tap("head_transform", activated)))
 
     def _source_angles(self, source: Source) -> rotary.Angles | None:
         """Returns the angles that rotate the keys of cross-attention; None without rotation."""
@@ -188,7 +202,7 @@ class Transformer(nnx.Module):
         for i, cache in enumerate(state.layers):
             x, cache = steps[i % len(steps)](x, cache, state, terms, i)
             caches.append(cache)
-        logits = self.unembed(self.decoder.finish(x, Scope()))
+        logits = self.unembed(self._head_input(self.decoder.finish(x, Scope()), Scope()))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)
 
     def _steps(self, layers: list[Any] | None) -> list[StepLayer]:

@@ -24,6 +24,7 @@ from jax_transformer.runtime.trees import flatten
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*_embedding/embedding", ("vocabulary", "features")),
     ("*/positions/embedding", ("positions", "features")),
+    ("*/token_types/embedding", ("types", "features")),
     ("*/layers/*/relative_bias/embedding", ("layers", "buckets", "heads")),
     ("*/relative_bias/embedding", ("buckets", "heads")),
     ("*/layers/*/relative_vectors/*", ("layers", "distances", "head_dim")),
@@ -56,6 +57,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*_norm/*", ("features",)),
     ("stem/*/kernel", ("vectors", "bands", "features")),
     ("stem/*/bias", ("features",)),
+    ("head_transform/kernel", ("inputs", "features")),
+    ("head_transform/bias", ("features",)),
     ("head/kernel", ("features", "vocabulary")),
     ("head/lora_a", ("features", "rank")),
     ("head/lora_b", ("rank", "vocabulary")),

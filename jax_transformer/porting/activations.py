@@ -103,8 +103,19 @@ class _Naming:
             norm = self._module(f"{stack}/final_norm/scale")
             self.add(_input(norm), *stream)
             self.add(norm, f"{stack}.output")
+            stream = [f"{stack}.output"]
         elif stack == "encoder":
             self.add(_input(self._key_reader("decoder/layers/cross_attention", 0)), *stream)
+        if stack == "decoder":
+            self._head_input(stream)
+
+    def _head_input(self, stream: list[str]) -> None:
+        """Names what the head reads: the decoder's output, through the head's transform if it has one."""
+        if self.config.head.transform is not None:
+            self.add(_input(self._module("head_transform/kernel")), *stream)
+            norm = self._module("head_norm/scale")
+            self.add(_input(norm), "head_transform")
+            self.add(norm, "head_norm")
         elif not self.config.head.scales_input:
             self.add(_input(self._head_module()), *stream)
 

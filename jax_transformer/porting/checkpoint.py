@@ -151,10 +151,12 @@ class KnownCheckpoint:
     @cached_property
     def kept(self) -> Tensors | None:
         """The ignored tensors that the model keeps: all for a map; for a dialect's file the numbers, such as versions,
-        which programs ask for."""
+        which programs ask for; what a family's program loads and nothing reads."""
         tensors, kept = self.checkpoint.tensors, self.ignored
         if self.names is None:
-            kept = [name for name in kept if self.directory is None and tensors[name].size == 1]
+            of_family = () if self.table.config_file is None else self.table.config_file.kept
+            of_file = [name for name in kept if self.directory is None and tensors[name].size == 1]
+            kept = [name for name in kept if name in of_family or name in of_file]
         return Relocated({name: (tensors, name) for name in kept}) if kept else None
 
 

@@ -135,7 +135,8 @@ def export_directory(
     order = [*origin.get("tensors", {}), *origin.get("ignored", [])]
     if not model.config.share_embeddings:
         order += [name for name in file.always_there if name not in order]
-    tensors = _named(_state_dict(model, table, order, consume=consume), order, origin)
+    state, kept = _state_dict(model, table, order, consume=consume), _kept(model, origin)
+    tensors = _named({**state, **kept}, order, origin)
     hugging_face.write_directory(path, table, model, tensors, write_more)
 
 
@@ -165,14 +166,18 @@ def _export_file(
     order = [*origin.get("tensors", {}), *origin.get("ignored", [])]
     deferred = _state_dict(model, table, order, consume=consume)
     tensors: dict[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
-    ignored = model.ignored_tensors if origin and model.ignored_tensors is not None else {}
-    write(path, _named({**tensors, **ignored}, order, origin), settings_text(model, table))
+    write(path, _named({**tensors, **_kept(model, origin)}, order, origin), settings_text(model, table))
 
 
 def _origin_in(model: Model, table: Dialect) -> Mapping[str, Any]:
     """Returns the origin of a model that goes back to the dialect that it came from; empty otherwise."""
     origin = model.origin or {}
     return origin if origin.get("dialect") == table.name else {}
+
+
+def _kept(model: Model, origin: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the tensors that the import left out and kept, for a model that goes back to its dialect."""
+    return model.ignored_tensors if origin and model.ignored_tensors is not None else {}
 
 
 def _state_dict(model: Model, table: Dialect, order: Collection[str], *, consume: bool) -> dict[str, Deferred]:

@@ -26,6 +26,7 @@ from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
+from jax_transformer.porting.one_level import value_at
 from jax_transformer.runtime.directories import check_free, new_directory
 from jax_transformer.runtime.files import read_bytes, read_text
 from jax_transformer.runtime.json_text import indented_json, parse_json, read_json
@@ -55,6 +56,7 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
     "target_vocab.json",
     "vocab-src.json",
@@ -345,7 +347,10 @@ def in_effect(config: Json, text: str) -> dict[str, Any]:
     content = parsed(text)
     if not text:
         known = {*SAME, *LENGTHS, *LENGTHS.values(), *UNBUILT, *IDS_AND_PADS}
-        content = {key: value for key, value in config.items() if key in known}
+        side = config.get("decoder")  # of an encoder-decoder of two models, whose configs have ids, too
+        ids = {key: side.get(key) for key in IDS_AND_PADS} if isinstance(side, Mapping) else {}
+        content = {key: value for key, value in config.items() if key in known and value is not None}
+        content = {**ids, **content}
         if config.get(FORCES_BOS):
             content["forced_bos_token_id"] = config.get("bos_token_id")
     content = {key: _typed(key, value) for key, value in content.items() if value is not None}
@@ -650,10 +655,12 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
     start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
     if original:
         said = config_fields(file, original)
-        if all(getattr(config, name) == value for name, value in said.items()):
+        if all(value_at(config, name) == value for name, value in said.items()):
             return dict(original)
     follows = {
-        key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)
+        key: {**original.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in file.write(config).items()
+        if key in original or value != file.defaults.get(key)
     }
     return {key: value for key, value in (original or start).items() if key not in file.aliases} | follows
 

@@ -18,7 +18,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_file import load_model_config
 from jax_transformer.config.model_validation import NOT_COMPUTED
-from jax_transformer.config.short_names import option_names
+from jax_transformer.config.short_names import option_names, with_values
 from jax_transformer.config.stored import config_from_plain
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.mapping.maps import NameMap
@@ -27,7 +27,7 @@ from jax_transformer.porting.checkpoint import KnownCheckpoint, identify
 from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.names_of_dialects import read_map
-from jax_transformer.porting.one_level import values_of
+from jax_transformer.porting.one_level import has_one_value, values_of
 from jax_transformer.porting.state_dicts import deferred_params
 from jax_transformer.runtime.trees import map_leaves, nearest
 from jax_transformer.storage.model_directory import Model
@@ -164,14 +164,14 @@ def _make_config(
 ) -> TransformerConfig:
     """Returns the config.
 
-    A dialect's follows from the fields of all sources, with each stack's own rates of dropout where the file's settings
-    have them: no dialect has other options that differ between stacks. A map's is the given one, or that in the
+    A dialect's follows from the fields of all sources, with each stack's own rates of dropout, and what else may differ
+    between the dialect's stacks, where the file's settings have them. A map's is the given one, or that in the
     settings, with the hints.
 
     Args:
       given: as of `_make_model`.
       fields: the hints.
-      flat: the fields of all sources by short names.
+      flat: the fields of all sources by short names, and by paths of options.
 
     Raises:
       ConfigError: the config is impossible.
@@ -184,9 +184,11 @@ def _make_config(
         )
     base = None if settings is None or settings.parts is None else config_from_plain(settings.parts)
     if known.names is None:
-        config = TransformerConfig.from_flat(flat)
+        config = TransformerConfig.from_flat({name: value for name, value in flat.items() if "." not in name})
+        config = with_values(config, {path: value for path, value in flat.items() if "." in path})
         if base is None:
             return config
+        config = with_values(config, _differing(base, known.table))
         encoder = replace(config.encoder, dropout=base.encoder.dropout)
         decoder = replace(config.decoder, dropout=base.decoder.dropout)
         rates = {name: value for name, value in fields.items() if name.endswith("dropout_rate")}
@@ -197,6 +199,12 @@ def _make_config(
         return TransformerConfig.from_flat(flat)
     config = base.replace(**fields)
     return config.replace(**_vocabulary_sizes(known, config))
+
+
+def _differing(config: TransformerConfig, table: Dialect) -> dict[str, Any]:
+    """Returns the options that may differ between a dialect's stacks, by their paths, where a config's differ."""
+    values = [values_of(config, name) for name in table.may_differ if not has_one_value(config, name)]
+    return {path: value for places in values for path, value in places.items()}
 
 
 def _flat_fields(table: Dialect, read: dict[str, Any], stated: dict[str, Any]) -> dict[str, Any]:
@@ -283,7 +291,9 @@ def _with_settings(known: KnownCheckpoint, read: Mapping[str, Any], hints: dict[
     if known.directory is not None:
         _check_sizes(known.directory.fields, read, "config.json")
         hints = hints | {name: False for name in TIES if read.get(name) is False}  # a difference in the file unties
-    missing = [f"{name}: {why}" for name, why in table.asks.items() if name not in read and name not in hints]
+    has_each = known.directory is not None or (known.settings is not None and known.settings.parts is not None)
+    said = {*read, *hints, *(table.may_differ if has_each else ())}
+    missing = [f"{name}: {why}" for name, why in table.asks.items() if name not in said]
     if missing:
         raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", missing)
     return hints

@@ -12,7 +12,6 @@ MISSING: dict[str, str] = {
     "nllb-moe": "a feed-forward of routed experts",
     "prophetnet": "decoder streams that predict several tokens ahead",
     "xlm-prophetnet": "decoder streams that predict several tokens ahead",
-    "encoder-decoder": "stacks of other families, each as in its own program",
     "rag": "retrieval of documents",
     "t5gemma": "attention in windows, with capped logits",
     "t5gemma2": "self-attention and cross-attention in one softmax",

@@ -25,6 +25,7 @@ from jax_transformer.config.short_names import (
     is_used,
     option_at,
     option_names,
+    part_at,
     short_names,
 )
 from jax_transformer.config.specs import Stem
@@ -97,15 +98,23 @@ def has_one_value(config: TransformerConfig, name: str) -> bool:
     return True
 
 
-def is_readable(config: TransformerConfig) -> bool:
-    """Returns whether every option that changes the function has one value in all places of its short name."""
-    return all(has_one_value(config, name) for name in option_names() if changes_the_function(name))
+def is_readable(config: TransformerConfig, may_differ: Collection[str] = ()) -> bool:
+    """Returns whether every option that changes the function, but these, has one value in all places of its short
+    name."""
+    names = (name for name in option_names() if changes_the_function(name) and name not in may_differ)
+    return all(has_one_value(config, name) for name in names)
 
 
 def is_one_level(config: TransformerConfig) -> bool:
     """Returns whether short names say all of a config."""
     unsaid = (path for path, value, default in options(config) if value != default and path not in _reached())
     return all(has_one_value(config, name) for name in option_names()) and next(unsaid, None) is None
+
+
+def value_at(config: TransformerConfig, name: str) -> Any:
+    """Returns the value of a short name, or of an option by its path, such as encoder.norm.eps."""
+    place, dot, field = name.rpartition(".")
+    return getattr(part_at(config, place), field, None) if dot else getattr(config, name)
 
 
 def values_of(config: TransformerConfig, name: str) -> Any:

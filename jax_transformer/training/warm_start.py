@@ -38,6 +38,7 @@ MAY_DIFFER = {
     "layer_loop",
     "remat",
     "trains_pad_embedding",
+    "trains_pad_position",
 }
 """Options that may differ between the model and the run: none changes the function computed without dropout."""
 OF_RUN = {"initializer", "compute_dtype", "attention_path", "layer_loop", "remat"}

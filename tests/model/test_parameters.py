@@ -113,6 +113,14 @@ def test_a_scale_of_positions_is_one_number_of_each_stack(config: TransformerCon
     assert changed(base, config, learned_position_scale=True) == (set(), scales)
 
 
+def test_token_types_and_a_transform_of_the_head_have_parameters(config: TransformerConfig, base: Any) -> None:
+    types: dict[str, tuple[int, ...]] = {f"{stack}/token_types/embedding": (3, 12) for stack in ("encoder", "decoder")}
+    assert changed(base, config, token_types=3) == (set(), types)
+    transform = {"head_transform/kernel": (12, 12), "head_transform/bias": (12,)}
+    norm = {"head_norm/scale": (12,), "head_norm/bias": (12,)}
+    assert changed(base, config, head_transform="tanh") == (set(), transform | norm)
+
+
 def test_a_single_norm_replaces_all(config: TransformerConfig, base: Any) -> None:
     own = {path for path in base if "/layers/" in path and "_norm/" in path}
     shared = norm_shapes("encoder/layers/shared_norm", 1, 12) | norm_shapes("decoder/layers/shared_norm", 2, 12)

@@ -223,3 +223,33 @@ def test_decoding_more_rows_than_the_table_has_is_refused(
 def test_without_a_table_any_length_goes(config: TransformerConfig, random_params: Callable[..., Any]) -> None:
     config = dataclasses.replace(config, position_kind="none", max_length=2, decoder_max_length=2)
     jax.eval_shape(lambda: functional.apply(config, random_params(config), np.full((1, 30), 5), np.full((1, 40), 5)))
+
+
+@pytest.mark.parametrize("trains_pad", [False, True])
+def test_the_row_of_pads_gets_a_gradient_unless_it_is_not_trained(trains_pad: bool) -> None:
+    """Other rows get theirs either way. The target begins with pads, which later tokens see."""
+    config = TransformerConfig(
+        source_vocab_size=7,
+        target_vocab_size=7,
+        d_model=4,
+        num_heads=2,
+        d_ff=4,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=5,
+        target_pad_id=1,
+        decoder_padding="none",
+        position_kind="learned",
+        position_index="non_pad_count",
+        position_offset=1,
+        trains_pad_position=trains_pad,
+    )
+    params = functional.init_params(config, jax.random.key(0))
+    source, target = np.array([[3, 4]]), np.array([[1, 5, 3]])
+
+    def last(params: Any) -> jax.Array:
+        return functional.apply(config, params, source, target)[0, -1, 2]
+
+    rows = np.asarray(jax.grad(last)(params)["decoder"]["positions"]["embedding"])
+    moved = np.abs(rows).max(axis=1) > 0
+    np.testing.assert_array_equal(moved, [False, trains_pad, True, True, False, False, False])

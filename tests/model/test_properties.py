@@ -238,6 +238,14 @@ CACHED: dict[str, dict[str, Any]] = {
         "learned_position_scale": True,
         "num_decoder_layers": 3,
     },
+    "transformed": {
+        "head_transform": "gelu",
+        "token_types": 2,
+        "position_kind": "learned",
+        "position_index": "non_pad_count",
+        "trains_pad_position": False,
+        "tie_head": True,
+    },
     "one_norm": {"share_norms": True, "norm_scale_offset": 1.0, "logits_factor": 0.5},
     "kinds_by_stack": {
         "position_kind": "alibi",

@@ -47,6 +47,7 @@ CONFIGS = [
             "context_norm": "attention",
         },
         {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
+        {"head_transform": "gelu", "token_types": 2},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)

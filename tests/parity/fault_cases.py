@@ -80,6 +80,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "norm_scale_offset": 1.0,
         "logits_factor": 0.5,
     },
+    "transformed": {
+        "position_kind": "learned",
+        "encoder_embedding_norm": "after_positions",
+        "token_types": 2,
+        "head_transform": "gelu",
+    },
     "rotary and alibi": {"position_kind": "rotary", "decoder_position_kind": "alibi", "norm_placement": "pre"},
     "scaled": {
         "share_layers": True,

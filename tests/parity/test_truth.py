@@ -130,6 +130,7 @@ BY_THEMSELVES: list[dict[str, Any]] = [
     {"embedding_factor": 0.5, "decoder_embedding_factor": 3.0, "tie_head": True},
     {"position_kind": "relative_bias", "relative_bias_factor": 1.5, "decoder_embedding_factor": 0.0},
     {"position_kind": "learned", "learned_position_scale": True, "encoder_embedding_norm": "after_positions"},
+    {"head_transform": "gelu", "token_types": 2, "tie_head": True, "norm_placement": "pre", "final_norm": True},
     {"norm_kind": "none", "parallel_residual": True, "learned_sublayer_scale": "scalar", "sublayer_factor": 0.7},
 ]
 """Apart from the aspects, of which it contradicts some."""

@@ -42,6 +42,10 @@ def make_config(name: str, **options: Any) -> TransformerConfig:
     table = all_dialects()[name]
     first = {field: values[-1] for field, values in table.choices.items()}
     fields = {**table.defaults, **first, **table.fixed, **SIZES}
+    fields["share_embeddings"] = table.fixed.get("share_embeddings", True)
+    fields |= table.follows(fields)
+    if "token_types" in table.mentions:
+        fields["token_types"] = 2
     if "stem" in table.mentions:
         fields |= {"stem": Stem(features=5), "share_embeddings": False, "source_vocab_size": 0, "source_pad_id": 0}
     return TransformerConfig.from_flat(fields | options)

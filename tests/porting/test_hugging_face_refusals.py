@@ -22,8 +22,8 @@ from jax_transformer.storage.tensors import PortingError
         (
             "t5",
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
-            r"model_type must be one of marian, .*whisper; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be "
-            r"an encoder-decoder",
+            r"model_type must be one of marian, .*whisper, encoder-decoder; received 'gpt2' \(GPT2LMHeadModel\), which "
+            r"isn't said to be an encoder-decoder",
         ),
         (
             "t5",
@@ -68,6 +68,20 @@ from jax_transformer.storage.tensors import PortingError
         ("bart", {"hidden_size": 24}, "d_model: config.json says 24; the tensors say 12"),
         ("t5", {"head_dim": 5}, "head_dim: config.json says 5; the tensors say 4"),
         ("t5", {"num_hidden_layers": 1}, "num_encoder_layers: config.json says 1; the tensors say 2"),
+        (
+            "encoder_decoder",
+            {"encoder": {"model_type": "gpt2", "hidden_size": 24}, "pad_token_id": 5},
+            r"encoder.model_type must be 'bert' or 'roberta'; received 'gpt2'\n.*decoder.hidden_size must be "
+            r"encoder.hidden_size=24; received 12: no config has a projection .*\n.*pad_token_id must be "
+            r"decoder.pad_token_id=1; received 5",
+        ),
+        (
+            "encoder_decoder",
+            {"decoder": {"model_type": "bert", "is_decoder": False, "position_embedding_type": "relative_key"}},
+            r"decoder.position_embedding_type must be 'absolute'; received 'relative_key'\n.*decoder.is_decoder must "
+            r"be True; received False",
+        ),
+        ("encoder_decoder", {"decoder": None}, "decoder.model_type must be 'bert' or 'roberta'; received None"),
         ("mvp", {"use_prompt": True}, "use_prompt must be False; received True"),
         ("marian", {"normalize_before": True}, "normalize_before must be False; received True"),
         ("bart", {"d_model": 24}, "d_model: config.json says 24; the tensors say 12"),

@@ -14,6 +14,7 @@
 | FSMTTokenizer | vocab-src.json, vocab-tgt.json, merges.txt | … </s> | … |
 | PegasusTokenizer, T5Tokenizer | tokenizer.json or spiece.model | … </s> | … |
 | ByT5Tokenizer | | … </s> | … |
+| BertTokenizer | tokenizer.json or vocab.txt | [CLS] … [SEP] | … |
 | TokenizersBackend, PreTrainedTokenizer | tokenizer.json | its post_processor | … |
 
 Training (`data.encoding`) and decoding add the tokens around targets.
@@ -46,6 +47,7 @@ CLASSES = {
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
+    "encoder-decoder": "BertTokenizer",
 }
 """A config.json's model_type → the class of its tokenizer if no file names one."""
 NAMES = {
@@ -57,6 +59,11 @@ NAMES = {
     "cls_token": "<s>",
 }
 """The default names of the special tokens in these classes."""
+CLASS_NAMES = {
+    "BlenderbotSmallTokenizer": lists.SMALL_NAMES,
+    "BertTokenizer": {"unk_token": "[UNK]", "pad_token": "[PAD]", "sep_token": "[SEP]", "cls_token": "[CLS]"},
+}
+"""The default names in a class that has others."""
 
 
 def read_tokenizers(files: Files, config: Json) -> Pair:
@@ -86,16 +93,30 @@ def known_class(kind: type) -> str:
 
 def read_class(name: str, files: Files, config: Json) -> Pair:
     """Builds the tokenizers of source and target of the class `name`. See `read_tokenizers`."""
-    settings = {"vocab_size": config.get("vocab_size")} | _settings(files)
+    settings = {"vocab_size": _rows(config)} | _settings(files)
     if name not in _READERS:
         raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
-    _check(settings, lists.SMALL_NAMES if name == "BlenderbotSmallTokenizer" else NAMES)
+    _check(settings, CLASS_NAMES.get(name, NAMES))
     try:
         return _READERS[name](files, settings)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"{', '.join(files)}: expected the files of a {name}; received other content ({error!r})"
         ) from None
+
+
+def _rows(config: Json) -> Any:
+    """Returns the rows of the embedding that a config.json states: of an encoder-decoder of two models, those of both.
+
+    Raises:
+      ValueError: the two have vocabularies of several sizes.
+    """
+    if "vocab_size" in config or not isinstance(config.get("encoder"), Mapping):
+        return config.get("vocab_size")
+    sizes = [(config.get(side) or {}).get("vocab_size") for side in ("encoder", "decoder")]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"config.json: expected one vocabulary for both sides; received {sizes[0]} and {sizes[1]} ids")
+    return sizes[0]
 
 
 def cleans_up(files: Files) -> bool:
@@ -138,6 +159,7 @@ _READERS: dict[str, Callable[[Files, Json], Pair]] = {
     "BlenderbotSmallTokenizer": lists.blenderbot_small,
     "ByT5Tokenizer": lists.byt5,
     "T5Tokenizer": pipelines.t5,
+    "BertTokenizer": pipelines.bert,
     "TokenizersBackend": pipelines.unchanged,
     "PreTrainedTokenizer": pipelines.unchanged,
 }

@@ -38,6 +38,7 @@ MBART_50_LANGUAGES = (
 """The languages of mBART and mBART-50, after the pieces of their sentencepiece models."""
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
+BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ONE_SPACE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -141,6 +142,35 @@ def nllb(files: Files, settings: Json) -> Pair:
 
 def bart(files: Files, settings: Json) -> Pair:
     return both(Tokenizer(_byte_level(files, settings, prefix=False), add_bos=True, add_eos=True))
+
+
+def bert(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = json_in(files, "tokenizer.json")
+        vocabulary, added = given["model"]["vocab"], given["added_tokens"]
+    else:
+        text = file_in(files, "vocab.txt", "tokenizer.json or vocab.txt").decode()
+        vocabulary, added = {entry: index for index, entry in enumerate(text.removesuffix("\n").split("\n"))}, []
+        added = [_added(vocabulary[name], name) for name in BERT_SPECIALS if name in vocabulary]
+    content = {
+        "model": {
+            "type": "WordPiece",
+            "vocab": vocabulary,
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": bool(settings.get("tokenize_chinese_chars", True)),
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": bool(settings.get("do_lower_case", True)),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    }
+    return both(Tokenizer(_pipeline(content, added, vocabulary, settings), add_bos=True, add_eos=True))
 
 
 def blenderbot(files: Files, settings: Json) -> Pair:

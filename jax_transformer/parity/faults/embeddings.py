@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, parameter, place
 
@@ -38,6 +38,8 @@ def embeddings() -> Iterator[Variant]:
         yield Variant(f"decoder's ids {name}", tokens, partial(_with_shifted_ids, shifted=shifted))
     yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start, True)
     sums: tuple[Kind, ...] = ("embedding",)
+    yield Variant("token types missing", sums, partial(without, role="types"))
+    yield Variant("second row of the token types", sums, _second_type)
     yield Variant("√d_model applied after positions", sums, _scaled_after)
     yield Variant("sum with positions scaled by √d_model", sums, lambda replay: replay.own * _root(replay))
     yield Variant("factor of embeddings applied after positions", sums, lambda replay: replay.own * _own_factor(replay))
@@ -50,6 +52,10 @@ def embeddings() -> Iterator[Variant]:
         yield Variant(name, sums, scaled)
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
+
+
+def _second_type(replay: Replay) -> np.ndarray:
+    return replay.compute(parameters={**replay.parameters, "types": replay.parameters["types"][1:]})
 
 
 def _root(replay: Replay) -> float:

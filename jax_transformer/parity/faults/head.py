@@ -12,12 +12,15 @@ from functools import partial
 import numpy as np
 
 from jax_transformer.parity.faults.attention import CAPS
+from jax_transformer.parity.faults.feed_forward import ACTIVATIONS
 from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, parameter
 
 
 def head() -> Iterator[Variant]:
+    for activation, name in ACTIVATIONS.items():
+        yield configured(f"head's transform: {name}", ("head_transform",), transform=activation)
     kinds: tuple[Kind, ...] = ("logits",)
     yield configured("head scaled by 1/√d_model", kinds, scales_input=True)
     yield configured("head not scaled by 1/√d_model", kinds, scales_input=False)

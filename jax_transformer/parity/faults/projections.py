@@ -21,7 +21,7 @@ from jax_transformer.parity.oracle.graph import (
 
 
 def projections() -> Iterator[Variant]:
-    linear: tuple[Kind, ...] = ("projection", "feed_forward_hidden", "logits")
+    linear: tuple[Kind, ...] = ("projection", "feed_forward_hidden", "head_transform", "logits")
     yield Variant("bias missing", linear, partial(without, role="bias"))
     yield Variant("kernel transposed", linear, _transposed)
     for name in ("query", "key", "value"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from jax_transformer.parity.oracle.activations import activation
+from jax_transformer.parity.oracle.activations import FORMULAS, activation
 
 if TYPE_CHECKING:
     from jax_transformer.config.positions import Positions, RelativeBias, RelativeVectors, Rotary, Sinusoidal, Table
@@ -119,9 +119,12 @@ def embedding(
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     position_scale: np.ndarray | None = None,
+    types: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Returns tokens plus scaled positions [B, T, D], with the norm before or after the sum, or none."""
+    """Returns tokens plus the first row of types and scaled positions [B, T, D], with the norm before or after
+    positions are added, or none."""
     normed = spec.embedding_norm
+    tokens = tokens if types is None else tokens + types[0]
     x = norm(norm_spec, tokens, scale, bias) if norm_spec and normed == "before_positions" else tokens
     if positions is not None:
         x = x + affine(positions * position_factor(table_spec), position_scale, None)
@@ -482,6 +485,13 @@ def feed_forward_hidden(
 
 
 # --- the head (§3.4)
+
+
+def head_transform(spec: Head, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """Returns the activated map of x [B, T, D] → [B, T, D] (Devlin et al. 2019)."""
+    if spec.transform is None:
+        raise ValueError("head_transform: expected a head that has one; received one without")
+    return FORMULAS[spec.transform](affine(_einsum("BTD,DE->BTE", x, kernel), None, bias))
 
 
 def logits(spec: Head, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:

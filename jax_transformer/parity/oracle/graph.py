@@ -40,6 +40,7 @@ Kind = Literal[
     "parallel_residual",
     "same",
     "feed_forward_hidden",
+    "head_transform",
     "logits",
 ]
 """The formula that a node computes, by name; masks and logits have several."""
@@ -321,6 +322,8 @@ def _add_embedding(scope: _Scope) -> str:
         positions = scope.add("positions", "positions", formulas.positions, ids, rows, parts=parts)
         if stack.positions.learned_scale:
             parameters |= {"position_scale": f"{name}/position_scale/factor"}
+    if stack.token_types:
+        parameters |= {"types": f"{name}/token_types/embedding"}
     parts = {"spec": name, "norm_spec": scope.part("norm"), "table_spec": scope.part("positions")}
     inputs = {"tokens": tokens, "positions": positions}
     return scope.add("embedding", "embedding", formulas.embedding, inputs, parameters, parts=parts)
@@ -526,6 +529,12 @@ def _add_feed_forward(scope: _Scope, x: str) -> str:
 
 def _add_logits(model: _Scope, x: str) -> None:
     config, head = model.config, model.config.head
+    if head.transform is not None:
+        parameters = model.linear("head_transform", use_bias=True)
+        x = model.add(
+            "head_transform", "head_transform", formulas.head_transform, {"x": x}, parameters, {"spec": "head"}
+        )
+        x = model.add_norm("head_norm", x, "head_norm")
     biases = {"parameter": "head_bias" if head.tied else "head/bias", "buffer": "constants/head_bias"}
     bias = {"bias": biases[head.bias]} if head.bias in biases else {}
     if head.tied:

@@ -359,7 +359,8 @@ def _gradient_fault(side: Blamed, row: Row, matches: tuple[Match, ...], problem:
 def _shares(pair: Pair, problem: Problem, name: SideName, gradients: Gradients) -> dict[str, dict[str, np.ndarray]]:
     """Splits the gradients of tables that are used several times into the share of each use, by one side's
     activations."""
-    read = pair.sides[name].forward(problem, "float64").get("decoder.output")
+    input_name = "decoder.output" if pair.config.head.transform is None else "head_norm"
+    read = pair.sides[name].forward(problem, "float64").get(input_name)
     return {} if read is None else shares_of_tables(pair.config, problem, gradients.activations, read)
 
 

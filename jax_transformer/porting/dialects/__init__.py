@@ -38,6 +38,7 @@ MODULES = (
     "t5x",
     "marian_npz",
     "whisper",
+    "encoder_decoder",
     "opennmt",
 )
 """The modules of this package that hold `DIALECTS`."""
@@ -135,12 +136,14 @@ class ConfigFile:
     allowed: Mapping[str, tuple[Any, ...]]
     """The values that keys may have. Other values mark models that this table isn't for."""
     read: Callable[[Json], dict[str, Any]]
-    """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config
-    has."""
+    """Config fields from a config.json with all defaults filled in, each by its short name or by the path of an option.
+    Raises PortingError for values that no config has."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """Returns the keys of config.json that follow from a config."""
     starts_with_tag: bool = False
     """Whether the tag of the target's language starts the decoder, unless config.json gives another token."""
+    kept: tuple[str, ...] = ()
+    """Tensors that its programs load and the table ignores, which export writes back as they came."""
     always_there: tuple[str, ...] = ()
     """Tensors that its models have and don't read where the two sides have embeddings of their own."""
 
@@ -169,12 +172,14 @@ class Dialect:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Config fields that no checkpoint contains, as the published program has them; hints may say otherwise."""
     read: Callable[[Tensors], dict[str, Any]]
-    """Reads the config fields that names, shapes and equal tensors determine. Raises PortingError where it
-    can't."""
+    """Reads the config fields that names, shapes and equal tensors determine, each by its short name or by the path of
+    an option. Raises PortingError where it can't."""
     asks: Mapping[str, str]
     """The config fields that it doesn't determine, or not always, and what to say about them when asking for them."""
     rules: Callable[[TransformerConfig], list[Rule]]
     """The correspondence of names, for models of this config."""
+    may_differ: Collection[str] = ()
+    """Short names whose values may differ between the stacks, of which config.json has each."""
     determines: Collection[str] = ()
     """Other config fields that its tensors determine, or that follow from other fields and that `refuses` checks."""
     refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
@@ -215,9 +220,10 @@ class Dialect:
         where two places of a model differ in it."""
         if self.has_all_options:
             return []
-        more = self.refuses(config) if one_level.is_readable(config) else []
+        more = self.refuses(config) if one_level.is_readable(config, self.may_differ) else []
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
-        return [*map(str, one_level.obstacles(config, allowed, self.mentions)), *more]
+        differ = self.may_differ.__contains__
+        return [*map(str, one_level.obstacles(config, allowed, self.mentions, may_differ=differ)), *more]
 
     def check_config(self, config: TransformerConfig) -> None:
         """Raises PortingError for a config that has obstacles to this dialect."""
