@@ -98,10 +98,9 @@ class Lowered:
     def written(self, leaves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         """Returns weights by path in the form that users load: all parameters of the candidate, the reference's whole
         state_dict, and the batch."""
-        ids = {name: getattr(self.problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
         params = self._with_kept(leaves)
         held = {name: tensor.numpy() for name, tensor in self._module.state_dict().items()}
-        return {path: np.asarray(leaf) for path, leaf in flatten(params).items()}, held | self._tensors(params), ids
+        return {path: np.asarray(leaf) for path, leaf in flatten(params).items()}, held | self._tensors(params), self.problem.batch
 
     # --- within
 
@@ -176,7 +175,7 @@ class Lowered:
             return self._tied_apart[group][0] if group in self._tied_apart else name
 
         own = {name: array for name, array in outputs.items() if not name.startswith(prefixes) and name != LOSS}
-        shapes = [ids.shape for ids in self.problem.ids]
+        shapes = [ids.shape for ids in self.problem.inputs]
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             tensors = {
