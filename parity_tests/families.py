@@ -233,6 +233,8 @@ def make_case(family: str, size: int, folder: Path) -> Case:
 def load_theirs(kind: type[Any], directory: Path) -> Any:
     """Loads a model of transformers with unfused attention, in float32."""
     model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    for name, parameter in kind(model.config).named_parameters():  # it forgets that Whisper's positions are fixed
+        model.get_parameter(name).requires_grad_(parameter.requires_grad)
     model.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
     return model
 

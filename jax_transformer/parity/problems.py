@@ -112,7 +112,7 @@ class Problem:
         Features keep all positions, since programs may take one length alone."""
         features = self.features
         if features is not None:
-            features, source = Features(*(np.asarray(array)[rows] for array in features)), None
+            features, source = Features(*(array[rows] for array in features if array is not None)), None
         return replace(
             self,
             source_ids=self.source_ids[rows, :source],

@@ -51,7 +51,7 @@ class Devices:
             return problem
 
         count = len(problem.labels)
-        filled = problem.rows([*range(count), *[0] * filling])
+        filled = problem.rows(np.array([*range(count), *[0] * filling]))
         return dataclasses.replace(filled, labels=add_rows(problem.labels, filling, pad_id))
 
     def own_rows(self, value: Array, problem: Problem, filled: Problem) -> Array:

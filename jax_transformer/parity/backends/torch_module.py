@@ -406,5 +406,6 @@ def input_tensors(problem: Problem, dtype: Dtype = "float64") -> tuple[torch.Ten
 
     source, target = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
     if problem.features is not None:
-        source = torch.from_numpy(np.asarray(problem.features.vectors)).to(getattr(torch, dtype))
+        vectors: Any = problem.features.vectors
+        source = vectors if isinstance(vectors, torch.Tensor) else torch.from_numpy(vectors).to(getattr(torch, dtype))
     return source, target
