@@ -290,9 +290,11 @@ def test_compare_names_a_fault_of_the_stem(folder: Path, name: str) -> None:
 def test_the_forward_pass_is_proven_and_a_fault_refuted(folder: Path) -> None:
     case = make_case("wide", folder)
     proof = jt.prove(case.model, case.theirs, stages=("forward",))
-    assert proof.verdict == "proven" and "all source_vectors" in str(proof)
+    assert proof.verdict == "proven"
+    assert "for all weights and all source_vectors" in str(proof)
     wrong = jt.prove(case.model, faulty(case, "encoder.stem.first", Repeating), stages=("forward",))
-    assert wrong.verdict == "refuted" and wrong.difference is not None
+    assert wrong.verdict == "refuted"
+    assert wrong.difference is not None
     assert wrong.difference["name"] == "encoder.stem.first"
 
 

@@ -428,10 +428,9 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
     """Makes the embeddings of two tokens the negative of their positions in the last, unpadded row, but for a rest."""
-    stacks: tuple[tuple[StackName, Tokens, np.ndarray], ...] = (  # a stem's vectors aren't rows of a table
-        *([("encoder", config.source, problem.source_ids)] if config.stem is None else []),
-        ("decoder", config.target, problem.decoder_input_ids),
-    )
+    stacks: list[tuple[StackName, Tokens, np.ndarray]] = [("decoder", config.target, problem.decoder_input_ids)]
+    if config.stem is None:  # whose vectors aren't rows of a table
+        stacks.insert(0, ("encoder", config.source, problem.source_ids))
     done: dict[str, set[int]] = {}
     for stack, tokens, ids in stacks:
         own: Stack = getattr(config, stack)
@@ -502,8 +501,9 @@ def _sources(
 
 
 def _lengths(config: TransformerConfig) -> tuple[int, int]:
-    """Returns the lengths of source and target; they differ from the model's sizes if its tables allow it. After a stem,
-    positions are all those of a table: programs take no fewer vectors."""
+    """Returns the lengths of source and target; they differ from the model's sizes if its tables allow it.
+
+    After a stem, positions are all those of a table: programs take no fewer vectors."""
     taken, most = _sizes(config) | {_rows(config)}, _most_tokens(config)
     if config.stem is not None and isinstance(config.encoder.positions, Table):
         source = config.encoder.max_length
@@ -649,9 +649,7 @@ def _with_sources(config: TransformerConfig, problem: Problem, places: np.ndarra
     stand at the end, become whole."""
     if problem.features is None:
         sources, _ = _pads(config)
-        return replace(
-            problem, source_ids=_filled(problem.source_ids, places, sources, config.source.vocab_size, rng)
-        )
+        return replace(problem, source_ids=_filled(problem.source_ids, places, sources, config.source.vocab_size, rng))
     is_whole = (places & (problem.source_ids == config.source.pad_id)).any(axis=1)
     assert config.stem is not None  # as the problem has features
     vectors = np.asarray(problem.features.vectors)

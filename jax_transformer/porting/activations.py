@@ -122,7 +122,7 @@ class _Naming:
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:
-        """Names the output of a table, if it is used unchanged and by one side only, or those of a stem's convolutions."""
+        """Names the outputs of a stem's convolutions, or of a table that is used unchanged and by one side only."""
         config = self.config
         if stack == "encoder" and config.stem is not None:
             for name in ("first", "second"):

@@ -103,9 +103,7 @@ def exported_module(model: Model, dialect: Dialect) -> nn.Module:
             kind = transformers.AutoModelForSeq2SeqLM
             if model.config.stem is not None:
                 kind = transformers.AutoModelForSpeechSeq2Seq
-            loaded = kind.from_pretrained(
-                directory, dtype=torch.float32, attn_implementation="eager"
-            )
+            loaded = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     module: nn.Module = loaded.eval()
     with torch.device("meta"):
         fresh = type(loaded)(loaded.config)

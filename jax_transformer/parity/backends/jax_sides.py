@@ -242,7 +242,9 @@ def _compiled_gradients(
 
 def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes and dtypes of the activations that have gradients."""
-    _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.inputs)
+    _, trace = jax.eval_shape(
+        partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.inputs
+    )
     return {name: value for name, value in trace.items() if not name.startswith("mask.")}
 
 

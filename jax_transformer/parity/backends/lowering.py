@@ -110,7 +110,11 @@ class Lowered:
         state_dict, and the batch."""
         params = self._with_kept(leaves)
         held = {name: tensor.numpy() for name, tensor in self._module.state_dict().items()}
-        return {path: np.asarray(leaf) for path, leaf in flatten(params).items()}, held | self._tensors(params), self.problem.batch
+        return (
+            {path: np.asarray(leaf) for path, leaf in flatten(params).items()},
+            held | self._tensors(params),
+            self.problem.batch,
+        )
 
     # --- within
 

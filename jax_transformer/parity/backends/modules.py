@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 import jax
 import numpy as np
@@ -428,7 +428,7 @@ def shapes_of_trace(
     """Returns the shapes of our trace by name, in execution order, for ids [B, S] or feature vectors [B, S, F] and
     decoder_input_ids [B, T]."""
     ids = [jax.ShapeDtypeStruct(shape, np.int32 if len(shape) == 2 else np.float32) for shape in (source, target)]
-    given = ids[0] if config.stem is None else Features(ids[0])
+    given: Any = ids[0] if config.stem is None else Features(cast(Any, ids[0]))
     _, trace = jax.eval_shape(
         partial(functional.apply, config, return_trace=True), functional.abstract_params(config), given, ids[1]
     )
@@ -546,7 +546,6 @@ def names_for_draft(module: nn.Module, name: str, model: Model) -> tuple[Names, 
     Raises:
       ParityError: the module can't be run on it.
     """
-    import torch
 
     problem = own_problem(model.config, model.params)
     source_ids, decoder_input_ids = input_tensors(problem, "float32")

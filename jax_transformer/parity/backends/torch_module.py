@@ -400,7 +400,7 @@ def _divide_gradients(module: nn.Module, factor: float) -> None:
                 parameter.grad.div_(factor)
 
 
-def input_tensors(problem: Problem, dtype: Dtype = "float64") -> tuple[torch.Tensor, torch.Tensor]:
+def input_tensors(problem: Problem, dtype: str = "float64") -> tuple[torch.Tensor, torch.Tensor]:
     """Returns what a module reads: ids [B, S] or feature vectors [B, S, F] of a dtype, and decoder_input_ids."""
     import torch
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax_transformer.parity.faults.feed_forward import ACTIVATIONS
 from jax_transformer.parity.faults.replay import Replay, Variant, in_float64
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.activations import activation
+from jax_transformer.parity.oracle.activations import FORMULAS
 from jax_transformer.parity.oracle.graph import FEATURE_INPUTS, Kind, place
 
 
@@ -55,7 +55,7 @@ def _read(replay: Replay) -> np.ndarray:
     """Returns what the convolution reads: activated by the first one's activation, and without padding."""
     x = replay.inputs["x"]
     if _is_second(replay):
-        x = activation(replay.parts["spec"], x)
+        x = FORMULAS[replay.option("activation")](x)
     real = replay.inputs.get("is_real")
     return x if real is None else x * real[..., None]
 
@@ -114,4 +114,4 @@ def _activated(replay: Replay, name: str) -> np.ndarray:
 
 
 def _activated_twice(replay: Replay) -> np.ndarray:
-    return replay.compute({"x": activation(replay.parts["spec"], replay.inputs["x"])})
+    return replay.compute({"x": FORMULAS[replay.option("activation")](replay.inputs["x"])})

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_transformer.config.specs import FeedForward, Stem
+    from jax_transformer.config.specs import FeedForward
 
 FIRST_SLOPE = 0.25
 """The slope of a PReLU that wasn't trained."""
 
 
-def activation(spec: FeedForward | Stem, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
-    """Returns the activated x of a feed-forward or a stem; PReLU takes its trained slope, or else its first one."""
+def activation(spec: FeedForward, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
+    """Returns the activated x of a feed-forward; PReLU takes its trained slope, or else its first one."""
     if spec.activation == "prelu":
         return leaky_relu(x, FIRST_SLOPE if slope is None else slope)
     if spec.activation == "leaky_relu":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from jax_transformer.parity.oracle.activations import activation
+from jax_transformer.parity.oracle.activations import FORMULAS, activation
 
 if TYPE_CHECKING:
     from jax_transformer.config.positions import Positions, RelativeBias, RelativeVectors, Rotary, Sinusoidal, Table
@@ -119,7 +119,7 @@ def second_convolution(
 ) -> np.ndarray:
     """Convolves the activated x [B, S, D] with kernel [K, D, D] at every stride-th place → [B, (S - 1) // stride + 1,
     D]; `is_real` as in `first_convolution`."""
-    activated = activation(spec, x)
+    activated = FORMULAS[spec.activation](x)
     return convolution(activated if is_real is None else activated * is_real[..., None], kernel, bias, spec.stride)
 
 
@@ -134,7 +134,7 @@ def convolution(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int
 
 def stem_output(spec: Stem, stack: Stack, x: np.ndarray) -> np.ndarray:
     """Returns the second convolution's output x [B, S, D], activated and scaled as embeddings are."""
-    return activation(spec, x) * stack.embedding_factor
+    return FORMULAS[spec.activation](x) * stack.embedding_factor
 
 
 def positions(spec: Table, tokens: Tokens, ids: np.ndarray, table: np.ndarray) -> np.ndarray:

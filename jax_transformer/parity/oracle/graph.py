@@ -345,7 +345,9 @@ def _add_stem(scope: _Scope) -> str:
     for name, formula in (("first", formulas.first_convolution), ("second", formulas.second_convolution)):
         parameters = {role: f"stem/{name}/{role}" for role in ("kernel", "bias")}
         x = scope.add(f"stem.{name}", "convolution", formula, {"x": x, **inputs}, parameters, parts=parts)
-    return scope.add("token_embedding", "stem_output", formulas.stem_output, {"x": x}, parts=parts | {"stack": "encoder"})
+    return scope.add(
+        "token_embedding", "stem_output", formulas.stem_output, {"x": x}, parts=parts | {"stack": "encoder"}
+    )
 
 
 def _has_bias(stack: Stack, *, per_layer: bool) -> bool:
