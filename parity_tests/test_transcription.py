@@ -22,6 +22,7 @@ from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.speech.spectra import log_mel
 from jax_transformer.speech.transcription import Thresholds, WindowDecoder, _prompt, detect_language
+from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 transformers.logging.set_verbosity_error()
@@ -149,6 +150,67 @@ def test_language_is_the_one_that_generate_detects(folder: Path, seed: int) -> N
     with torch.no_grad():
         (expected,) = theirs.detect_language(torch.from_numpy(features.T[None, :, :WINDOW].copy())).tolist()
     assert {"en": EN, "de": DE}[detect_language(model, features)] == expected
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "a language": {"language": "de", "task": "transcribe"},
+    "its name, and a task": {"language": "German", "task": "translate"},
+    "its tag": {"language": "<|en|>"},
+    "forced ids": {"forced_decoder_ids": [[1, DE], [2, TRANSLATE]]},
+    "a forced task": {"forced_decoder_ids": [[1, None], [2, TRANSLATE]]},
+    "forced ids that a task overrules": {"forced_decoder_ids": [[1, EN], [2, TRANSLATE]], "task": "transcribe"},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_settings_of_the_model_are_obeyed_as_generate_does(folder: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model"
+    make(1, folder)[0].save_pretrained(path)
+    (path / "generation_config.json").write_text(json.dumps(GENERATION | DEFAULTS[name]))
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(path).eval()
+    samples = 0.1 * np.random.default_rng(3).standard_normal(WINDOW * 160).astype(np.float32)
+    features = torch.from_numpy(log_mel(samples, 6).T[None].astype(np.float32).copy())
+    with torch.no_grad():
+        expected = theirs.generate(features, return_timestamps=True, return_segments=True)["segments"][0]
+    received = jt.transcribe(
+        jt.import_checkpoint(path),
+        samples,
+        temperatures=0.0,
+        thresholds=Thresholds(log_prob=None, no_speech=None),
+        condition_on_previous_text=False,
+    )
+    assert [segment.tokens for segment in received.segments] == [one["tokens"].tolist() for one in expected]
+
+
+def test_an_argument_prevails_over_the_settings_of_the_model(folder: Path) -> None:
+    model = make(1, folder)[1]
+    assert model.generation.speech is not None
+    settings = dataclasses.replace(model.generation.speech, language="en", task="translate")
+    own = dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=settings))
+    samples = 0.1 * np.random.default_rng(3).standard_normal(WINDOW * 160).astype(np.float32)
+    found = [
+        jt.transcribe(one, samples, temperatures=0.0, language="german", task="transcribe") for one in (own, model)
+    ]
+    assert found[0] == found[1]
+    assert found[0].language == "de"
+    assert jt.transcribe(own, samples, temperatures=0.0) != found[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"language": ["de"]}, "language must be a code or a name; received \\['de'\\]"),
+        ({"task": "sing"}, "task must be 'transcribe' or 'translate'; received 'sing'"),
+        ({"forced_decoder_ids": 3}, "ids of speech"),
+    ],
+)
+def test_settings_that_are_none_are_refused(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    make(1, folder)[0].save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(GENERATION | changes))
+    with pytest.raises(PortingError, match=message):
+        jt.import_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

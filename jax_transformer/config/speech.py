@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from jax_transformer.config.languages import code_of
 from jax_transformer.config.validation import ConfigError, Spec
 
 
@@ -33,6 +34,10 @@ class SpeechTokens(Spec):
     """Begins the text of earlier windows. None: earlier text is no part of the input."""
     max_initial_timestamp: int | None = None
     """The largest first time, in steps of 20 ms. None: any."""
+    language: str | None = None
+    """Code of the language that `transcribe` takes unless it is given one. None: the likeliest."""
+    task: Literal["transcribe", "translate"] | None = None
+    """The task that `transcribe` takes unless it is given one. None: transcribe."""
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> SpeechTokens:
@@ -55,13 +60,13 @@ class SpeechTokens(Spec):
         return self.no_timestamps_id - 1
 
     def language_id(self, language: str) -> int:
-        """Returns the id of a language, by its code.
+        """Returns the id of a language, by its code or its English name.
 
         Raises:
           ValueError: the model doesn't know it.
         """
-        known = self.languages or {}
-        if language not in known:
+        known, code = self.languages or {}, code_of(language)
+        if code not in known:
             some = ", ".join(sorted(known)) or "none, since it knows one alone"
             raise ValueError(f"language: expected one that the model knows ({some}); received {language!r}")
-        return known[language]
+        return known[code]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.languages import code_of
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.decoding.checks import starts_and_ends
@@ -60,7 +61,7 @@ def transcribe(
     *,
     rate: int | None = None,
     language: str | None = None,
-    task: Task = "transcribe",
+    task: Task | None = None,
     timestamps: bool = True,
     temperatures: float | Sequence[float] = FALLBACK,
     thresholds: Thresholds | None = None,
@@ -75,8 +76,9 @@ def transcribe(
       model: a Whisper, as `port` and `import_checkpoint` make it.
       audio: a file, or samples [N] or [N, channels]; see `jax_transformer.speech.read_audio`.
       rate: samples per second of an array. None: 16,000.
-      language: code of the spoken language, such as "de". None: the likeliest in the first 30 seconds.
-      task: "transcribe", or "translate" into English.
+      language: code of the spoken language, such as "de", or its English name. None: the model's own setting, or else
+        the likeliest in the first 30 seconds.
+      task: "transcribe", or "translate" into English. None: the model's own setting, or else "transcribe".
       timestamps: decode times, too. Without them, the model reads the recording in windows of 30 seconds that don't
         overlap, and each is one segment.
       temperatures: at 0, the likeliest tokens are taken; above, tokens are drawn. A window whose text a threshold
@@ -120,6 +122,7 @@ def transcribe(
     used = (temperatures,) if isinstance(temperatures, int | float) else tuple(temperatures)
     if not used or not all(0.0 <= one < math.inf for one in used):
         raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
+    language, task = speech.language if language is None else code_of(language), task or speech.task or "transcribe"
     if language is None and speech.languages:
         language = detect_language(model, spectrum)
     decoder = WindowDecoder(
