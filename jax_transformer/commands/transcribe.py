@@ -49,6 +49,8 @@ class TranscribeOptions:
     """Show the text so far to the model."""
     seed: int = 0
     """Seed of the draws."""
+    words: bool = False
+    """Times of words, too: in json, and as marks in vtt."""
 
 
 def transcribe(arguments: Sequence[str]) -> int:
@@ -81,6 +83,7 @@ def transcribe(arguments: Sequence[str]) -> int:
                 max_new_tokens=options.max_new_tokens,
                 condition_on_previous_text=options.condition_on_previous_text,
                 seed=options.seed,
+                words=options.words,
             )
             content = FORMATS[options.format](found)
             if target is None:

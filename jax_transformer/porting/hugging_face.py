@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.languages import code_of
-from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.speech import SpeechTokens, pairs
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
@@ -447,6 +447,7 @@ def speech_fields(content: Json) -> dict[str, Any]:
             translate_id=tasks.get("translate") if is_multilingual else None,
             previous_id=content.get("prev_sot_token_id"),
             max_initial_timestamp=content.get("max_initial_timestamp_index"),
+            alignment_heads=pairs(heads) if (heads := content.get("alignment_heads")) is not None else None,
             **(_defaults_of_speech(content, names, tasks) if is_multilingual else {}),
         )
     except (AttributeError, ConfigError, TypeError) as error:
@@ -486,6 +487,7 @@ def speech_keys(speech: SpeechTokens | None) -> dict[str, Any]:
         "max_initial_timestamp_index": speech.max_initial_timestamp,
         "language": speech.language,
         "task": speech.task,
+        "alignment_heads": None if speech.alignment_heads is None else [*map(list, speech.alignment_heads)],
     }
     return {key: value for key, value in keys.items() if value not in (None, {})}
 
