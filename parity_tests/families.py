@@ -28,6 +28,7 @@ from jax_transformer.comparison.sides import Dtype
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
+from jax_transformer.model.features import Features, SourceInput
 from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
@@ -88,6 +89,19 @@ def _t5(**more: Any) -> tuple[dict[str, Any], ...]:
     )
     sizes = ((24, 5, 20, 2, 3, 3, 61, 8, 16), (20, 7, 33, 3, 1, 2, 71, 12, 20), (28, 4, 18, 1, 2, 5, 67, 32, 24))
     return tuple(dict(zip(names, size, strict=True)) | {"decoder_start_token_id": 0} | more for size in sizes)
+
+
+def _whisper() -> tuple[dict[str, Any], ...]:
+    """Returns three sizes. Its sources are whole windows of vectors, twice as many as the encoder has positions."""
+    names = {"max_position_embeddings": "max_source_positions"}
+    positions = ((19, 33, 7), (16, 35, 9), (11, 36, 16))
+    return tuple(
+        {names.get(key, key): value for key, value in size.items()}
+        | {"max_source_positions": source, "max_target_positions": target, "num_mel_bins": bands}
+        | {"pad_token_id": 57, "bos_token_id": 57, "eos_token_id": 57, "decoder_start_token_id": 55}
+        | {"suppress_tokens": None, "begin_suppress_tokens": None}
+        for size, (source, target, bands) in zip(_fairseq(), positions, strict=True)
+    )
 
 
 def _fsmt(**more: Any) -> tuple[dict[str, Any], ...]:
@@ -197,6 +211,7 @@ FAMILIES = {
         _encoder_decoder_config,
         _encoder_decoder("bert", "roberta", tie_word_embeddings=False),
     ),
+    "whisper": Family(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, _whisper()),
 }
 UNTIED = ("t5_gated", "ul2", "mt5", "fsmt", "bert2roberta")
 """Families whose files have a head of their own, as T5 1.1 and mT5 do."""
@@ -237,12 +252,13 @@ class Case:
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """Returns the arguments of their model."""
+        decoder_input_ids = torch.from_numpy(self.problem.decoder_input_ids)
+        if self.problem.features is not None:
+            vectors = torch.from_numpy(np.asarray(self.problem.features.vectors))
+            return {"input_features": vectors.transpose(1, 2), "decoder_input_ids": decoder_input_ids}
         source = torch.from_numpy(self.problem.source_ids)
-        return {
-            "input_ids": source,
-            "attention_mask": source != self.config.source_pad_id,
-            "decoder_input_ids": torch.from_numpy(self.problem.decoder_input_ids),
-        }
+        mask = source != self.config.source_pad_id
+        return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": decoder_input_ids}
 
     def with_models(self, theirs: Any, model: Model) -> Case:
         """Returns the same batch for other models."""
@@ -268,6 +284,8 @@ def make_case(family: str, size: int, folder: Path) -> Case:
 def load_theirs(kind: type[Any], directory: Path) -> Any:
     """Loads a model of transformers with unfused attention, in float32."""
     model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    for name, parameter in kind(model.config).named_parameters():  # it forgets that Whisper's positions are fixed
+        model.get_parameter(name).requires_grad_(parameter.requires_grad)
     model.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
     return model
 
@@ -300,21 +318,25 @@ def _spread(name: str, tensor: torch.Tensor) -> float:
         return 0.1
     queries_and_keys = ("q_proj.weight", "k_proj.weight", "self.query.weight", "self.key.weight")
     is_sharp = name.endswith(queries_and_keys)  # T5's logits aren't scaled down
-    return (2.4 if is_sharp else 1.2) / float(np.sqrt(tensor.shape[-1]))
+    return (2.4 if is_sharp else 1.2) / float(np.sqrt(tensor[0].numel()))
 
 
 def make_problem(rng: np.random.Generator, model: Model) -> Problem:
-    """Returns source_ids [5, 37], and decoder_input_ids and labels [5, 31].
+    """Returns source_ids [5, 37], or as many rows of feature vectors, and decoder_input_ids and labels [5, 31].
 
     Pads stand on the right, on the left, inside, and everywhere but in one place; one sentence has none.
     """
     config = model.config
-    tokens = range(3, min(config.source_vocab_size, config.target_vocab_size))
+    tokens = range(3, min(getattr(config, name) for name in config.vocabularies))
     real = [token for token in tokens if token != config.source_pad_id]
     source, target, labels = rng.choice(real, (5, 37)), rng.choice(real, (5, 31)), rng.choice(real, (5, 31))
     source[0, 30:] = source[1, :4] = source[2, 9:15] = source[3, 1:] = config.source_pad_id
     target[0, 25:] = labels[0, 25:] = labels[2, 5:8] = config.target_pad_id
-    return Problem("own weights", model.params, source, target, labels)
+    features = None
+    if config.stem is not None:
+        drawn = own_problem(config, model.params).rows(slice(5))
+        source, features = drawn.source_ids, drawn.features
+    return Problem("own weights", model.params, source, target, labels, features=features)
 
 
 def head_of(model: Any) -> nn.Linear:
@@ -334,7 +356,7 @@ def compare_activations(case: Case) -> list[Forward]:
     """Compares JAX's activations in float64 with theirs, then NumPy's, and each node of all three with the truth."""
     expected = case.reference.forward(case.problem, "float64")
     visible = case.family_reference.visible()
-    truth = oracle.forward(case.config, case.model.params, *case.problem.ids)
+    truth = oracle.forward(case.config, case.model.params, *case.problem.inputs)
     return [
         compare_forward(case.config, case.problem, candidate, expected, look_at_reference=True, visible=visible)
         for candidate in (case.candidate.forward(case.problem, "float64"), truth)
@@ -367,11 +389,11 @@ def cached_error(case: Case) -> float:
     """Returns the relative RMS by which cached decoding differs from teacher forcing in float64."""
     forced, params = case.candidate.forward(case.problem, "float64")["logits"], cast(case.model.params, "float64")
     decoded = jax.jit(_decoded_by_steps, static_argnames="config", compiler_options=understood(QUICKLY))
-    return compare(np.asarray(decoded(case.config, params, *case.problem.ids)), forced).relative_rms
+    return compare(np.asarray(decoded(case.config, params, *case.problem.inputs)), forced).relative_rms
 
 
 def _decoded_by_steps(
-    config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array
+    config: TransformerConfig, params: Params, source_ids: SourceInput, decoder_input_ids: jax.Array
 ) -> jax.Array:
     encoder_output = functional.encode(config, params, source_ids)
     start = functional.start_decoding(config, params, encoder_output, source_ids, decoder_input_ids.shape[1])
@@ -381,6 +403,16 @@ def _decoded_by_steps(
         return state, logits
 
     return jnp.swapaxes(jax.lax.scan(step, start, decoder_input_ids.T)[1], 0, 1)
+
+
+def ragged_problem(case: Case) -> Problem:
+    """Returns the case's problem on 24 sources: sentences of 1 to 24 tokens, or windows of vectors."""
+    if case.problem.features is None:
+        return dataclasses.replace(case.problem, source_ids=ragged_sources(case.config))
+    vectors = np.asarray(case.problem.features.vectors)
+    drawn = np.random.default_rng(3).standard_normal((24, *vectors.shape[1:])).astype(np.float32)
+    ids = np.ones((24, case.problem.source_ids.shape[1]), int)
+    return dataclasses.replace(case.problem, source_ids=ids, features=Features(drawn, np.full(24, vectors.shape[1])))
 
 
 def ragged_sources(config: TransformerConfig) -> np.ndarray:
@@ -399,7 +431,7 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
       different lengths.
     """
     pad_id = case.config.target_pad_id
-    problem = dataclasses.replace(case.problem, source_ids=ragged_sources(case.config))
+    problem = ragged_problem(case)
 
     def decode(side: type[JaxSide] | partial[TorchSide], eos_id: int) -> np.ndarray:
         generation = dataclasses.replace(case.model.generation, eos_id=eos_id)

@@ -20,8 +20,10 @@ import jax_transformer as jt
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.timestamps import TimestampRules
+from jax_transformer.speech.alignment import _smoothed, path, words_of
 from jax_transformer.speech.spectra import log_mel
 from jax_transformer.speech.transcription import Thresholds, WindowDecoder, _prompt, detect_language
+from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 transformers.logging.set_verbosity_error()
@@ -133,6 +135,102 @@ def test_options_are_those_of_generate(folder: Path, seed: int, ours: dict[str, 
     assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
 
 
+HEADS = [[0, 1], [1, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("frames", [WINDOW, 151])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", [{}, {"max_new_tokens": 7}], ids=["to the end", "cut off"])
+def test_times_of_tokens_are_those_of_transformers(
+    folder: Path, seed: int, frames: int, options: dict[str, Any]
+) -> None:
+    theirs, model = make(seed, folder)
+    features = spectrum(seed, frames)
+    theirs.generation_config.alignment_heads = HEADS
+    expected = theirs_of(
+        theirs,
+        features,
+        return_token_timestamps=True,
+        attention_mask=torch.ones(1, frames, dtype=torch.long),
+        **options,
+    )["segments"][0]
+    received = decoder(aligned(model), words=True, **options).segments(features)
+    assert [segment.tokens for segment in received] == [one["tokens"].tolist() for one in expected]
+    for ours, segment in zip(received, expected, strict=True):
+        np.testing.assert_allclose(ours.token_times, segment["token_timestamps"], atol=1e-6)
+    assert len({time for segment in received for time in segment.token_times or ()}) > 1
+
+
+def aligned(model: jt.Model) -> jt.Model:
+    assert model.generation.speech is not None
+    speech = dataclasses.replace(model.generation.speech, alignment_heads=tuple(map(tuple, HEADS)))
+    return dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=speech))
+
+
+def test_alignment_heads_are_read_and_written(folder: Path, tmp_path: Path) -> None:
+    made, model = make(0, folder)
+    made.save_pretrained(tmp_path / "there")
+    content = json.dumps(GENERATION | {"alignment_heads": HEADS})
+    (tmp_path / "there" / "generation_config.json").write_text(content)
+    read = jt.import_checkpoint(tmp_path / "there")
+    assert read.generation.speech == aligned(model).generation.speech
+    jt.save_model(read, tmp_path / "model")
+    assert jt.load_model(tmp_path / "model").generation == read.generation
+    jt.export_checkpoint(dataclasses.replace(read, origin=None), tmp_path / "own", "whisper")
+    assert jt.import_checkpoint(tmp_path / "own").generation.speech == read.generation.speech
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [(None, "names alignment_heads"), (((2, 0),), "layers from 0 to 1 and heads from 0 to 2; received \\[2, 0\\]")],
+)
+def test_words_need_heads_of_the_model(folder: Path, heads: Any, message: str) -> None:
+    _, model = make(0, folder)
+    assert model.generation.speech is not None
+    speech = dataclasses.replace(model.generation.speech, alignment_heads=heads)
+    other = dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=speech))
+    with pytest.raises(ValueError, match=message):
+        jt.transcribe(other, np.zeros(1600, np.float32), words=True)
+
+
+def test_paths_and_medians_are_those_of_transformers() -> None:
+    module = transformers.models.whisper.generation_whisper
+    rng = np.random.default_rng(0)
+    for rows, columns in ((1, 5), (5, 1), (2, 2), (6, 17), (17, 6), (30, 200)):
+        cost = rng.integers(-3, 3, (rows, columns)) / 2.0  # many ties
+        for one in (cost, rng.standard_normal((rows, columns))):
+            for received, expected in zip(path(one), module._dynamic_time_warping(one), strict=True):
+                np.testing.assert_array_equal(received, expected)
+        x = rng.standard_normal((3, rows, columns))
+        np.testing.assert_array_equal(_smoothed(x), module._median_filter(torch.from_numpy(x), 7).numpy())
+
+
+class Pieces:
+    """Stands for a tokenizer: token 8 is the first byte of a character, and 9 the second."""
+
+    eos_token_id = 50
+    pieces = (b" I", b" am", b"pha", b",", b" (", b")", b".", b' "', b"\xc3", b"\xa4", b"-", b" ", b"n't")
+
+    def decode(self, tokens: list[int], *, decode_with_timestamps: bool = True) -> str:
+        return b"".join(self.pieces[token] for token in tokens).decode(errors="replace")
+
+
+@pytest.mark.parametrize(("language", "name"), [("en", "english"), ("zh", "chinese")])
+def test_words_are_those_of_transformers(language: str, name: str) -> None:
+    split = transformers.models.whisper.tokenization_whisper._combine_tokens_into_words
+    rng, pieces = np.random.default_rng(0), Pieces()
+    for _ in range(200):
+        tokens = [
+            one for token in rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12], rng.integers(1, 12))
+            for one in ([8, 9] if token == 8 else [int(token)])
+        ]  # fmt: skip
+        times = np.arange(len(tokens) + 1.0)
+        words, _, indices = split(pieces, tokens, name)
+        received = words_of(tokens, times.tolist(), len(tokens), pieces.decode, lambda token: token < 50, language)
+        assert [word.text for word in received] == words
+        assert [(word.start, word.end) for word in received] == [(own[0], own[-1] + 1.0) for own in indices]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_text_alone_is_that_of_generate(folder: Path, seed: int) -> None:
     theirs, model = make(seed, folder)
@@ -149,6 +247,67 @@ def test_language_is_the_one_that_generate_detects(folder: Path, seed: int) -> N
     with torch.no_grad():
         (expected,) = theirs.detect_language(torch.from_numpy(features.T[None, :, :WINDOW].copy())).tolist()
     assert {"en": EN, "de": DE}[detect_language(model, features)] == expected
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "a language": {"language": "de", "task": "transcribe"},
+    "its name, and a task": {"language": "German", "task": "translate"},
+    "its tag": {"language": "<|en|>"},
+    "forced ids": {"forced_decoder_ids": [[1, DE], [2, TRANSLATE]]},
+    "a forced task": {"forced_decoder_ids": [[1, None], [2, TRANSLATE]]},
+    "forced ids that a task overrules": {"forced_decoder_ids": [[1, EN], [2, TRANSLATE]], "task": "transcribe"},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_settings_of_the_model_are_obeyed_as_generate_does(folder: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model"
+    make(1, folder)[0].save_pretrained(path)
+    (path / "generation_config.json").write_text(json.dumps(GENERATION | DEFAULTS[name]))
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(path).eval()
+    samples = 0.1 * np.random.default_rng(3).standard_normal(WINDOW * 160).astype(np.float32)
+    features = torch.from_numpy(log_mel(samples, 6).T[None].astype(np.float32).copy())
+    with torch.no_grad():
+        expected = theirs.generate(features, return_timestamps=True, return_segments=True)["segments"][0]
+    received = jt.transcribe(
+        jt.import_checkpoint(path),
+        samples,
+        temperatures=0.0,
+        thresholds=Thresholds(log_prob=None, no_speech=None),
+        condition_on_previous_text=False,
+    )
+    assert [segment.tokens for segment in received.segments] == [one["tokens"].tolist() for one in expected]
+
+
+def test_an_argument_prevails_over_the_settings_of_the_model(folder: Path) -> None:
+    model = make(1, folder)[1]
+    assert model.generation.speech is not None
+    settings = dataclasses.replace(model.generation.speech, language="en", task="translate")
+    own = dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=settings))
+    samples = 0.1 * np.random.default_rng(3).standard_normal(WINDOW * 160).astype(np.float32)
+    found = [
+        jt.transcribe(one, samples, temperatures=0.0, language="german", task="transcribe") for one in (own, model)
+    ]
+    assert found[0] == found[1]
+    assert found[0].language == "de"
+    assert jt.transcribe(own, samples, temperatures=0.0) != found[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"language": ["de"]}, "language must be a code or a name; received \\['de'\\]"),
+        ({"task": "sing"}, "task must be 'transcribe' or 'translate'; received 'sing'"),
+        ({"forced_decoder_ids": 3}, "ids of speech"),
+    ],
+)
+def test_settings_that_are_none_are_refused(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    make(1, folder)[0].save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(GENERATION | changes))
+    with pytest.raises(PortingError, match=message):
+        jt.import_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

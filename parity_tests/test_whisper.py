@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -229,6 +230,74 @@ def test_generate_gives_the_same_tokens(case: Case, name: str) -> None:
     assert (received[:, expected.shape[1] :] == PAD).all()
 
 
+# --- comparisons and proofs
+
+
+class Causal(torch.nn.Conv1d):
+    """Sees no later vector."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.padding = (0,)
+        return super().forward(torch.nn.functional.pad(input, (2, 0)))
+
+
+class Reversed(torch.nn.Conv1d):
+    """Reads the bands from the highest down."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.flip(1))
+
+
+class Repeating(torch.nn.Conv1d):
+    """Repeats the vectors at the ends."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(input, (1, 1), mode="replicate")
+        return torch.nn.functional.conv1d(padded, self.weight, self.bias, self.stride)
+
+
+FAULTS = {
+    "encoder.stem.first": (Reversed, "order of the bands reversed"),
+    "encoder.stem.second": (Causal, "reads no later vector: all zeros before the source"),
+}
+
+
+def faulty(case: Case, name: str, kind: type[torch.nn.Conv1d]) -> Any:
+    module = copy.deepcopy(case.theirs).float()
+    conv = {"first": module.model.encoder.conv1, "second": module.model.encoder.conv2}[name.split(".")[-1]]
+    conv.__class__ = kind
+    return module
+
+
+def test_compare_sees_no_difference(folder: Path) -> None:
+    case = make_case("wide", folder)
+    stages = ("weights", "forward", "loss", "gradients", "decode")
+    report = jt.compare(case.model, case.theirs, stages=stages, dtypes=("float64",))
+    assert report.exit_code == 0, str(report)
+    names = {row.name for stage in report.stages for row in stage.rows}
+    assert {"encoder.stem.first", "encoder.stem.second", "encoder.token_embedding", "stem/first/kernel"} <= names
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_compare_names_a_fault_of_the_stem(folder: Path, name: str) -> None:
+    case, (kind, cause) = make_case("wide", folder), FAULTS[name]
+    report = jt.compare(case.model, faulty(case, name, kind), stages=("forward",), dtypes=("float64",))
+    assert report.exit_code == 1
+    assert [(fault.finding.node, fault.finding.cause) for fault in report.faults] == [(name, cause)]
+
+
+@pytest.mark.nightly
+def test_the_forward_pass_is_proven_and_a_fault_refuted(folder: Path) -> None:
+    case = make_case("wide", folder)
+    proof = jt.prove(case.model, case.theirs, stages=("forward",))
+    assert proof.verdict == "proven"
+    assert "for all weights and all source_vectors" in str(proof)
+    wrong = jt.prove(case.model, faulty(case, "encoder.stem.first", Repeating), stages=("forward",))
+    assert wrong.verdict == "refuted"
+    assert wrong.difference is not None
+    assert wrong.difference["name"] == "encoder.stem.first"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -253,8 +322,6 @@ def test_what_reads_tokens_alone_refuses_it(folder: Path, tmp_path: Path, capsys
     assert main(["port", directory, str(tmp_path / "model")]) == 0
     capsys.readouterr()
     for arguments in (
-        ["parity", directory],
-        ["parity", str(tmp_path / "model")],
         ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "stablehlo"],
         ["export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "ctranslate2"],
         ["translate", str(tmp_path / "model")],

@@ -31,9 +31,10 @@ class TranscribeOptions:
     files: tyro.conf.Positional[tuple[str, ...]]
     """Recordings."""
     language: str = ""
-    """Code of the spoken language, such as de. Default: the likeliest in the first 30 seconds of each recording."""
-    task: Literal["transcribe", "translate"] = "transcribe"
-    """translate: write English."""
+    """Code of the spoken language, such as de, or its English name. Default: the model's own setting, or else the
+    likeliest in the first 30 seconds of each recording."""
+    task: Literal["transcribe", "translate"] | None = None
+    """translate: write English. Default: the model's own setting, or else transcribe."""
     format: Literal["text", "json", "srt", "vtt"] = "text"
     """json: an object with the text, and each segment's times, tokens and probability; srt, vtt: subtitles."""
     output: str = ""
@@ -48,6 +49,8 @@ class TranscribeOptions:
     """Show the text so far to the model."""
     seed: int = 0
     """Seed of the draws."""
+    words: bool = False
+    """Times of words, too: in json, and as marks in vtt."""
 
 
 def transcribe(arguments: Sequence[str]) -> int:
@@ -80,6 +83,7 @@ def transcribe(arguments: Sequence[str]) -> int:
                 max_new_tokens=options.max_new_tokens,
                 condition_on_previous_text=options.condition_on_previous_text,
                 seed=options.seed,
+                words=options.words,
             )
             content = FORMATS[options.format](found)
             if target is None:

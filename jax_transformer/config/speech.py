@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from jax_transformer.config.languages import code_of
 from jax_transformer.config.validation import ConfigError, Spec
 
 
@@ -33,6 +34,13 @@ class SpeechTokens(Spec):
     """Begins the text of earlier windows. None: earlier text is no part of the input."""
     max_initial_timestamp: int | None = None
     """The largest first time, in steps of 20 ms. None: any."""
+    language: str | None = None
+    """Code of the language that `transcribe` takes unless it is given one. None: the likeliest."""
+    task: Literal["transcribe", "translate"] | None = None
+    """The task that `transcribe` takes unless it is given one. None: transcribe."""
+    alignment_heads: tuple[tuple[int, int], ...] | None = None
+    """Layer and number of each head of cross-attention that follows the speech, for the times of words. None: not
+    known."""
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> SpeechTokens:
@@ -42,7 +50,17 @@ class SpeechTokens(Spec):
         problems += ["missing field no_timestamps_id"] if "no_timestamps_id" not in values else []
         if problems:
             raise ConfigError(f"speech: {'; '.join(problems)}")
-        return cls(**values)
+        heads = values.get("alignment_heads")
+        return cls(**{**values, "alignment_heads": heads if heads is None else pairs(heads)})
+
+    def check_heads(self, layers: int, heads: int) -> None:
+        """Raises ValueError unless the alignment heads are among so many layers and heads."""
+        for layer, head in self.alignment_heads or ():
+            if not (0 <= layer < layers and 0 <= head < heads):
+                raise ValueError(
+                    f"alignment_heads: expected layers from 0 to {layers - 1} and heads from 0 to {heads - 1}; "
+                    f"received [{layer}, {head}]"
+                )
 
     @property
     def first_timestamp_id(self) -> int:
@@ -55,13 +73,21 @@ class SpeechTokens(Spec):
         return self.no_timestamps_id - 1
 
     def language_id(self, language: str) -> int:
-        """Returns the id of a language, by its code.
+        """Returns the id of a language, by its code or its English name.
 
         Raises:
           ValueError: the model doesn't know it.
         """
-        known = self.languages or {}
-        if language not in known:
+        known, code = self.languages or {}, code_of(language)
+        if code not in known:
             some = ", ".join(sorted(known)) or "none, since it knows one alone"
             raise ValueError(f"language: expected one that the model knows ({some}); received {language!r}")
-        return known[language]
+        return known[code]
+
+
+def pairs(heads: Any) -> tuple[tuple[int, int], ...]:
+    """Returns pairs of integers. Raises ConfigError for anything else."""
+    try:
+        return tuple((int(layer), int(head)) for layer, head in heads)
+    except (TypeError, ValueError):
+        raise ConfigError(f"alignment_heads: expected pairs of a layer and a head; received {heads!r}") from None

@@ -17,6 +17,7 @@ from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.ids import Ids
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.sharding import constrain, gather
+from jax_transformer.model.trace import Tap
 
 
 class Features(NamedTuple):
@@ -99,13 +100,14 @@ class ConvolutionStem(nnx.Module):
         self.first = Convolution(config, stem, stem.features, 1, keys)
         self.second = Convolution(config, stem, config.encoder.d_model, stem.stride, keys)
 
-    def __call__(self, source: Features) -> jax.Array:
-        """Returns vectors [B, (S - 1) // stride + 1, D] of a batch of sources."""
+    def __call__(self, source: Features, tap: Tap) -> jax.Array:
+        """Returns vectors [B, (S - 1) // stride + 1, D] of a batch of sources. `tap` records each convolution's output
+        before its activation."""
         activation = ACTIVATIONS[self.stem.activation]
         hides = self.config.encoder.self_attention.padding in ("keys", "both")
         real = source.is_real()[..., None] if hides and source.lengths is not None else None
         x = jnp.asarray(source.vectors)
-        for convolution in (self.first, self.second):
+        for name, convolution in (("first", self.first), ("second", self.second)):
             x = x if real is None else jnp.where(real, x, 0)
-            x = activation(convolution(x), 0.0)
+            x = activation(tap(name, convolution(x)), 0.0)
         return constrain(x, "rows", None, None)

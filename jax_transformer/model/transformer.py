@@ -71,18 +71,18 @@ class Transformer(nnx.Module):
         is_real = source_is_real(self.config, source)
         positions.check_fits(self.config.encoder, "source_ids", is_real.shape)
         numbers = positions.position_numbers(self.config.encoder, is_real, segments)
-        vectors = self._source_vectors(source)
+        vectors = self._source_vectors(source, scope(Site.ENCODER))
         places = positions.Places(numbers, is_real.shape[1])
         terms = stack_terms(self.encoder, places, mask, vectors.dtype, scope)
         scope = scope(Site.ENCODER)
         x = self.encoder.embed(vectors, self._table("encoder_positions"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
 
-    def _source_vectors(self, source: SourceInput) -> jax.Array:
+    def _source_vectors(self, source: SourceInput, scope: Scope) -> jax.Array:
         """Returns the vectors [B, S, D] that the encoder reads, before positions are added."""
         factor = self.config.encoder.embedding_factor
         if isinstance(source, Features):
-            return scaled(self.stem(source), factor)
+            return scaled(self.stem(source, scope.tap.scope("stem")), factor)
         table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
         return table(source, factor)
 

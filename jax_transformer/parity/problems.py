@@ -21,8 +21,9 @@ from jax_transformer.comparison.gates.rounding import loss_factor, nudged
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Sinusoidal, Table
 from jax_transformer.config.specs import Stack, Tokens
+from jax_transformer.model.features import Features
 from jax_transformer.parity.oracle.formulas import StackName, position_factor, position_numbers, rows
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, nodes, recompute
+from jax_transformer.parity.oracle.graph import FEATURE_INPUTS, model_inputs, nodes, recompute, stem_ids
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ROWS = 7
@@ -62,7 +63,7 @@ class Problem:
     """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype, unless they are
     `nudged`."""
     source_ids: np.ndarray
-    """[B, S]"""
+    """[B, S]. With features: which of the encoder's positions are padding, as `stem_ids` writes it."""
     decoder_input_ids: np.ndarray
     """[B, T]"""
     labels: np.ndarray
@@ -70,10 +71,55 @@ class Problem:
     loss_factor: float = 1.0
     """Multiplies the loss when gradients are computed, which are divided by it: another number changes their rounding
     alone."""
+    features: Features | None = None
+    """The sources of a model with a stem, with lengths; vectors are real numbers at padding, too."""
+
+    @property
+    def source(self) -> Any:
+        """Returns what the encoder reads: source_ids, or the features of a model with a stem."""
+        return self.source_ids if self.features is None else self.features
+
+    @property
+    def inputs(self) -> tuple[Any, np.ndarray]:
+        """Returns what the model reads: `source` and decoder_input_ids."""
+        return self.source, self.decoder_input_ids
+
+    @property
+    def feature_inputs(self) -> dict[str, np.ndarray]:
+        """Returns the oracle's FEATURE_INPUTS by name; none without features."""
+        if self.features is None:
+            return {}
+        vectors, lengths = map(np.asarray, self.features)
+        is_real = np.arange(vectors.shape[1]) < lengths[:, None]
+        return dict(zip(FEATURE_INPUTS, (vectors, is_real), strict=True))
 
     @property
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns source_ids and decoder_input_ids, which say where padding is."""
         return self.source_ids, self.decoder_input_ids
+
+    @property
+    def batch(self) -> dict[str, np.ndarray]:
+        """Returns all arrays of the batch by name."""
+        arrays = {"source_ids": self.source_ids}
+        if self.features is not None:
+            vectors, lengths = map(np.asarray, self.features)
+            arrays = {"source_vectors": vectors, "source_lengths": lengths}
+        return arrays | {"decoder_input_ids": self.decoder_input_ids, "labels": self.labels}
+
+    def rows(self, rows: Any, source: int | None = None, target: int | None = None) -> Problem:
+        """Returns the problem with a selection of rows, and of at most so many positions of the source and the target.
+        Features keep all positions, since programs may take one length alone."""
+        features = self.features
+        if features is not None:
+            features, source = Features(*(array[rows] for array in features if array is not None)), None
+        return replace(
+            self,
+            source_ids=self.source_ids[rows, :source],
+            decoder_input_ids=self.decoder_input_ids[rows, :target],
+            labels=self.labels[rows, :target],
+            features=features,
+        )
 
 
 class Problems(NamedTuple):
@@ -142,18 +188,22 @@ def long_problem(
     """
     source, target = (min(stack.max_length, LONGEST) for stack in (config.encoder, config.decoder))
     lengths = _lengths(config)
-    if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
+    if config.stem is not None:
+        source = lengths[0]
+    elif source <= lengths[0]:
+        return None
+    if (source, target - 1) == lengths or target <= lengths[1]:
         return None
     rng = np.random.default_rng([seed, 1])
-    source_ids = _tokens(rng, (1, source), config.source.vocab_size, config.source.pad_id)
+    source_ids, features = _sources(rng, config, 1, source)
     decoder_input_ids = _tokens(rng, (1, target), config.target.vocab_size, config.target.pad_id)
-    if _index(config.encoder) != "non_pad_count":  # else, pads would leave the table's end out
+    if config.stem is None and _index(config.encoder) != "non_pad_count":  # else, pads would leave the table's end out
         source_ids[:, source // 4 : source // 2] = config.source.pad_id
     if _index(config.decoder) != "non_pad_count":
         decoder_input_ids[:, target // 4 : target // 2] = config.target.pad_id
     labels = _labels(rng, config, decoder_input_ids, source_ids)
     _start(decoder_input_ids, config, start_id, [0])
-    return Problem("own weights, long sentences", params, source_ids, decoder_input_ids, labels)
+    return Problem("own weights, long sentences", params, source_ids, decoder_input_ids, labels, features=features)
 
 
 def unseen_windows(config: TransformerConfig, own: Problem, longest: Problem) -> tuple[str, ...]:
@@ -181,8 +231,7 @@ def training_problem(config: TransformerConfig, problem: Problem, loss_counts_pa
         return problem
     pads = config.source.pad_id, config.target.pad_id
     counts = (problem.labels != config.target.pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
-    rows = {name: getattr(problem, name)[counts] for name in ("source_ids", "decoder_input_ids", "labels")}
-    return replace(problem, **rows)
+    return problem.rows(counts)
 
 
 def decoding_problem(config: TransformerConfig, problem: Problem, more: int | None = None) -> Problem:
@@ -191,10 +240,14 @@ def decoding_problem(config: TransformerConfig, problem: Problem, more: int | No
     Args:
       more: seeds as many other sentences, to tell more faults apart; None: no others.
     """
-    source_ids = problem.source_ids
-    if more is not None:
-        source_ids = np.concatenate([source_ids, own_problem(config, problem.params, more).source_ids])
-    return replace(problem, source_ids=source_ids[(source_ids != config.source.pad_id).any(axis=1)])
+    parts = [problem] if more is None else [problem, own_problem(config, problem.params, more)]
+    kept = [part.rows((part.source_ids != config.source.pad_id).any(axis=1)) for part in parts]
+    features = [part.features for part in kept if part.features is not None]
+    return replace(
+        problem,
+        source_ids=np.concatenate([part.source_ids for part in kept]),
+        features=Features(*map(np.concatenate, zip(*features, strict=True))) if features else None,
+    )
 
 
 def nudged_problem(problem: Problem, dtype: str = "float64", draw: int = 0) -> Problem:
@@ -230,7 +283,7 @@ def other_weights(
         rounded = {
             path: leaves.pop(path) if path in kept else _rounded(path, leaves.pop(path)) for path in list(leaves)
         }  # so that no two of a large model's copies stay
-        yield Problem(name, unflatten(rounded), *own.ids, own.labels)
+        yield replace(own, name=name, params=unflatten(rounded))
         del rounded
 
 
@@ -375,10 +428,9 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
     """Makes the embeddings of two tokens the negative of their positions in the last, unpadded row, but for a rest."""
-    stacks: tuple[tuple[StackName, Tokens, np.ndarray], ...] = (
-        ("encoder", config.source, problem.source_ids),
-        ("decoder", config.target, problem.decoder_input_ids),
-    )
+    stacks: list[tuple[StackName, Tokens, np.ndarray]] = [("decoder", config.target, problem.decoder_input_ids)]
+    if config.stem is None:  # whose vectors aren't rows of a table
+        stacks.insert(0, ("encoder", config.source, problem.source_ids))
     done: dict[str, set[int]] = {}
     for stack, tokens, ids in stacks:
         own: Stack = getattr(config, stack)
@@ -421,18 +473,41 @@ def _problem(
     name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int, start_id: int | None
 ) -> Problem:
     rng, (source, target), rows = np.random.default_rng(seed), _lengths(config), _rows(config)
-    source_ids = _tokens(rng, (rows, source), config.source.vocab_size, config.source.pad_id)
+    source_ids, features = _sources(rng, config, rows, source)
     decoder_input_ids = _tokens(rng, (rows, target), config.target.vocab_size, config.target.pad_id)
-    _pad_sources(source_ids, config.source.pad_id)
     _pad_targets(decoder_input_ids, config)
     labels = _labels(rng, config, decoder_input_ids, source_ids)
     _start(decoder_input_ids, config, start_id, STARTED_ROWS)
-    return Problem(name, params, source_ids, decoder_input_ids, labels)
+    return Problem(name, params, source_ids, decoder_input_ids, labels, features=features)
+
+
+def _sources(
+    rng: np.random.Generator, config: TransformerConfig, rows: int, length: int
+) -> tuple[np.ndarray, Features | None]:
+    """Draws token ids [B, S] and, if there are several rows, pads some; or features of so many positions, which are
+    padded at the end alone."""
+    if config.stem is None:
+        ids = _tokens(rng, (rows, length), config.source.vocab_size, config.source.pad_id)
+        if rows > 1:
+            _pad_sources(ids, config.source.pad_id)
+        return ids, None
+    stem, vectors = config.stem, length * config.stem.stride
+    lengths = np.full(rows, vectors)
+    if rows > 1:
+        lengths[1:6] = (2 * vectors) // 3, vectors - 1, vectors // 4 + 1, 1, 0
+    drawn = np.round(32 * rng.standard_normal((rows, vectors, stem.features))) / 32  # exact in bfloat16, too
+    is_real = np.arange(vectors) < lengths[:, None]
+    return stem_ids(config, is_real[:, :: stem.stride]), Features(drawn.astype(np.float32), lengths)
 
 
 def _lengths(config: TransformerConfig) -> tuple[int, int]:
-    """Returns the lengths of source and target; they differ from the model's sizes if its tables allow it."""
+    """Returns the lengths of source and target; they differ from the model's sizes if its tables allow it.
+
+    After a stem, positions are all those of a table: programs take no fewer vectors."""
     taken, most = _sizes(config) | {_rows(config)}, _most_tokens(config)
+    if config.stem is not None and isinstance(config.encoder.positions, Table):
+        source = config.encoder.max_length
+        return source, _free(TARGET_LENGTH, most[1], taken | {source})
     source = _free(SOURCE_LENGTH, most[0], taken)
     return source, _free(TARGET_LENGTH, most[1], taken | {source})
 
@@ -451,6 +526,7 @@ def _rows(config: TransformerConfig) -> int:
 
 def _sizes(config: TransformerConfig) -> set[int]:
     sizes = {config.source.vocab_size, config.target.vocab_size}
+    sizes |= set() if config.stem is None else {config.stem.features, config.stem.kernel}
     for stack in (config.encoder, config.decoder):
         shapes = (attention.shape(stack.d_model) for attention in stack.attentions)
         sizes |= {stack.d_model, *(size for shape in shapes for size in dataclasses.astuple(shape))}
@@ -538,11 +614,9 @@ def with_padding_at_the_end(config: TransformerConfig, problem: Problem) -> Prob
     source, target = problem.ids
     rng = np.random.default_rng(len(source))
     sources, targets = _pads(config)
-    return replace(
-        problem,
-        source_ids=_filled(source, _before_a_token(source, sources), sources, config.source.vocab_size, rng),
-        decoder_input_ids=_filled(target, _before_a_token(target, targets), targets, config.target.vocab_size, rng),
-    )
+    filled = _with_sources(config, problem, _before_a_token(source, sources), rng)
+    ids = _filled(target, _before_a_token(target, targets), targets, config.target.vocab_size, rng)
+    return replace(filled, decoder_input_ids=ids)
 
 
 def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
@@ -552,7 +626,7 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
     """
     source, target = problem.ids
     filled_source, filled_target = (np.zeros(len(source), bool) for _ in range(2))
-    ids = dict(zip(MODEL_INPUTS, (source, target), strict=True))
+    ids = model_inputs(config, *problem.inputs)
     for node in (one for one in nodes(config) if one.kind == "mask"):
         blind = _blind(recompute(node, config, ids, {}), len(source))
         if len(node.inputs) > 1:  # of cross-attention
@@ -563,12 +637,26 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
         else:
             filled_target |= blind
     rng = np.random.default_rng(len(source))
-    sources, targets = _pads(config)
+    _, targets = _pads(config)
+    filled = _with_sources(config, problem, filled_source[:, None], rng)
     return replace(
-        problem,
-        source_ids=_filled(source, filled_source[:, None], sources, config.source.vocab_size, rng),
-        decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target.vocab_size, rng),
+        filled, decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target.vocab_size, rng)
     )
+
+
+def _with_sources(config: TransformerConfig, problem: Problem, places: np.ndarray, rng: np.random.Generator) -> Problem:
+    """Returns the problem with tokens in place of the source's pads at some places, as `_filled`; features, whose pads
+    stand at the end, become whole."""
+    if problem.features is None:
+        sources, _ = _pads(config)
+        return replace(problem, source_ids=_filled(problem.source_ids, places, sources, config.source.vocab_size, rng))
+    is_whole = (places & (problem.source_ids == config.source.pad_id)).any(axis=1)
+    assert config.stem is not None  # as the problem has features
+    vectors = np.asarray(problem.features.vectors)
+    lengths = np.where(is_whole, vectors.shape[1], np.asarray(problem.features.lengths))
+    is_real = np.arange(vectors.shape[1]) < lengths[:, None]
+    ids = stem_ids(config, is_real[:, :: config.stem.stride])
+    return replace(problem, source_ids=ids, features=Features(vectors, lengths))
 
 
 def _pads(config: TransformerConfig) -> tuple[list[int], list[int]]:

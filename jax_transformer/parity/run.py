@@ -128,8 +128,7 @@ def _forward_works(pair: Pair, own: Problem, problems: Problems, results: RunRes
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:
-    names = ("source_ids", "decoder_input_ids", "labels")
-    return {name: getattr(problem, name).copy() for name in names}
+    return {name: array.copy() for name, array in problem.batch.items()}
 
 
 # --- conditions without which a run is inconclusive

@@ -133,8 +133,12 @@ class _Naming:
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:
-        """Returns the module of a table, if its output is used unchanged and by one side only."""
+        """Names the outputs of a stem's convolutions, or of a table that is used unchanged and by one side only."""
         config = self.config
+        if stack == "encoder" and config.stem is not None:
+            for name in ("first", "second"):
+                self.add(self._module(f"stem/{name}/kernel"), f"encoder.stem.{name}")
+            return
         if getattr(config, stack).embedding_factor == 1.0 and not config.share_embeddings:
             table = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
             self.add(self._module(f"{table}/embedding"), f"{stack}.token_embedding")

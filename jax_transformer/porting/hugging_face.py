@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.languages import code_of
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.speech import SpeechTokens
+from jax_transformer.config.speech import SpeechTokens, pairs
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
@@ -451,10 +452,30 @@ def speech_fields(content: Json) -> dict[str, Any]:
             translate_id=tasks.get("translate") if is_multilingual else None,
             previous_id=content.get("prev_sot_token_id"),
             max_initial_timestamp=content.get("max_initial_timestamp_index"),
+            alignment_heads=pairs(heads) if (heads := content.get("alignment_heads")) is not None else None,
+            **(_defaults_of_speech(content, names, tasks) if is_multilingual else {}),
         )
-    except (AttributeError, ConfigError) as error:
+    except (AttributeError, ConfigError, TypeError) as error:
         raise PortingError(f"ids of speech: {error}") from None
     return {"speech": tokens}
+
+
+def _defaults_of_speech(content: Json, languages: Json, tasks: Json) -> dict[str, Any]:
+    """Returns the language and the task that generation_config.json sets; without either, those of its
+    forced_decoder_ids, where no id leaves the language open. As transformers does, without a task it transcribes."""
+    language, task = content.get("language"), content.get("task")
+    if language is None and task is None:
+        forced = dict(content.get("forced_decoder_ids") or ())
+        by_id = {index: name for table in (languages, tasks) for name, index in table.items()}
+        found = [by_id.get(forced.get(place)) for place in (1, 2)]
+        language, task = (
+            name if name in table else None for name, table in zip(found, (languages, tasks), strict=True)
+        )
+    if language is not None and not isinstance(language, str):
+        raise PortingError(f"language must be a code or a name; received {language!r}")
+    if task not in (None, "transcribe", "translate"):
+        raise PortingError(f"task must be 'transcribe' or 'translate'; received {task!r}")
+    return {"language": None if language is None else code_of(language), "task": task}
 
 
 def speech_keys(speech: SpeechTokens | None) -> dict[str, Any]:
@@ -469,6 +490,9 @@ def speech_keys(speech: SpeechTokens | None) -> dict[str, Any]:
         "task_to_id": {task: index for task, index in tasks.items() if index is not None},
         "prev_sot_token_id": speech.previous_id,
         "max_initial_timestamp_index": speech.max_initial_timestamp,
+        "language": speech.language,
+        "task": speech.task,
+        "alignment_heads": None if speech.alignment_heads is None else [*map(list, speech.alignment_heads)],
     }
     return {key: value for key, value in keys.items() if value not in (None, {})}
 

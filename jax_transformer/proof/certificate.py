@@ -408,6 +408,9 @@ def _lines(certificate: Certificate, verbose: bool) -> Iterator[str]:
     yield f"{certificate.verdict}: {certificate.candidate} against {certificate.reference}"
     if certificate.verdict == "proven":
         which = "the weights" if certificate.conditions else "all weights"
+        floats = [name for name, held in certificate.inputs.items() if held["values"] is None]
+        if certificate.kind == "models" and floats:
+            which += f" and all {' and '.join(map(_shown, floats))}"
         domain = _domain(certificate)
         yield f"the same function of the weights at these shapes, ids and masks, for {which}{domain}"
     if certificate.verdict == "refuted" and "found" in certificate.map:

@@ -1,7 +1,8 @@
 """Speech in: audio files, log-mel spectra, and transcription of recordings of any length.
 
 `spectra.py` computes the features that Whisper reads, `audio.py` reads files, `transcription.py` decodes window after
-window, `segments.py` divides what a window says by its timestamps, `transcripts.py` writes text, JSON and subtitles.
+window, `segments.py` divides what a window says by its timestamps, `alignment.py` finds the times of words, and
+`transcripts.py` writes text, JSON and subtitles.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from jax_transformer.speech.audio import AudioError, read_audio
     from jax_transformer.speech.spectra import log_mel, mel_filters
     from jax_transformer.speech.transcription import transcribe
-    from jax_transformer.speech.transcripts import Segment, Transcript
+    from jax_transformer.speech.transcripts import Segment, Transcript, Word
 
 _HOMES = {
     "jax_transformer.speech.audio": ("AudioError", "read_audio"),
     "jax_transformer.speech.spectra": ("log_mel", "mel_filters"),
     "jax_transformer.speech.transcription": ("transcribe",),
-    "jax_transformer.speech.transcripts": ("Segment", "Transcript"),
+    "jax_transformer.speech.transcripts": ("Segment", "Transcript", "Word"),
 }
-__all__ = ["AudioError", "Segment", "Transcript", "log_mel", "mel_filters", "read_audio", "transcribe"]
+__all__ = ["AudioError", "Segment", "Transcript", "Word", "log_mel", "mel_filters", "read_audio", "transcribe"]
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.languages import code_of
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.decoding.checks import starts_and_ends
@@ -26,6 +27,7 @@ from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.model import functional
 from jax_transformer.model.features import Features
+from jax_transformer.speech.alignment import attention_weights, places, words_of
 from jax_transformer.speech.audio import read_audio
 from jax_transformer.speech.segments import FRAME, divide
 from jax_transformer.speech.spectra import HOP, SAMPLE_RATE, log_mel
@@ -60,7 +62,7 @@ def transcribe(
     *,
     rate: int | None = None,
     language: str | None = None,
-    task: Task = "transcribe",
+    task: Task | None = None,
     timestamps: bool = True,
     temperatures: float | Sequence[float] = FALLBACK,
     thresholds: Thresholds | None = None,
@@ -68,6 +70,7 @@ def transcribe(
     beam_size: int | None = None,
     max_new_tokens: int | None = None,
     seed: int = 0,
+    words: bool = False,
 ) -> Transcript:
     """Transcribes a recording with a Whisper.
 
@@ -75,8 +78,9 @@ def transcribe(
       model: a Whisper, as `port` and `import_checkpoint` make it.
       audio: a file, or samples [N] or [N, channels]; see `jax_transformer.speech.read_audio`.
       rate: samples per second of an array. None: 16,000.
-      language: code of the spoken language, such as "de". None: the likeliest in the first 30 seconds.
-      task: "transcribe", or "translate" into English.
+      language: code of the spoken language, such as "de", or its English name. None: the model's own setting, or else
+        the likeliest in the first 30 seconds.
+      task: "transcribe", or "translate" into English. None: the model's own setting, or else "transcribe".
       timestamps: decode times, too. Without them, the model reads the recording in windows of 30 seconds that don't
         overlap, and each is one segment.
       temperatures: at 0, the likeliest tokens are taken; above, tokens are drawn. A window whose text a threshold
@@ -87,13 +91,14 @@ def transcribe(
       beam_size: beams at temperature 0. None: the model's own setting.
       max_new_tokens: most tokens of a window. None: as many as the model allows.
       seed: seed of the draws.
+      words: give each segment the times of its tokens and words, from the model's `alignment_heads`.
 
     Returns:
       The transcript. Its text is "" if the model has no tokenizer files.
 
     Raises:
       ValueError: another model; an unknown language, or a task of a model that knows one language alone; no
-        temperature.
+        temperature; words of a model without alignment heads.
       AudioError: a recording that can't be read.
 
     Example:
@@ -120,6 +125,7 @@ def transcribe(
     used = (temperatures,) if isinstance(temperatures, int | float) else tuple(temperatures)
     if not used or not all(0.0 <= one < math.inf for one in used):
         raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
+    language, task = speech.language if language is None else code_of(language), task or speech.task or "transcribe"
     if language is None and speech.languages:
         language = detect_language(model, spectrum)
     decoder = WindowDecoder(
@@ -132,6 +138,8 @@ def transcribe(
         beam_size=beam_size,
         max_new_tokens=max_new_tokens,
         seed=seed,
+        words=words,
+        language=language,
     )
     return Transcript(decoder.segments(spectrum), language, duration)
 
@@ -183,6 +191,18 @@ def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamp
     return ids if timestamps else [*ids, speech.no_timestamps_id]
 
 
+def _alignment_heads(model: Model) -> tuple[tuple[int, int], ...]:
+    """Returns the heads that follow the speech. Raises ValueError if they aren't known, or the model lacks one."""
+    speech, decoder = _speech_of(model), model.config.decoder
+    if not speech.alignment_heads:
+        raise ValueError(
+            "words: expected a model whose generation.json names alignment_heads in speech, the heads that follow the "
+            "speech; received one without"
+        )
+    speech.check_heads(decoder.num_layers, decoder.heads.num_heads)
+    return speech.alignment_heads
+
+
 def _without_next_start(tokens: list[int], first_time: int) -> list[int]:
     """Returns the tokens of a segment without the start of the next one, which follows its end."""
     ends_in_pair = len(tokens) > 2 and tokens[-2] >= first_time
@@ -203,6 +223,8 @@ class Decoded:
     log_prob: float
     compression_ratio: float
     temperature: float
+    ended: bool
+    """Whether an end follows the tokens."""
 
 
 class WindowDecoder:
@@ -220,6 +242,8 @@ class WindowDecoder:
         beam_size: int | None,
         max_new_tokens: int | None,
         seed: int,
+        words: bool = False,
+        language: str | None = None,
     ) -> None:
         """Takes the options of `transcribe`, after the checks."""
         self._model, self._prompt, self._temperatures, self._thresholds = model, prompt, temperatures, thresholds
@@ -230,6 +254,7 @@ class WindowDecoder:
         first = self._speech.first_timestamp_id
         rules = TimestampRules(first, self._speech.no_timestamps_id, self._end, self._speech.max_initial_timestamp)
         self._rules = rules if timestamps else None
+        self._language, self._heads = language, _alignment_heads(model) if words else None
         self._previous: list[int] = []
 
     def segments(self, spectrum: np.ndarray) -> list[Segment]:
@@ -244,11 +269,13 @@ class WindowDecoder:
                 seek += frames
                 continue
             spans, advance = divide(decoded.tokens, self._speech.first_timestamp_id, frames, stride)
+            times, done = self._times(part, frames, decoded), 0
             for span in spans:
                 text = text_of(self._tokenizer, span.tokens, self._end)
-                times = (seek + span.start) * FRAME, (seek + span.end) * FRAME
+                bounds = (seek + span.start) * FRAME, (seek + span.end) * FRAME
                 quality = decoded.log_prob, decoded.compression_ratio, decoded.temperature
-                found.append(Segment(*times, text, span.tokens, *quality))
+                found.append(self._with_words(Segment(*bounds, text, span.tokens, *quality), times[done:], seek))
+                done += len(span.tokens)
                 self._previous += _without_next_start(span.tokens, self._speech.first_timestamp_id)
             if decoded.temperature >= 0.5:  # a text that was drawn would spoil the next one
                 self._previous = []
@@ -282,9 +309,45 @@ class WindowDecoder:
         source = Features(part[None])
         found = generate(model, source, decoding, prefix_ids=[prefix], timestamps=self._rules)
         tokens = found.sequences[0, 0].tolist()[len(prefix) :]
-        ended = tokens.index(self._end) if self._end in tokens else len(tokens)
-        tokens = tokens[: min(ended, most)]
-        return Decoded(tokens, float(found.scores[0, 0]), self._compression_ratio(tokens), temperature)
+        length = tokens.index(self._end) if self._end in tokens else len(tokens)
+        ended, tokens = length < most, tokens[: min(length, most)]
+        return Decoded(tokens, float(found.scores[0, 0]), self._compression_ratio(tokens), temperature, ended)
+
+    def _times(self, part: np.ndarray, frames: int, decoded: Decoded) -> list[float]:
+        """Returns the time of each token in a window of so many frames, in seconds; none if words aren't asked for.
+
+        A token begins where attention looks while it is read; the last one before the end of a window that was cut off
+        is never read, and has the time of the one before it.
+        """
+        model, prefix = self._with_previous()
+        read = decoded.tokens if decoded.ended else decoded.tokens[:-1]
+        if self._heads is None or not decoded.tokens:
+            return []
+        stem, begin = model.config.stem, model.generation.decoder_start_id
+        assert stem is not None  # as _speech_of checked
+        assert begin is not None  # as starts_and_ends checked
+        stride, ids = stem.stride, [begin, *prefix, *read]
+        padded = np.full((1, limit(model, "target")), self._end, np.int32)
+        padded[0, : len(ids)] = ids
+        weights = attention_weights(model.config, model.params, Features(part[None]), padded, self._heads)
+        rows = np.asarray(weights)[:, len(prefix) + 1 : len(ids), : max(frames // stride, 1)]
+        found = (places(rows) * stride * FRAME).tolist() if read else [0.0]
+        return found if decoded.ended or not read else [*found, found[-1]]
+
+    def _with_words(self, segment: Segment, times: list[float], seek: int) -> Segment:
+        """Returns a segment with the times of its tokens, from those in its window, and with its words."""
+        if self._heads is None:
+            return segment
+        own = [round(seek * FRAME + time, 2) for time in times[: len(segment.tokens)]]
+        words = words_of(
+            segment.tokens,
+            own,
+            segment.end,
+            lambda tokens: text_of(self._tokenizer, tokens, self._end),
+            lambda token: token < self._end,
+            self._language,
+        )
+        return dataclasses.replace(segment, token_times=own, words=words if self._tokenizer else [])
 
     def _with_previous(self) -> tuple[PreparedModel, list[int]]:
         """Returns the model, and the ids between its start and the text: with earlier text, that begins the input."""

@@ -10,6 +10,21 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Word:
+    """Holds a word, as the tokens have it with its leading space, and its times in seconds.
+
+    Example:
+      >>> from jax_transformer.speech import Word
+      >>> Word(" Hello.", 0.0, 0.42).end
+      0.42
+    """
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class Segment:
     """Holds what is said in a part of a recording.
 
@@ -32,6 +47,10 @@ class Segment:
     """Bytes of its window's text by those of the same text compressed; large where a text repeats itself."""
     temperature: float
     """Of its window: 0 if the likeliest tokens were taken."""
+    token_times: list[float] | None = None
+    """Seconds at which each token begins, if `transcribe` was asked for words."""
+    words: list[Word] | None = None
+    """Its words, if `transcribe` was asked for them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,8 @@ class Transcript:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the transcript as an object of JSON."""
-        segments = [dataclasses.asdict(segment) for segment in self.segments]
+        fields = [dataclasses.asdict(segment) for segment in self.segments]
+        segments = [{key: value for key, value in one.items() if value is not None} for one in fields]
         return {"text": self.text, "language": self.language, "duration": self.duration, "segments": segments}
 
     def srt(self) -> str:
@@ -79,9 +99,9 @@ class Transcript:
         return "\n".join(cues)
 
     def vtt(self) -> str:
-        """Returns subtitles in the format WebVTT."""
+        """Returns subtitles in the format WebVTT; words with times are marked by them."""
         cues = [
-            f"{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}\n{_one_line(segment.text)}\n"
+            f"{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}\n{_marked(segment)}\n"
             for segment in self.segments
         ]
         return "\n".join(["WEBVTT\n", *cues])
@@ -91,6 +111,15 @@ def _clock(seconds: float, point: str) -> str:
     milliseconds = round(seconds * 1000)
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"
+
+
+def _marked(segment: Segment) -> str:
+    """Returns a cue's text, each word but the first after its time in the cue."""
+    if not segment.words:
+        return _one_line(segment.text)
+    first, *others = segment.words
+    marked = [f"<{_clock(word.start, '.')}>{' ' * word.text.startswith(' ')}{_one_line(word.text)}" for word in others]
+    return _one_line(first.text) + "".join(marked)
 
 
 def _one_line(text: str) -> str:

@@ -17,11 +17,12 @@ from selftest.unknown_inputs import OF_INPUTS
 from selftest.unknown_norms import OF_NORMS
 from selftest.unknown_numbers import OF_NUMBERS
 from selftest.unknown_products import OF_PRODUCTS
+from selftest.unknown_stem import OF_STEM
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
-UNKNOWNS: tuple[Unknown, ...] = (*OF_INPUTS, *OF_ATTENTION, *OF_NORMS, *OF_PRODUCTS, *OF_NUMBERS)
+UNKNOWNS: tuple[Unknown, ...] = (*OF_INPUTS, *OF_ATTENTION, *OF_NORMS, *OF_PRODUCTS, *OF_NUMBERS, *OF_STEM)
 
 
 def applicable(config: TransformerConfig) -> Iterator[tuple[Unknown, Node]]:

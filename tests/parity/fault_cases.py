@@ -12,12 +12,12 @@ from config_parts import with_paths
 
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.specs import RmsNorm
+from jax_transformer.config.specs import RmsNorm, Stem
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.judging import distance
-from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.faults import Replay, outcomes
 from jax_transformer.parity.oracle import formulas, forward, nodes, parameter
+from jax_transformer.parity.oracle.graph import model_inputs
 from jax_transformer.runtime.trees import flatten, unflatten
 
 SIZES: dict[str, Any] = {
@@ -139,6 +139,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "norm_placement": "pre",
         "encoder.self_attention.window": 4,
     },
+    "stem": {"stem": Stem(features=5), "source_vocab_size": 0, "norm_placement": "pre", "num_encoder_layers": 1},
+    "whole stem": {  # which hides no padding
+        "stem": Stem(features=5, kernel=5, stride=3, activation="relu"),
+        "source_vocab_size": 0,
+        "encoder_padding": "none",
+        "cross_padding": "none",
+        "norm_placement": "pre",
+        "num_encoder_layers": 1,
+    },
     "differing": {
         "decoder_norm_placement": "pre",
         "decoder_final_norm": True,
@@ -198,9 +207,12 @@ def make_case(name: str) -> Case:
         rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS.get(name, (7, 5)), strict=True)
     )
     source[1, 5:] = source[2, :2] = source[3, 3] = 1
+    if config.stem is not None:
+        source = rng.standard_normal((4, 14, config.stem.features)), np.array([14, 9, 6, 1])
     target[0, 3:] = target[1, :2] = target[2, 2] = 2
     params = unflatten(leaves)
-    return Case(config, params, with_ids(forward(config, params, source, target), source, target))
+    trace = forward(config, params, source, target)
+    return Case(config, params, trace | model_inputs(config, source, target))
 
 
 def with_received(replay: Replay, value: np.ndarray) -> Replay:

@@ -19,8 +19,9 @@ from selftest.unknown_products import activated
 from jax_transformer.comparison.gates.compare import relative_rms
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import Stem
 from jax_transformer.parity.oracle import Node, activations, formulas, forward, nodes, parameter
-from jax_transformer.parity.oracle.graph import Kind
+from jax_transformer.parity.oracle.graph import Kind, model_inputs
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 13,
@@ -75,6 +76,7 @@ CONFIGS = {
     "side by side": TransformerConfig(
         **SIZES, norm_placement="pre", parallel_residual=True, context_norm="attention", value_dim=5
     ),
+    "speech": TransformerConfig(**SIZES | {"source_vocab_size": 0}, stem=Stem(features=7)),
 }
 
 
@@ -95,8 +97,11 @@ def models(ids: Any, random_params: Callable[..., Any]) -> list[Model]:
     made = []
     for config in CONFIGS.values():
         params, source = random_params(config), np.minimum(ids.source, config.source_vocab_size - 1)
+        if config.stem is not None:
+            vectors = np.random.default_rng(0).standard_normal((len(source), 14, config.stem.features))
+            source = vectors, np.array([14, 9, 12, 5, 1])
         trace = forward(config, params, source, ids.target)
-        made.append(Model(config, params, {**trace, "source_ids": source, "decoder_input_ids": ids.target}))
+        made.append(Model(config, params, trace | model_inputs(config, source, ids.target)))
     return made
 
 

@@ -15,7 +15,9 @@ import pytest
 from truths import SIZES, assert_is_the_models, assert_same
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.specs import Stem
 from jax_transformer.model import distances, positions
+from jax_transformer.model.features import Features
 from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.oracle import activations, formulas, forward, nodes, recompute
@@ -251,6 +253,30 @@ def test_the_oracle_equals_the_jax_model(
         for i in range(len(leaf))
     }
     assert paths == {path if i is None else f"{path}[{i}]" for path, i in leaves}
+
+
+STEMS: list[tuple[Stem, dict[str, Any]]] = [
+    (Stem(features=5), {}),
+    (Stem(features=5), {"encoder_padding": "none", "cross_padding": "none", "embedding_factor": 0.5}),
+    (Stem(features=4, kernel=5, stride=3, activation="relu"), {"position_kind": "learned", "encoder_padding": "both"}),
+    (Stem(features=3, kernel=1, stride=1), {"position_kind": "rotary", "encoder_padding": "queries"}),
+]
+
+
+@pytest.mark.parametrize(("stem", "options"), STEMS, ids=range(len(STEMS)))
+@pytest.mark.parametrize("has_lengths", [True, False])
+def test_the_oracle_equals_the_jax_model_with_a_stem(
+    stem: Stem, options: dict[str, Any], has_lengths: bool, batch: Any, random_params: Callable[..., Any]
+) -> None:
+    """Whole rows, parts of them, one vector and none."""
+    config = TransformerConfig(**SIZES | {"source_vocab_size": 0, "stem": stem} | options)
+    vectors = np.random.default_rng(0).standard_normal((5, 8, stem.features))
+    features = Features(vectors, np.array([8, 5, 0, 4, 1]) if has_lengths else None)
+    params = random_params(config)
+    assert_is_the_models(config, params, batch._replace(source=features))
+    assert {"stem/first/kernel", "stem/second/bias"} <= {
+        path for node in nodes(config) for path in node.parameters.values()
+    }
 
 
 @pytest.mark.parametrize("cover", COVERS)

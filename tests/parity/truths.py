@@ -11,8 +11,8 @@ from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.oracle import forward, nodes, recompute
+from jax_transformer.parity.oracle.graph import model_inputs
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 13, "target_vocab_size": 11, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 1,
@@ -44,6 +44,7 @@ def assert_is_the_models(config: TransformerConfig, params: Any, ids: Any) -> No
     expected = jax_trace(config, params, ids)
     received = forward(config, params, ids.source, ids.target)
     assert list(received) == list(expected)
+    given = expected | model_inputs(config, *ids)
     for node in nodes(config):
         assert_same(received[node.name], expected[node.name], node.name)
-        assert_same(recompute(node, config, with_ids(expected, *ids), params), expected[node.name], node.name)
+        assert_same(recompute(node, config, given, params), expected[node.name], node.name)

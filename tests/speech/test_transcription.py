@@ -89,7 +89,7 @@ def decoded_at(monkeypatch: pytest.MonkeyPatch, qualities: dict[float, Any], no_
 
     def at(self: Any, part: np.ndarray, temperature: float) -> Decoded:
         called.append(temperature)
-        return Decoded([FIRST, 1, FIRST + 9], *qualities[temperature], temperature)
+        return Decoded([FIRST, 1, FIRST + 9], *qualities[temperature], temperature, True)
 
     monkeypatch.setattr(transcription.WindowDecoder, "_at", at)
     monkeypatch.setattr(transcription.WindowDecoder, "_no_speech", lambda self, part: no_speech)

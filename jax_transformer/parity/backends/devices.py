@@ -50,15 +50,9 @@ class Devices:
         if not filling:
             return problem
 
-        def again(ids: np.ndarray) -> np.ndarray:
-            return np.concatenate([ids, np.repeat(ids[:1], filling, axis=0)])
-
-        return dataclasses.replace(
-            problem,
-            source_ids=again(problem.source_ids),
-            decoder_input_ids=again(problem.decoder_input_ids),
-            labels=add_rows(problem.labels, filling, pad_id),
-        )
+        count = len(problem.labels)
+        filled = problem.rows(np.array([*range(count), *[0] * filling]))
+        return dataclasses.replace(filled, labels=add_rows(problem.labels, filling, pad_id))
 
     def own_rows(self, value: Array, problem: Problem, filled: Problem) -> Array:
         """Returns an activation without the rows that `filled_up` appended, if it has rows."""
@@ -69,8 +63,8 @@ class Devices:
         return params if self.real is None else place_params(params, self.real)
 
     def ids(self, problem: Problem) -> Any:
-        """Places the ids that the model reads on the devices."""
-        return place_rows(problem.ids, self.real)
+        """Places what the model reads on the devices."""
+        return place_rows(problem.inputs, self.real)
 
     def abstract_params(self, params: Params) -> Params:
         """Returns shapes, dtypes and shardings of parameters."""

@@ -65,8 +65,10 @@ class FamilyReference(ModuleReference):
         self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
         """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder. FSMT
-        hides later tokens in `generate` only if it has a cache."""
+        hides later tokens in `generate` only if it has a cache. Whisper's own `generate` adds tags and cuts recordings
+        in windows, so the general one is called."""
         import transformers
+        from transformers.generation import GenerationMixin
 
         options = transformers.GenerationConfig(
             max_new_tokens=most,
@@ -77,10 +79,11 @@ class FamilyReference(ModuleReference):
             eos_token_id=eos_id,
             pad_token_id=self.config.target.pad_id,
         )
+        given = {"input_ids": source_ids, "attention_mask": source_ids != self.config.source.pad_id}
+        if self.config.stem is not None:
+            given = {"input_features": source_ids.transpose(1, 2)}
         with wide_norms(module), wide_fills():
-            tokens: torch.Tensor = module.generate(
-                input_ids=source_ids, attention_mask=source_ids != self.config.source.pad_id, generation_config=options
-            )
+            tokens: torch.Tensor = GenerationMixin.generate(module, **given, generation_config=options)
         return tokens[:, 1:]
 
 
@@ -97,10 +100,15 @@ def exported_module(model: Model, dialect: Dialect) -> nn.Module:
         directory = Path(folder) / "model"
         export_directory(model, directory, dialect)
         with _quietly(transformers):
-            loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-                directory, dtype=torch.float32, attn_implementation="eager"
-            )
+            kind = transformers.AutoModelForSeq2SeqLM
+            if model.config.stem is not None:
+                kind = transformers.AutoModelForSpeechSeq2Seq
+            loaded = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     module: nn.Module = loaded.eval()
+    with torch.device("meta"):
+        fresh = type(loaded)(loaded.config)
+    for name, parameter in fresh.named_parameters():  # from_pretrained forgets that Whisper's positions are fixed
+        module.get_parameter(name).requires_grad_(parameter.requires_grad)
     return module
 
 

@@ -95,7 +95,7 @@ class JaxSide:
                 name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, filled).items()
             }
             factor = np.float64(problem.loss_factor)
-            loss, (to_params, to_activations) = compiled(params, zeros, *filled.ids, filled.labels, factor)
+            loss, (to_params, to_activations) = compiled(params, zeros, *filled.inputs, filled.labels, factor)
             parameters = {
                 path: np.asarray(leaf) / factor
                 for path, leaf in flatten(to_params).items()
@@ -176,7 +176,7 @@ class JaxSide:
         with in_precision("float64"):
             generation = self.generation.without_decoding()  # the torch side applies no forced ids or other rules
             model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
-            best = generate(self.devices.prepared(model), problem.source_ids, decoding)
+            best = generate(self.devices.prepared(model), problem.source, decoding)
             return Hypotheses(best.sequences[:, 0], best.scores[:, 0])
 
 
@@ -235,14 +235,16 @@ def _compiled_gradients(
 
     with in_precision("float64"), devices.tracing():
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-        params, batch = devices.abstract_params(_in_float64(problem)), (*problem.ids, problem.labels)
+        params, batch = devices.abstract_params(_in_float64(problem)), (*problem.inputs, problem.labels)
         lowered = program.lower(params, _activations(config, problem), *devices.abstract_rows(batch), FACTOR)
         return lowered.compile(compiler_options=_options())
 
 
 def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes and dtypes of the activations that have gradients."""
-    _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.ids)
+    _, trace = jax.eval_shape(
+        partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.inputs
+    )
     return {name: value for name, value in trace.items() if not name.startswith("mask.")}
 
 
@@ -297,7 +299,7 @@ def _in_float64(problem: Problem) -> Params:
 
 
 def _batch(problem: Problem) -> Batch:
-    return Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
+    return Batch(problem.source, problem.decoder_input_ids, problem.labels)
 
 
 def _trained(state: TrainState) -> Arrays:
@@ -323,7 +325,8 @@ def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
 
 
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
-"""(params, {"source_ids", "decoder_input_ids"}) → (logits [B, T, V], activations by our names)."""
+"""(params, {"source_ids", "decoder_input_ids"}) → (logits [B, T, V], activations by our names). With a stem, source_ids
+are `Features`."""
 
 
 class FunctionSide:
@@ -403,10 +406,8 @@ class FunctionSide:
                 ] = None
 
     def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
-        inputs = {
-            "source_ids": on_device(problem.source_ids),
-            "decoder_input_ids": on_device(problem.decoder_input_ids),
-        }
+        source, target = jax.tree.map(on_device, problem.inputs)
+        inputs = {"source_ids": source, "decoder_input_ids": target}
         try:
             result = self.function(params, inputs)
         except RAISED as error:

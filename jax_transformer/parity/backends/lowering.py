@@ -30,6 +30,8 @@ STEPS = (1, 3)
 """Numbers of optimizer steps after which parameters are compared."""
 FIRST_RATES = np.array([1e-3, 2e-3, 3e-3])
 """Learning rates for evaluating steps in float64; proofs hold for all rates."""
+VECTORS = "source_vectors"
+"""Name of the input with a batch's feature vectors [B, S, F]: proofs hold for all of them."""
 
 
 class _Given(NamedTuple):
@@ -56,16 +58,21 @@ class Lowered:
           CannotRun: a side can't be run, or traced.
         """
 
+        vectors, tensors = self._vectors
+
         def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
-            return proof_jax.outputs(self.candidate, self._params(drawn), self.problem, gradients=gradients)
+            given = dict(drawn)
+            problem = self._reading(given.pop(VECTORS, None))
+            return proof_jax.outputs(self.candidate, self._params(given), problem, gradients=gradients)
 
         def theirs() -> Mapping[str, Any]:
-            return self._summed(proof_torch.outputs(self.reference, self._module, self.problem, gradients=gradients))
+            problem = self._reading(tensors.get(VECTORS))
+            return self._summed(proof_torch.outputs(self.reference, self._module, problem, gradients=gradients))
 
         if gradients:
             self._check_tied()
         fixed = dict(self._module.named_parameters())
-        return self._task(ours, theirs, {}, {}, (GRADIENT,) if gradients else (), fixed)
+        return self._task(ours, theirs, vectors, tensors, (GRADIENT,) if gradients else (), fixed)
 
     def steps(self) -> Task:
         """Returns the task of optimizer steps: for all learning rates or, if the reference has its own optimizer, for
@@ -77,33 +84,55 @@ class Lowered:
         rule_rates = learning_rates(self.reference.rules.train, self.reference.config.d_model, max(STEPS))
         rates = np.array(rule_rates) if has_own else FIRST_RATES
         tensor = torch.from_numpy(rates)
+        vectors, tensors = self._vectors
 
         def ours(drawn: Mapping[str, Any]) -> dict[str, Any]:
             given = dict(drawn)
-            own = given.pop(RATES, rates)
-            return proof_jax.steps(self.candidate, self._params(given), jnp.asarray(own), self.problem, STEPS)
+            own, problem = given.pop(RATES, rates), self._reading(given.pop(VECTORS, None))
+            return proof_jax.steps(self.candidate, self._params(given), jnp.asarray(own), problem, STEPS)
 
         def theirs() -> Mapping[str, Any]:
-            return proof_torch.steps(self.reference, self._module, tensor, self.problem, STEPS)
+            problem = self._reading(tensors.get(VECTORS))
+            return proof_torch.steps(self.reference, self._module, tensor, problem, STEPS)
 
         more: tuple[dict[str, Any], dict[str, Any]] = ({}, {}) if has_own else ({RATES: rates}, {RATES: tensor})
-        task = self._task(ours, theirs, *more, tuple(map(after, STEPS)))
+        task = self._task(ours, theirs, more[0] | vectors, more[1] | tensors, tuple(map(after, STEPS)))
         return replace(task, only_defined=frozenset((LOSS,)))
 
     def carried(self, leaves: Arrays) -> tuple[Arrays, Arrays]:
-        """Returns both programs' inputs for weights by path: their weights, and the rates of optimizer steps."""
-        ours = {path: leaves[path] for path in self._drawn_paths}
-        return {**ours, RATES: FIRST_RATES}, {**self._tensors(self._with_kept(leaves)), RATES: FIRST_RATES}
+        """Returns both programs' inputs for weights by path: their weights, the rates of optimizer steps, and feature
+        vectors, if there are any."""
+        ours, more = {path: leaves[path] for path in self._drawn_paths}, {RATES: FIRST_RATES, **self._vectors[0]}
+        return ours | more, self._tensors(self._with_kept(leaves)) | more
 
     def written(self, leaves: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         """Returns weights by path in the form that users load: all parameters of the candidate, the reference's whole
         state_dict, and the batch."""
-        ids = {name: getattr(self.problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
         params = self._with_kept(leaves)
         held = {name: tensor.numpy() for name, tensor in self._module.state_dict().items()}
-        return {path: np.asarray(leaf) for path, leaf in flatten(params).items()}, held | self._tensors(params), ids
+        return (
+            {path: np.asarray(leaf) for path, leaf in flatten(params).items()},
+            held | self._tensors(params),
+            self.problem.batch,
+        )
 
     # --- within
+
+    @cached_property
+    def _vectors(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Returns the batch's feature vectors as inputs of both programs; nothing for tokens."""
+        import torch
+
+        if self.problem.features is None:
+            return {}, {}
+        vectors = np.asarray(self.problem.features.vectors, np.float64)
+        return {VECTORS: vectors}, {VECTORS: torch.from_numpy(vectors.copy())}
+
+    def _reading(self, vectors: Any) -> Problem:
+        """Returns the problem on a program's own feature vectors; None for tokens."""
+        if vectors is None or self.problem.features is None:
+            return self.problem
+        return replace(self.problem, features=self.problem.features._replace(vectors=vectors))
 
     def _task(
         self,
@@ -176,7 +205,7 @@ class Lowered:
             return self._tied_apart[group][0] if group in self._tied_apart else name
 
         own = {name: array for name, array in outputs.items() if not name.startswith(prefixes) and name != LOSS}
-        shapes = [ids.shape for ids in self.problem.ids]
+        shapes = [ids.shape for ids in self.problem.inputs]
         found = {**self.reference.reference.renamed(own, shapes), **({LOSS: outputs[LOSS]} if LOSS in outputs else {})}
         for prefix in prefixes:
             tensors = {

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 import jax
 import numpy as np
@@ -25,10 +25,11 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap, regrouped
 from jax_transformer.mapping.rules import matcher
 from jax_transformer.model import functional
+from jax_transformer.model.features import Features
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import layer_by_layer
-from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.torch_module import Pass, input_tensors
 from jax_transformer.parity.backends.traces import copying_trace
 from jax_transformer.parity.names.drafts import Names
 from jax_transformer.parity.oracle.graph import known_nodes, shown_by
@@ -172,13 +173,14 @@ class ModuleReference:
         """
         import torch
 
-        ids = [torch.from_numpy(one.astype(np.int64)) for one in problem.ids]
         module = self.module
+        kept = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.float32)
+        ids = input_tensors(problem, str(kept).removeprefix("torch."))
         try:
             calling = find_calling(module, name, self.config, *ids)
         except ParityError:  # it may need ids on another device, or have parameters and tables of different dtypes
             with contextlib.suppress(*RAISED):
-                module = self.build(torch.float64)
+                module, ids = self.build(torch.float64), input_tensors(problem)
                 calling = find_calling(module, name, self.config, *ids)
                 return self._with_calling(calling, module, name, ids, only_called)
             raise
@@ -249,8 +251,9 @@ class ModuleReference:
         """Returns our names of the activations that the module shows, and of the masks that these imply. None: all."""
         if self.traces:
             return None
-        ids = (2, 3)
-        shapes = shapes_of_trace(self.config, ids, ids)
+        stem = self.config.stem
+        source = (2, 3) if stem is None else (2, 3 * stem.stride, stem.features)
+        shapes = shapes_of_trace(self.config, source, (2, 3))
         named = set(self.names.rename({}, shapes).missing)
         masks = {mask for mask, logits in shown_by(known_nodes(self.config)).items() if logits in named}
         return {name for name in shapes if name in named | masks | {LOGITS}}
@@ -394,7 +397,7 @@ class ModuleReference:
         """Decodes greedily without a cache: the module runs on the whole prefix for each token."""
         import torch
 
-        prefix = source_ids.new_full((len(source_ids), 1), start_id)
+        prefix = torch.full((len(source_ids), 1), start_id)
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
             logits = self.calling.logits(self.calling.call(module, source_ids, prefix), len(prefix))
@@ -422,10 +425,12 @@ def _watched_by_hooks(why: str) -> dict[str, Any]:
 def shapes_of_trace(
     config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]
 ) -> Mapping[str, tuple[int, ...]]:
-    """Returns the shapes of our trace by name, in execution order."""
-    ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
+    """Returns the shapes of our trace by name, in execution order, for ids [B, S] or feature vectors [B, S, F] and
+    decoder_input_ids [B, T]."""
+    ids = [jax.ShapeDtypeStruct(shape, np.int32 if len(shape) == 2 else np.float32) for shape in (source, target)]
+    given: Any = ids[0] if config.stem is None else Features(cast(Any, ids[0]))
     _, trace = jax.eval_shape(
-        partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
+        partial(functional.apply, config, return_trace=True), functional.abstract_params(config), given, ids[1]
     )
     return MappingProxyType({name: value.shape for name, value in trace.items()})
 
@@ -541,10 +546,9 @@ def names_for_draft(module: nn.Module, name: str, model: Model) -> tuple[Names, 
     Raises:
       ParityError: the module can't be run on it.
     """
-    import torch
 
     problem = own_problem(model.config, model.params)
-    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    source_ids, decoder_input_ids = input_tensors(problem, "float32")
     calling = find_calling(module, name, model.config, source_ids, decoder_input_ids)
     seen = watch(module, *calling.arguments(source_ids, decoder_input_ids)).tensors
     theirs = Names(

@@ -57,7 +57,7 @@ def _model_loss(side: JaxSide, problem: Problem, params: Any) -> tuple[Any, Mapp
     """Computes on the side's devices, and drops the rows that were appended for them."""
     devices, filled = side.devices, side.filled_up(problem)
     mean = mean_loss(side.config, side.train_config, side.programs, is_filled_up=devices.mesh is not None)
-    logits, trace = functional.apply(side.config, params, *map(jnp.asarray, filled.ids), return_trace=True)
+    logits, trace = functional.apply(side.config, params, *jax.tree.map(jnp.asarray, filled.inputs), return_trace=True)
     own = jax.tree.map(lambda value: devices.own_rows(value, problem, filled), trace)  # in execution order
     return mean(logits, jnp.asarray(filled.labels)), own
 
@@ -91,7 +91,7 @@ def steps(
     filled = side.filled_up(problem)
     found: dict[str, Any] = {}
     with _tracing(side):
-        batch = divide_rows(Batch(filled.source_ids, filled.decoder_input_ids, filled.labels), train.accumulate)
+        batch = divide_rows(Batch(filled.source, filled.decoder_input_ids, filled.labels), train.accumulate)
         for number in range(1, max(shown) + 1):
             tokens = step.count(batch)
             mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from jax_transformer.comparison.lowering import GRADIENT
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.proof_jax import LOSS, after
-from jax_transformer.parity.backends.torch_module import TorchSide, _tensors
+from jax_transformer.parity.backends.torch_module import TorchSide, input_tensors
 from jax_transformer.parity.backends.torch_programs import clear_gradients, make_optimizer, take_step
 from jax_transformer.parity.problems import Problem
 from jax_transformer.programs.torch_precision import deterministic
@@ -25,7 +25,7 @@ def outputs(side: TorchSide, module: nn.Module, problem: Problem, *, gradients: 
     import torch
 
     with deterministic(), torch.set_grad_enabled(gradients):
-        logits, activations = side.reference.outputs(module, *_tensors(problem))
+        logits, activations = side.reference.outputs(module, *input_tensors(problem))
         loss = side._loss(logits, problem)
         found = {**activations, LOSS: loss}
         if not gradients:
@@ -51,7 +51,7 @@ def steps(
     with deterministic(), _exact_corrections():
         for number in range(1, max(shown) + 1):
             clear_gradients(program, optimizer)
-            logits, _ = side.reference.outputs(module, *_tensors(problem))
+            logits, _ = side.reference.outputs(module, *input_tensors(problem))
             loss = side._loss(logits, problem)
             found.setdefault(LOSS, loss)
             loss.backward()

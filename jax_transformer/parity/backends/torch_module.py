@@ -243,7 +243,7 @@ class TorchSide:
 
         start_id, eos_id = starts_and_ends(self.generation)
         most, beam_size = decoding.max_new_tokens or self.config.decoder.max_length, decoding.beam_size or 1
-        module, (source_ids, _) = self._with(problem, "float64"), _tensors(problem)
+        module, (source_ids, _) = self._with(problem, "float64"), input_tensors(problem)
         with torch.no_grad(), deterministic():
             if self.programs.decode is not None:
                 return call_decoder(
@@ -272,9 +272,9 @@ class TorchSide:
 
         def once() -> Pass:
             with torch.set_grad_enabled(gradients):
-                return self.reference.run(module, *_tensors(problem), watched=watched, gradients=gradients)
+                return self.reference.run(module, *input_tensors(problem, dtype), watched=watched, gradients=gradients)
 
-        ids = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
+        ids = {name: array for name, array in problem.batch.items() if name != "labels"}
         with cannot_run(f"the reference {self.name}", f"{shapes_of(ids)} in {dtype}", module, once):
             done = once()
         if gradients:
@@ -400,7 +400,12 @@ def _divide_gradients(module: nn.Module, factor: float) -> None:
                 parameter.grad.div_(factor)
 
 
-def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
+def input_tensors(problem: Problem, dtype: str = "float64") -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what a module reads: ids [B, S] or feature vectors [B, S, F] of a dtype, and decoder_input_ids."""
     import torch
 
-    return [torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids]
+    source, target = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    if problem.features is not None:
+        vectors: Any = problem.features.vectors
+        source = vectors if isinstance(vectors, torch.Tensor) else torch.from_numpy(vectors).to(getattr(torch, dtype))
+    return source, target

@@ -23,7 +23,7 @@ from jax_transformer.parity.diagnosis.head_orders import permuted_heads
 from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
 from jax_transformer.parity.diagnosis.padding import zeroed_padding
 from jax_transformer.parity.diagnosis.placement import misplaced_norms
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes, parameter, recompute
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, input_names, nodes, parameter, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -65,7 +65,7 @@ class _Walk:
 
     def __post_init__(self) -> None:
         self.graph = nodes(self.config)
-        self.known = {name: np.asarray(self.captured[name]) for name in MODEL_INPUTS}
+        self.known = {name: np.asarray(self.captured[name]) for name in input_names(self.config)}
         logits = {node.name: node.inputs["mask"] for node in self.graph if "mask" in node.inputs}
         self.masks = logits | {
             node.name: logits[node.inputs["logits"]]
@@ -149,6 +149,8 @@ def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
     return (received.dtype == bool) == is_mask and (is_mask or shape == received.shape)
 
 
-def with_ids(captured: Arrays, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the trace with the model's inputs added under their names."""
-    return {**captured, **dict(zip(MODEL_INPUTS, (source_ids, decoder_input_ids), strict=True))}
+def with_ids(
+    captured: Arrays, source_ids: np.ndarray, decoder_input_ids: np.ndarray, **features: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns the trace with the model's inputs added under their names, and the FEATURE_INPUTS of one with a stem."""
+    return {**captured, **dict(zip(MODEL_INPUTS, (source_ids, decoder_input_ids), strict=True)), **features}

@@ -11,7 +11,7 @@ from jax_transformer.comparison.findings import Finding, Match
 from jax_transformer.comparison.gates.arrays import Arrays
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.judging import GATE, stack_of, within
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, forward, nodes, recompute
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, forward, given_inputs, nodes, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -70,11 +70,12 @@ def _follows_from_zeros(step: Step, config: TransformerConfig, params: Mapping[s
 
 def _is_read(step: Step, at: np.ndarray, config: TransformerConfig, params: Mapping[str, Any]) -> bool:
     """Returns whether the value at padding changes the logits of a position that counts."""
-    ids = [step.known[name] for name in MODEL_INPUTS]
-    right = forward(config, params, *ids)
+    inputs = given_inputs(config, step.known)
+    right = forward(config, params, *inputs)
     replaced = {step.node.name: np.where(at, step.received, right[step.node.name])}
-    logits = forward(config, params, *ids, replace=replaced)["logits"]
-    return within(logits, right["logits"], counting(config, *ids)[..., None]) > GATE
+    logits = forward(config, params, *inputs, replace=replaced)["logits"]
+    counts = counting(config, *(step.known[name] for name in MODEL_INPUTS))
+    return within(logits, right["logits"], counts[..., None]) > GATE
 
 
 def counting(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:

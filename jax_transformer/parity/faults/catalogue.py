@@ -22,6 +22,7 @@ from jax_transformer.parity.faults.projections import projections
 from jax_transformer.parity.faults.replay import Variant
 from jax_transformer.parity.faults.residuals import residuals
 from jax_transformer.parity.faults.rotary import rotary
+from jax_transformer.parity.faults.stem import stem
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -33,6 +34,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from block()
     yield from residuals()
     yield from embeddings()
+    yield from stem()
     yield from positions()
     yield from rotary(config)
     yield from projections()

@@ -12,7 +12,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.cache_positions import at_other_positions
 from jax_transformer.parity.oracle.decoding import Captured, Decoded, DecodeRule, LogitsOf, decode, logits_of_model
-from jax_transformer.parity.oracle.graph import Node, nodes
+from jax_transformer.parity.oracle.graph import Node, Source, model_inputs, nodes
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -23,7 +23,7 @@ class DecodedModel(NamedTuple):
 
     config: TransformerConfig
     params: Mapping[str, Any]
-    source_ids: np.ndarray
+    source_ids: Source
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class DecodingProblem:
 
     @classmethod
     def for_model(
-        cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray
+        cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: Source
     ) -> DecodingProblem:
         """Returns the problem of decoding with a model. Raises ValueError as `logits_of_model` does."""
         logits_of = remembered(logits_of_model(config, params, source_ids))
-        return cls(rule, logits_of, len(source_ids), DecodedModel(config, params, source_ids))
+        rows = len(model_inputs(config, source_ids)["source_ids"])
+        return cls(rule, logits_of, rows, DecodedModel(config, params, source_ids))
 
     @cached_property
     def truth(self) -> Decoded:

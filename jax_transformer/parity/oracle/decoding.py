@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.oracle.graph import downstream, nodes, recompute
+from jax_transformer.parity.oracle.graph import Source, downstream, model_inputs, nodes, recompute
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -275,7 +275,7 @@ Captured = Mapping[str, np.ndarray]
 def logits_of_model(
     config: TransformerConfig,
     params: Mapping[str, Any],
-    source_ids: np.ndarray,
+    source_ids: Source,
     *,
     replace: Mapping[str, Callable[[Captured], np.ndarray]] | None = None,
 ) -> LogitsOf:
@@ -294,7 +294,7 @@ def logits_of_model(
     target_nodes = set(downstream(graph, "decoder_input_ids"))
     if unknown := sorted(replace.keys() - target_nodes):
         raise ValueError(f"replace: expected names of this model's decoder; received {', '.join(unknown)}")
-    once: dict[str, np.ndarray] = {"source_ids": np.asarray(source_ids)}
+    once = model_inputs(config, source_ids)
     if getattr(config.decoder.positions, "index", None) == "batch_row":
         # rows of `prefixes` may be in any order; positions by batch row follow the sentence
         once["decoder_input_ids"] = once["source_ids"][:, :1]

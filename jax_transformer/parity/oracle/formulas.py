@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PaddingCover,
         Residual,
         Stack,
+        Stem,
         Tokens,
     )
 
@@ -100,6 +101,40 @@ def window_mask(spec: Attention, length: int) -> np.ndarray:
 def token_embedding(spec: Stack, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
     """Looks up ids [B, T] in embedding [V, D], and scales → [B, T, D]."""
     return rows(embedding, ids) * spec.embedding_factor
+
+
+def first_convolution(
+    spec: Stem, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, is_real: np.ndarray | None = None
+) -> np.ndarray:
+    """Convolves feature vectors x [B, S, F] with kernel [K, F, D] → [B, S, D] (Radford et al. 2022, §2.2).
+
+    Args:
+      is_real: [B, S], False where a vector is padding, which counts as zero; None: all vectors count.
+    """
+    return convolution(x if is_real is None else x * is_real[..., None], kernel, bias)
+
+
+def second_convolution(
+    spec: Stem, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, is_real: np.ndarray | None = None
+) -> np.ndarray:
+    """Convolves the activated x [B, S, D] with kernel [K, D, D] at every stride-th place → [B, (S - 1) // stride + 1,
+    D]; `is_real` as in `first_convolution`."""
+    activated = FORMULAS[spec.activation](x)
+    return convolution(activated if is_real is None else activated * is_real[..., None], kernel, bias, spec.stride)
+
+
+def convolution(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, stride: int = 1) -> np.ndarray:
+    """Returns Σ x[t + k − K // 2] · kernel[k] + bias at every stride-th t of x [B, S, I], with zeros before and after
+    x, for a kernel [K, I, O]."""
+    around, length = len(kernel) // 2, x.shape[1]
+    padded = np.pad(x, ((0, 0), (around, around), (0, 0)))
+    y: np.ndarray = sum(_einsum("bsi,io->bso", padded[:, k : k + length], kernel[k]) for k in range(len(kernel))) + bias
+    return y[:, ::stride]
+
+
+def stem_output(spec: Stem, stack: Stack, x: np.ndarray) -> np.ndarray:
+    """Returns the second convolution's output x [B, S, D], activated and scaled as embeddings are."""
+    return FORMULAS[spec.activation](x) * stack.embedding_factor
 
 
 def positions(spec: Table, tokens: Tokens, ids: np.ndarray, table: np.ndarray) -> np.ndarray:

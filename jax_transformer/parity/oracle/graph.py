@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Kind = Literal[
     "mask",
     "token_embedding",
+    "convolution",
+    "stem_output",
     "positions",
     "embedding",
     "position_bias",
@@ -46,6 +48,9 @@ Kind = Literal[
 """The formula that a node computes, by name; masks and logits have several."""
 
 MODEL_INPUTS = ("source_ids", "decoder_input_ids")
+FEATURE_INPUTS = ("source_vectors", "vector_is_real")
+"""Further inputs of a model with a stem: vectors [B, S, F] and which of them are no padding [B, S]. Its source_ids say
+which positions of the encoder are: the pad, or 0 or 1."""
 _IDS: dict[StackName, str] = {"encoder": "source_ids", "decoder": "decoder_input_ids"}
 
 Formula = Callable[..., np.ndarray]
@@ -59,7 +64,7 @@ class Node(NamedTuple):
     name: str
     kind: Kind
     inputs: Mapping[str, str]
-    """Formula's argument → the name of an earlier node or of one of MODEL_INPUTS."""
+    """Formula's argument → the name of an earlier node or of one of MODEL_INPUTS or FEATURE_INPUTS."""
     parameters: Mapping[str, str]
     """The formula's argument → the path of a parameter or constant; in a layer, `encoder/layers/…/kernel[0]`."""
     formula: Formula
@@ -307,12 +312,10 @@ def _tokens_of(stack: StackName) -> str:
 
 
 def _add_embedding(scope: _Scope) -> str:
-    config, stack, name = scope.config, scope.stack, scope.stack_name
+    stack, name = scope.stack, scope.stack_name
     ids, tokens_part = {"ids": _IDS[name]}, _tokens_of(name)
-    table = "shared_embedding" if config.share_embeddings else f"{tokens_part}_embedding"
-    parameters = {"embedding": f"{table}/embedding"}
-    formula = formulas.token_embedding
-    tokens = scope.add("token_embedding", "token_embedding", formula, ids, parameters, parts={"spec": name})
+    has_stem = name == "encoder" and scope.config.stem is not None
+    tokens = _add_stem(scope) if has_stem else _add_token_embedding(scope)
     positions = None
     parameters = {} if stack.embedding_norm == "none" else scope.norm("embedding_norm")
     if isinstance(stack.positions, Table):
@@ -327,6 +330,27 @@ def _add_embedding(scope: _Scope) -> str:
     parts = {"spec": name, "norm_spec": scope.part("norm"), "table_spec": scope.part("positions")}
     inputs = {"tokens": tokens, "positions": positions}
     return scope.add("embedding", "embedding", formulas.embedding, inputs, parameters, parts=parts)
+
+
+def _add_token_embedding(scope: _Scope) -> str:
+    name = scope.stack_name
+    table = "shared_embedding" if scope.config.share_embeddings else f"{_tokens_of(name)}_embedding"
+    inputs, parameters = {"ids": _IDS[name]}, {"embedding": f"{table}/embedding"}
+    formula = formulas.token_embedding
+    return scope.add("token_embedding", "token_embedding", formula, inputs, parameters, parts={"spec": name})
+
+
+def _add_stem(scope: _Scope) -> str:
+    """Adds both convolutions of feature vectors. Where the encoder hides padding, they do."""
+    hides = scope.stack.self_attention.padding in ("keys", "both")
+    vectors, real = FEATURE_INPUTS
+    x, inputs, parts = vectors, {"is_real": real} if hides else {}, {"spec": "stem"}
+    for name, formula in (("first", formulas.first_convolution), ("second", formulas.second_convolution)):
+        parameters = {role: f"stem/{name}/{role}" for role in ("kernel", "bias")}
+        x = scope.add(f"stem.{name}", "convolution", formula, {"x": x, **inputs}, parameters, parts=parts)
+    return scope.add(
+        "token_embedding", "stem_output", formulas.stem_output, {"x": x}, parts=parts | {"stack": "encoder"}
+    )
 
 
 def _has_bias(stack: Stack, *, per_layer: bool) -> bool:
@@ -550,10 +574,53 @@ def _add_logits(model: _Scope, x: str) -> None:
 # --- the graph, or a node of it, computed
 
 
+Source = Any
+"""Token ids [B, S]; of a model with a stem, a pair of feature vectors [B, S, F] and the number of real ones in each row
+[B], or None."""
+
+
+def model_inputs(
+    config: TransformerConfig, source_ids: Source, decoder_input_ids: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Returns what the model reads, under the names of MODEL_INPUTS and FEATURE_INPUTS; None for decoder_input_ids
+    leaves these out."""
+    if config.stem is None:
+        arrays = {"source_ids": np.asarray(source_ids)}
+    else:
+        vectors, lengths = source_ids
+        vectors = np.asarray(vectors)
+        rows, length, _ = vectors.shape
+        counts = np.full(rows, length) if lengths is None else np.asarray(lengths)
+        is_real = np.arange(length) < counts[:, None]
+        ids = stem_ids(config, is_real[:, :: config.stem.stride])
+        arrays = {"source_ids": ids, "source_vectors": vectors, "vector_is_real": is_real}
+    return arrays if decoder_input_ids is None else arrays | {"decoder_input_ids": np.asarray(decoder_input_ids)}
+
+
+def given_inputs(config: TransformerConfig, known: Mapping[str, np.ndarray]) -> tuple[Source, np.ndarray]:
+    """Returns the arguments of `forward` from the arrays of `model_inputs`."""
+    source_ids, decoder_input_ids = (known[name] for name in MODEL_INPUTS)
+    if config.stem is None:
+        return source_ids, decoder_input_ids
+    vectors, is_real = (known[name] for name in FEATURE_INPUTS)
+    return (vectors, is_real.sum(axis=1)), decoder_input_ids
+
+
+def input_names(config: TransformerConfig) -> tuple[str, ...]:
+    """Returns the names of what the model reads, as `model_inputs` has them."""
+    return MODEL_INPUTS if config.stem is None else (*MODEL_INPUTS, *FEATURE_INPUTS)
+
+
+def stem_ids(config: TransformerConfig, is_real: np.ndarray) -> np.ndarray:
+    """Returns ids of the positions [B, S] after a stem, in place of tokens: the pad where they are padding."""
+    pad_id = config.source.pad_id
+    return np.where(is_real, int(pad_id == 0), pad_id)
+
+
 def forward(
     config: TransformerConfig,
     params: Mapping[str, Any],
-    source_ids: np.ndarray,
+    source_ids: Source,
     decoder_input_ids: np.ndarray,
     *,
     replace: Mapping[str, np.ndarray] | None = None,
@@ -562,7 +629,7 @@ def forward(
 
     Args:
       params: the nested dict of `functional.apply`, its leaves of any dtype.
-      source_ids, decoder_input_ids: [B, S] and [B, T], integers.
+      source_ids, decoder_input_ids: [B, S] and [B, T], integers; of a model with a stem, source_ids are features.
       replace: arrays by name that replace activations or masks; later nodes are computed from them.
 
     Raises:
@@ -573,7 +640,7 @@ def forward(
     unknown = sorted(replace.keys() - {node.name for node in graph})
     if unknown:
         raise ValueError(f"replace: expected names of this model's activations; received {', '.join(unknown)}")
-    arrays = dict(zip(MODEL_INPUTS, (np.asarray(source_ids), np.asarray(decoder_input_ids)), strict=True))
+    arrays = model_inputs(config, source_ids, decoder_input_ids)
     for node in graph:
         array = recompute(node, config, arrays, params)
         if node.name in replace:
@@ -602,10 +669,10 @@ def recompute(
 
 
 def masks_of(
-    config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray, decoder_input_ids: np.ndarray
+    config: TransformerConfig, params: Mapping[str, Any], source_ids: Source, decoder_input_ids: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Returns the model's masks for ids [B, S] and [B, T], by name."""
-    ids = dict(zip(MODEL_INPUTS, (source_ids, decoder_input_ids), strict=True))
+    """Returns the model's masks for the inputs of `forward`, by name."""
+    ids = model_inputs(config, source_ids, decoder_input_ids)
     masks = [node for node in nodes(config) if node.kind == "mask"]
     return {node.name: recompute(node, config, ids, params) for node in masks}
 

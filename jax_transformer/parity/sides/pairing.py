@@ -246,7 +246,6 @@ def _load(sides: Sides) -> tuple[Model, str]:
     source, dialect, hints = sides.source, sides.options.dialect, sides.options.hints
     given = _given_model(source, hints)
     model = _import(source, dialect, hints) if given is None else given
-    _check_reads_tokens(source, model)
     if given is not None or sides.module is None or {"position_table", "max_length"} & {*hints}:
         return model, ""
     table = own_table(sides.module, model)
@@ -264,15 +263,7 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
       ModelError, PortingError: it can't be read.
     """
     given = _given_model(source, hints)
-    model = _import(source, dialect, hints) if given is None else given
-    _check_reads_tokens(source, model)
-    return model
-
-
-def _check_reads_tokens(source: Any, model: Model) -> None:
-    """Raises ParityError for a model whose sources are feature vectors, which no problem has."""
-    if model.config.stem is not None:
-        raise ParityError(f"{name_of(source)}: expected a model whose sources are tokens; received one with a stem")
+    return _import(source, dialect, hints) if given is None else given
 
 
 def _given_model(source: Any, hints: Mapping[str, Any]) -> Model | None:

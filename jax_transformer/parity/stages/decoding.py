@@ -153,7 +153,7 @@ def decoded_by(
     search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
     rule = DecodeRule(**search, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target.pad_id)
     return explain_decoding(
-        DecodingProblem.for_model(rule, config, problem.params, problem.source_ids),
+        DecodingProblem.for_model(rule, config, problem.params, problem.source),
         received.ids,
         received.scores,
         logit_floor=floor,

@@ -49,7 +49,7 @@ def compare_forward(
     if visible is not None:
         shown_by_reference = {name: reference[name] for name in reference if name in visible}
         graph = nodes(config)
-        reference = with_shared_masks(graph, shown_by_reference, masks_of(config, problem.params, *problem.ids))
+        reference = with_shared_masks(graph, shown_by_reference, masks_of(config, problem.params, *problem.inputs))
     where = attended(config, candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
@@ -181,7 +181,7 @@ def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:
     """Returns one side's local errors, and the findings that explain them."""
     errors, findings = {}, []
-    for step, finding in walk(config, problem.params, with_ids(trace, *problem.ids)):
+    for step, finding in walk(config, problem.params, with_ids(trace, *problem.ids, **problem.feature_inputs)):
         errors[step.node.name] = step.error
         findings += [] if finding is None else [finding]
     return errors, findings
@@ -290,14 +290,14 @@ def unseen(config: TransformerConfig, problem: Problem, trace: Arrays) -> frozen
     graph = nodes(config)
     internal = [node for node in graph if node.kind in INSIDE_ATTENTION]
     missing = {node.name for node in internal if node.name not in trace}
-    masks = masks_of(config, problem.params, *problem.ids)
+    masks = masks_of(config, problem.params, *problem.inputs)
     trace = with_shared_masks(graph, trace, masks)
     wrong = {name for name, mask in masks.items() if name in trace and not _same(mask, trace[name])}
     if not wrong:
         return frozenset(missing)
     suspect = {node.name for node in internal if _mask_of(node, graph) in wrong}
     without = {name: array for name, array in trace.items() if name not in suspect}
-    found = diagnose(config, problem.params, with_ids(without, *problem.ids))
+    found = diagnose(config, problem.params, with_ids(without, *problem.ids, **problem.feature_inputs))
     fits = not any(finding.effect == "function" for finding in found)
     return frozenset(missing | (suspect if fits else set()))
 

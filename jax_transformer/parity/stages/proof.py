@@ -78,8 +78,7 @@ def prove_pair(
         if after_steps:
             progress("proof: optimizer steps")
             collected.prove(after_steps, both.steps)
-    ids = {name: getattr(problem, name) for name in ("source_ids", "decoder_input_ids", "labels")}
-    certificate = collected.certificate(_name(pair.candidate), pair.reference.name, ids)
+    certificate = collected.certificate(_name(pair.candidate), pair.reference.name, problem.batch)
     conditions = both.conditions if collected.tasks else ()
     return replace(certificate, allowed=tuple(sorted(pair.allow)), conditions=conditions)
 
@@ -110,14 +109,7 @@ def proof_problem(pair: Pair, seed: int) -> Problem:
     if not pair.is_large:
         return problem
     source, target = LARGE_LENGTHS
-    rows = slice(0, LARGE_ROWS)
-    small = replace(
-        problem,
-        source_ids=problem.source_ids[rows, :source],
-        decoder_input_ids=problem.decoder_input_ids[rows, :target],
-        labels=problem.labels[rows, :target],
-    )
-    return with_keys_for_all(pair.config, small)
+    return with_keys_for_all(pair.config, problem.rows(slice(0, LARGE_ROWS), source, target))
 
 
 def _prove_forward(

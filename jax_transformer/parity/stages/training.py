@@ -156,8 +156,7 @@ def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunRe
         if not kept:
             raise
         results.facts["left out of training"] = f"rows {[*reason.rows]} of {len(problem.labels)}: {reason}"
-        names = ("source_ids", "decoder_input_ids", "labels")
-        return do(replace(problem, **{name: getattr(problem, name)[kept] for name in names}))
+        return do(problem.rows(kept))
 
 
 def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Backend], T]) -> dict[SideName, T]:

@@ -33,7 +33,7 @@ class Known(NamedTuple):
     """Holds what a module's caller knows of it."""
 
     source_ids: torch.Tensor
-    """[B, S], as a trial takes them: sizes that differ tell all axes apart."""
+    """[B, S], or feature vectors [B, S, F], as a trial takes them: sizes that differ tell all axes apart."""
     decoder_input_ids: torch.Tensor
     """[B, T]"""
     source_pad_id: int | None
@@ -67,13 +67,16 @@ class DirectCall:
     """Arguments that follow from the ids."""
     batch_first: bool = True
     """Whether ids are [B, T]; else [T, B]."""
+    channels_first: bool = False
+    """Whether a source of feature vectors is [B, F, S], as convolutions read it; else [B, S, F]."""
     reading: Reading = Reading("output", "", 0, 0)
     """The place of the logits in the result."""
 
     def arguments(self, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Arguments:
-        """Returns the arguments for source_ids [B, S] and decoder_input_ids [B, T]: copies, which the module may
-        change."""
-        ids = {"source": source_ids, "target": decoder_input_ids}
+        """Returns the arguments for source_ids [B, S], or feature vectors [B, S, F], and decoder_input_ids [B, T]:
+        copies, which the module may change."""
+        source = source_ids.transpose(1, 2) if self.channels_first else source_ids
+        ids = {"source": source, "target": decoder_input_ids}
 
         def given(side: Side) -> torch.Tensor:
             return (ids[side] if self.batch_first else ids[side].T).clone()
@@ -105,7 +108,9 @@ def find_direct(module: nn.Module, known: Known) -> tuple[DirectCall, torch.Tens
 
     by_names = _by_names(module, known)
     failures, returned = [], ""
-    for call in (by_names, replace(by_names, batch_first=False)):
+    has_vectors = known.source_ids.ndim == 3
+    other = replace(by_names, channels_first=True) if has_vectors else replace(by_names, batch_first=False)
+    for call in (other, by_names) if has_vectors else (by_names, other):
         if not call.batch_first and call.others:
             continue  # their layout would be a guess
         run = partial(call.call, module, known.source_ids, known.decoder_input_ids)
@@ -208,6 +213,8 @@ def _others(known: Known, named: Collection[str]) -> dict[str, Value]:
     }
     if {"input_ids", "decoder_input_ids"} <= {*named}:
         values |= {"attention_mask": source_tokens, "use_cache": lambda *ids: False}
+    elif {"input_features", "decoder_input_ids"} <= {*named}:
+        values |= {"use_cache": lambda *ids: False}
     return values
 
 
