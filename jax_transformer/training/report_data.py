@@ -205,7 +205,7 @@ def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
     kept = thinned(values, MOST_POINTS)
     return {
         "steps": [int(step) for step in steps[kept]],
-        "values": [float(f"{value:.6g}") for value in values[kept]],
+        "values": [float(f"{value:.9g}") for value in values[kept]],
         "count": len(points),
         "means": means(steps, values) if len(points) > 2 * MEANS else None,
     }
@@ -215,7 +215,7 @@ def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     """Returns the mean of each of MEANS equal stretches of the values, at the last step of each."""
     return {
         "steps": [int(stretch[-1]) for stretch in np.array_split(steps, MEANS)],
-        "values": [float(f"{stretch.mean():.6g}") for stretch in np.array_split(values, MEANS)],
+        "values": [float(f"{stretch.mean():.9g}") for stretch in np.array_split(values, MEANS)],
     }
 
 
