@@ -196,6 +196,14 @@ def translations(model: Any, folder: Path, sources: list[str]) -> list[str]:
     return texts
 
 
+def bleu_scores(texts: dict[str, list[str]], references: list[str]) -> dict[str, float]:
+    """Returns sacreBLEU's score of each system's translations; the text is tokenized."""
+    return {
+        name: sacrebleu.corpus_bleu(translated, [references], tokenize="none", force=True).score
+        for name, translated in texts.items()
+    }
+
+
 def run(kind: str, options: argparse.Namespace, files: dict[str, tuple[Path, Path]], folder: Path) -> dict[str, Any]:
     """Trains one kind of model on both sides, and prints what came out."""
     transformers.set_seed(0)
@@ -229,9 +237,7 @@ def run(kind: str, options: argparse.Namespace, files: dict[str, tuple[Path, Pat
         "jax": translate(make_model(config, corpus, found.pop("params")), sources),
         "transformers": translations(found.pop("model").float(), folder / "hf", sources),
     }
-    for name, translated in texts.items():
-        bleu = sacrebleu.corpus_bleu(translated, [references], tokenize="none", force=True)
-        found[f"bleu_{name}"] = bleu.score
+    found |= {f"bleu_{name}": score for name, score in bleu_scores(texts, references).items()}
     found["equal"] = sum(one == other for one, other in zip(texts["jax"], texts["transformers"], strict=True))
     print(json.dumps(found, indent=1), flush=True)
     return found

@@ -86,6 +86,11 @@ RUN = {
     "--fsdp": "--parallel.fsdp",
     "--devices": "--parallel.data",
     "--early-stopping-patience": "--train.patience",
+    "--early-stopping-threshold": "--train.min-improvement",
+    "--metric-for-best-model": "--train.best-metric",
+    "--greater-is-better": "--train.best-metric, which goes down for a loss and up for a score",
+    "--load-best-model-at-end": "no option: the best checkpoint becomes the model",
+    "--save-total-limit": "--train.keep-checkpoints, to which the best one comes",
     "--max-decoding-length": "--train.max-decode-length",
 }
 """Words for the options of a run."""

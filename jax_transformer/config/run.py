@@ -127,10 +127,13 @@ class TrainConfig:
     """Validation sentences translated for BLEU and chrF at each evaluation. 0: compute the loss only."""
     max_decode_length: int = 0
     """Maximum number of tokens per translation, <eos> included, of the trained model. 0: data.max_length."""
-    best_metric: Literal["loss", "bleu"] = "loss"
+    best_metric: Literal["loss", "bleu", "chrf"] = "loss"
     """Validation metric that selects the best checkpoint."""
     patience: int = 0
     """Stop after this many evaluations without an improvement of best_metric. 0: never."""
+    min_improvement: float = 0.0
+    """Difference from the best value so far that an evaluation must exceed to count as an improvement for patience, as
+    early_stopping_threshold of transformers. It doesn't change which checkpoint is the best one."""
     average_checkpoints: int = 0
     """Save the mean of this many checkpoints as the model. 0: save the best checkpoint."""
     average_which: Literal["last", "best"] = "last"
@@ -193,7 +196,7 @@ class TrainConfig:
             problems.append(f"rollback_factor must be in (0, 1); received {self.rollback_factor}")
         if not 0.0 < self.relative_step < math.inf:
             problems.append(f"relative_step must be above 0, and finite; received {self.relative_step}")
-        for name in ("clip_norm", "adam_eps", "weight_decay"):
+        for name in ("clip_norm", "adam_eps", "weight_decay", "min_improvement"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
         if self.smoothing == "others_but_pad" and self.loss_counts_pads:
@@ -204,8 +207,8 @@ class TrainConfig:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
         if self.warmup_from_zero and self.schedule == "relative":
             problems.append("warmup_from_zero must be false with schedule='relative'; received true")
-        if self.best_metric == "bleu" and not self.evaluate_sentences:
-            problems.append("evaluate_sentences must be at least 1 with best_metric='bleu'; received 0")
+        if self.best_metric != "loss" and not self.evaluate_sentences:
+            problems.append(f"evaluate_sentences must be at least 1 with best_metric={self.best_metric!r}; received 0")
         if self.lora.rank and self.freeze:
             problems.append(
                 f"freeze must be empty with lora.rank={self.lora.rank}, which freezes everything but the adapters; "
@@ -286,8 +289,11 @@ class RunConfig:
                 "init_from must name the model that the adapters of train.lora or init_adapters_from are for; received "
                 "none"
             )
-        if self.data.is_pretraining and self.train.best_metric == "bleu":
-            problems.append("train.best_metric must be 'loss' in pretraining, without translations; received 'bleu'")
+        if self.data.is_pretraining and self.train.best_metric != "loss":
+            problems.append(
+                "train.best_metric must be 'loss' in pretraining, without translations; received "
+                f"{self.train.best_metric!r}"
+            )
         require(self, problems + self._packing_problems())
 
     def _packing_problems(self) -> list[str]:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+BEST_METRICS = {"loss": ("valid_loss", -1.0), "bleu": ("valid_bleu", 1.0), "chrf": ("valid_chrf", 1.0)}
+"""The key in metrics.jsonl of each `train.best_metric`, and the factor after which higher is better."""
+
 
 @dataclass(frozen=True)
 class TranslationScores:

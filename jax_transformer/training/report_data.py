@@ -27,6 +27,7 @@ from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES
 from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.training.analysis import analysis
+from jax_transformer.training.metrics import BEST_METRICS
 from jax_transformer.training.run_directory import (
     CONFIG,
     DATA,
@@ -136,7 +137,7 @@ def state_of(run: Path, final: Record | None, progress: Record) -> str:
 
 def best_evaluation(records: Sequence[Record], metric: str | None) -> Record | None:
     """Returns the validation record of the best checkpoint; the later of equal ones."""
-    key, sign = ("valid_bleu", 1.0) if metric == "bleu" else ("valid_loss", -1.0)
+    key, sign = BEST_METRICS[metric or "loss"]
     scored = [record for record in records if _is_finite(record.get(key))]
     return {**max(reversed(scored), key=lambda record: sign * record[key]), "metric": key} if scored else None
 
@@ -204,7 +205,7 @@ def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
     kept = thinned(values, MOST_POINTS)
     return {
         "steps": [int(step) for step in steps[kept]],
-        "values": [float(f"{value:.6g}") for value in values[kept]],
+        "values": [float(f"{value:.9g}") for value in values[kept]],
         "count": len(points),
         "means": means(steps, values) if len(points) > 2 * MEANS else None,
     }
@@ -214,7 +215,7 @@ def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     """Returns the mean of each of MEANS equal stretches of the values, at the last step of each."""
     return {
         "steps": [int(stretch[-1]) for stretch in np.array_split(steps, MEANS)],
-        "values": [float(f"{stretch.mean():.6g}") for stretch in np.array_split(values, MEANS)],
+        "values": [float(f"{stretch.mean():.9g}") for stretch in np.array_split(values, MEANS)],
     }
 
 

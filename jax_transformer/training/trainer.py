@@ -49,7 +49,7 @@ from jax_transformer.training.given_batches import GivenSchedule
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
-from jax_transformer.training.metrics import TranslationScores
+from jax_transformer.training.metrics import BEST_METRICS, TranslationScores
 from jax_transformer.training.optimizer_state import continue_training
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import Status, TrainingProgress
@@ -389,9 +389,13 @@ class Trainer:
         )
 
     def _has_stopped_improving(self) -> bool:
-        patience, metric = self.config.train.patience, self.config.train.best_metric
-        return patience > 0 and self.processes.agree(
-            "whether to stop", lambda: evaluations_since_best(self.run_dir.records(), metric) >= patience
+        config = self.config.train
+        return config.patience > 0 and self.processes.agree(
+            "whether to stop",
+            lambda: (
+                evaluations_without_improvement(self.run_dir.records(), config.best_metric, config.min_improvement)
+                >= config.patience
+            ),
         )
 
     def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
@@ -441,7 +445,8 @@ class Trainer:
         progress.print(text)
         if warning := self.explosion.warning(step, loss, "validation loss", is_new=True):
             progress.print(warning)
-        return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
+        key, sign = BEST_METRICS[self.config.train.best_metric]
+        return sign * record[key]
 
     def _finish(self, state: TrainState, checkpoints: Checkpoints, progress: TrainingProgress) -> TrainingResult:
         """Averages the checkpoints that the config names, evaluates the model, and writes it."""
@@ -522,9 +527,14 @@ def _rollbacks(records: Iterable[Mapping[str, Any]]) -> list[int]:
     return [record["step"] for record in odd if record["nonfinite"].get("action") == "rollback"]
 
 
-def evaluations_since_best(records: Iterable[Mapping[str, Any]], metric: Literal["loss", "bleu"]) -> int:
-    """Returns the number of evaluations since the best one (the first of equal ones), from the lines of
-    metrics.jsonl."""
-    name, sign = {"loss": ("valid_loss", -1.0), "bleu": ("valid_bleu", 1.0)}[metric]
-    scores = [sign * record[name] for record in records if record.get(name) is not None]
-    return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+def evaluations_without_improvement(
+    records: Iterable[Mapping[str, Any]], metric: Literal["loss", "bleu", "chrf"], least: float = 0.0
+) -> int:
+    """Returns the number of evaluations since the last improvement, from the lines of metrics.jsonl: since a value that
+    is better than the best one before it, by more than `least`."""
+    key, sign = BEST_METRICS[metric]
+    best, count = -math.inf, -1
+    for score in (sign * record[key] for record in records if record.get(key) is not None):
+        count = 0 if score > best and score - best > least else count + 1
+        best = max(best, score)
+    return max(count, 0)

@@ -161,6 +161,18 @@ def test_utilization_is_in_percent(opened: Open, tmp_path: Path) -> None:
     assert "80" in page.locator("[data-chart=mfu] .axes").text_content()
 
 
+def test_a_score_has_the_same_digits_in_its_tile_and_its_curve(opened: Open, tmp_path: Path) -> None:
+    """45.9550003 is 45.96, and 45.95 if it is rounded to six digits first."""
+    run = write_run(tmp_path / "run", 4, 0)
+    append(run, {"step": 4, "valid_loss": 1.0, "valid_bleu": 3.0941, "valid_chrf": 45.9550003, "valid_sentences": 9})
+    write_report(run)
+    page = opened(run)
+    assert readout(page, "valid_bleu") == "BLEU 3.09 chrF 45.96 step 4"
+    tiles = page.inner_text(".figures")
+    assert "3.09\n" in tiles
+    assert "45.96\n" in tiles
+
+
 def test_hovering_shows_the_values_of_a_step_in_every_chart(opened: Open, run: Path) -> None:
     page = opened(run)
     assert readout(page, "loss") == "training 0.08 validation 0.09 step 100"

@@ -17,7 +17,7 @@ function makeCursor(lastStep, bestStep) {
 
 /**
  * Makes a figure of one or more curves.
- * spec: {title, unit, log: "never" | "possible" | "first", factor, series: [{key, label, dots, slot}]}; curves: key → {steps, values, count}.
+ * spec: {title, unit, log: "never" | "possible" | "first", factor, format, series: [{key, label, dots, slot}]}; curves: key → {steps, values, count}.
  */
 function chart(spec, curves, cursor) {
   const series = spec.series
@@ -157,6 +157,7 @@ function snapped(steps, step) {
 function legend(spec, series) {
   const step = element('span', { class: 'step' });
   const values = series.map(() => element('b'));
+  const format = spec.format || formatNumber;
   const entries = series.map((item, i) => element('li', {}, swatch(item), element('span', { class: 'label' }, `${item.label} `), values[i]));
   const node = element('ul', { class: 'legend' }, entries, element('li', { class: 'at' }, step));
   const steps = stepsOf(series);
@@ -166,7 +167,7 @@ function legend(spec, series) {
     series.forEach((item, i) => {
       const index = nearest(item.steps, at);
       const isElsewhere = item.steps[index] !== at;
-      values[i].textContent = formatNumber(item.values[index]) + (isElsewhere ? ` (at ${formatCount(item.steps[index])})` : '');
+      values[i].textContent = format(item.values[index]) + (isElsewhere ? ` (at ${formatCount(item.steps[index])})` : '');
     });
     step.textContent = ` step ${formatCount(at)}`;
   }
@@ -194,9 +195,10 @@ function positive(item) {
 }
 
 function description(spec, series, cursor) {
+  const format = spec.format || formatNumber;
   const parts = series.map((item) => {
     const last = item.values.length - 1;
-    return `${item.label} from ${formatNumber(item.values[0])} at step ${item.steps[0]} to ${formatNumber(item.values[last])} at step ${item.steps[last]}`;
+    return `${item.label} from ${format(item.values[0])} at step ${item.steps[0]} to ${format(item.values[last])} at step ${item.steps[last]}`;
   });
   const best = cursor.bestStep === null ? '' : `; best checkpoint at step ${cursor.bestStep}`;
   return `${spec.title} against steps: ${parts.join('; ')}${best}. Arrow keys move along the steps.`;

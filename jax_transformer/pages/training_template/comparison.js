@@ -3,8 +3,8 @@
 const CHARTS = [
   { title: 'Validation loss', unit: 'nats per target token', log: 'possible', key: 'valid_loss', dots: true },
   { title: 'Training loss', unit: 'nats per target token, label smoothing included', log: 'possible', key: 'loss' },
-  { title: 'BLEU', unit: 'validation, %', log: 'never', key: 'valid_bleu', dots: true },
-  { title: 'chrF', unit: 'validation, %', log: 'never', key: 'valid_chrf', dots: true },
+  { title: 'BLEU', unit: 'validation, %', log: 'never', format: formatScore, key: 'valid_bleu', dots: true },
+  { title: 'chrF', unit: 'validation, %', log: 'never', format: formatScore, key: 'valid_chrf', dots: true },
   { title: 'Learning rate', log: 'possible', key: 'learning_rate' },
   { title: 'Gradient norm', unit: 'before clipping', log: 'possible', key: 'gradient_norm' },
   { title: 'Speed', unit: 'target tokens per second', log: 'never', key: 'tokens_per_second' },
@@ -27,7 +27,7 @@ function runsSection({ runs, notes }) {
   const rows = runs.map((run, i) => [
     runName(run, i), STATES[run.state], `${formatCount(run.step)}${run.last_step > run.step ? ` of ${formatCount(run.last_step)}` : ''}`,
     run.best ? `${formatNumber(run.best.valid_loss)}, step ${formatCount(run.best.step)}` : '–',
-    run.best && Number.isFinite(run.best.valid_bleu) ? run.best.valid_bleu.toFixed(2) : '–',
+    run.best ? formatScore(run.best.valid_bleu) : '–',
     formatDuration(run.speed.training), formatCount(run.speed.tokens_per_second), formatShort(run.parameters), run.environment.device || '–']);
   return section('runs', 'Runs', null, notes.length ? element('ul', { class: 'notes' }, notes.map((note) => element('li', {}, note))) : null, table(columns, rows));
 }
@@ -65,12 +65,12 @@ function metricsTable(test, runs) {
 
 function scoreText({ score, interval, p_value: p }) {
   const chance = p === null ? null : element('span', { class: 'unit' }, ` p ${p < 0.001 ? '<\u202f0.001' : p.toFixed(3)}`);
-  return element('span', {}, score.toFixed(2), interval === null ? '' : ` ± ${interval.toFixed(2)}`, chance);
+  return element('span', {}, formatScore(score), interval === null ? '' : ` ± ${formatScore(interval)}`, chance);
 }
 
 function plainTable(test, runs) {
   const columns = ['Run', 'BLEU', 'chrF', 'Sentences'].map((title, i) => ({ title, number: i > 0 }));
-  return table(columns, test.runs.map((run, i) => [runName(runs[run], run), formatNumber(test.scores[i].bleu), formatNumber(test.scores[i].chrf), formatCount(test.scores[i].sentences)]));
+  return table(columns, test.runs.map((run, i) => [runName(runs[run], run), formatScore(test.scores[i].bleu), formatScore(test.scores[i].chrf), formatCount(test.scores[i].sentences)]));
 }
 
 // --- translations

@@ -10,6 +10,11 @@ function formatNumber(value, digits = 4) {
   return String(Number(value.toPrecision(digits))).replace('-', MINUS);
 }
 
+/** Formats a score in percent with two decimals. */
+function formatScore(value) {
+  return Number.isFinite(value) ? value.toFixed(2) : '–';
+}
+
 /** Formats 0.00133 as 1.33×10⁻³, and 1000 as 10³. */
 function formatPower(value, digits) {
   let exponent = Math.floor(Math.log10(Math.abs(value)) + 1e-9);

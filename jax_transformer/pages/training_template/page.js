@@ -2,7 +2,7 @@
 
 const CHARTS = [
   { title: 'Loss', unit: 'nats per target token', log: 'possible', series: [{ key: 'loss', label: 'training' }, { key: 'valid_loss', label: 'validation', dots: true }] },
-  { title: 'Translation scores', unit: 'validation, %', log: 'never', series: [
+  { title: 'Translation scores', unit: 'validation, %', log: 'never', format: formatScore, series: [
     { key: 'valid_bleu', label: 'BLEU', dots: true }, { key: 'valid_chrf', label: 'chrF', dots: true }, { key: 'valid_exact_match', label: 'exact match', dots: true }] },
   { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training, label smoothing included' }, { key: 'plain_perplexity', label: 'training, without it', slot: 2 }, { key: 'valid_perplexity', label: 'validation', dots: true, slot: 1 }] },
   { title: 'Gradient norm', unit: 'before clipping', log: 'possible', series: [{ key: 'gradient_norm', label: 'mean' }] },
@@ -37,8 +37,8 @@ function headline(data) {
   const sentences = score ? `${split}, ${formatCount(score.sentences)} sentences` : 'not translated yet';
   return figures([
     ['Best validation loss', best ? formatNumber(best.valid_loss) : '–', best ? `perplexity ${formatNumber(best.valid_perplexity)}, step ${formatCount(best.step)}` : 'no evaluation yet'],
-    ['BLEU', score ? score.bleu.toFixed(2) : '–', sentences],
-    ['chrF', score ? score.chrf.toFixed(2) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
+    ['BLEU', score ? formatScore(score.bleu) : '–', sentences],
+    ['chrF', score ? formatScore(score.chrf) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
     ['Target tokens per second', formatCount(speed.tokens_per_second), `${formatShort(speed.target_tokens)} seen`],
     ['Goodput', Number.isFinite(speed.goodput) ? formatShare(speed.goodput, 1) : '–', Number.isFinite(speed.mfu) ? `MFU ${formatShare(speed.mfu, 1)}` : 'share of the time that went into steps'],
     ['Time', formatDuration(time), `${formatDuration(speed.training)} training, ${formatDuration(speed.evaluating)} evaluating`],

@@ -22,7 +22,7 @@ function scoresTable({ best, model, scores }) {
 function percentages(record, prefix) {
   return ['bleu', 'chrf', 'exact_match'].map((name) => {
     const value = record[prefix + name];
-    return Number.isFinite(value) ? value.toFixed(name === 'exact_match' ? 1 : 2) + (name === 'exact_match' ? '\u202f%' : '') : '–';
+    return name === 'exact_match' && Number.isFinite(value) ? `${value.toFixed(1)}\u202f%` : formatScore(value);
   });
 }
 
