@@ -199,9 +199,10 @@ def divergences(records: Sequence[Record]) -> list[Record]:
 
 
 def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
-    """Returns the finite values of `key` by step, thinned, with their count and, for many, their means."""
-    points = [(record["step"], record[key]) for record in records if _is_finite(record.get(key))]
-    steps, values = np.array(points, np.float64).reshape(-1, 2).T
+    """Returns the finite values of `key` by step, the last of each, thinned, with their count and, for many, their
+    means."""
+    points = {record["step"]: record[key] for record in records if _is_finite(record.get(key))}
+    steps, values = np.array([*points.items()], np.float64).reshape(-1, 2).T
     kept = thinned(values, MOST_POINTS)
     return {
         "steps": [int(step) for step in steps[kept]],

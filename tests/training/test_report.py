@@ -28,7 +28,7 @@ from jax_transformer.pages import training
 from jax_transformer.pages.training import render
 from jax_transformer.training import report, report_data
 from jax_transformer.training.report import write_report
-from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
+from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, curve, read_run, thinned
 from jax_transformer.training.run_directory import RunDirectory, RunError, plain_config
 
 
@@ -336,6 +336,13 @@ def test_the_page_asks_for_nothing_and_runs_its_own_script_alone(tmp_path: Path)
     }  # a name, not an address that is asked
     assert "url(" not in page
     assert "src=" not in page
+
+
+def test_the_last_value_of_a_step_is_shown() -> None:
+    """A run's last step may be logged twice: when it is trained, and when it is evaluated."""
+    records = [{"step": 1, "goodput": 0.5}, {"step": 2, "goodput": 0.7}, {"step": 2, "goodput": 0.6}]
+    found = curve(records, "goodput")
+    assert (found["steps"], found["values"], found["count"]) == ([1, 2], [0.5, 0.6], 2)
 
 
 def test_thinning_keeps_ends_and_extremes() -> None:
