@@ -21,6 +21,10 @@ seconds over this project's, so that 0.5 is half of CTranslate2's speed. The sam
 a machine that others use. The first sentence and the first file count what a new process compiles; memory is the
 largest that the process had.
 
+Whole commands are measured, too: a new process that imports what it needs, loads the model, translates the file and
+prints it. Here, that is `jax-transformer translate`, once with an empty cache of compiled programs and once with a full
+one; the others have scripts that import nothing of this project but its tokenizers.
+
 The vocabulary of `marian-vocabulary` is the text's, with further tokens that are never the most probable: they cost as
 much as others.
 """
@@ -34,6 +38,7 @@ import math
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -51,6 +56,11 @@ THREADS = 2
 STREAMS = {"2 streams": (2, 1), "1 stream": (1, 2)}
 """CTranslate2's settings → streams, and threads in each."""
 CONTESTANTS = ("here", *STREAMS, "transformers")
+COMMANDS = ("here, first", "here", "2 streams", "transformers")
+"""Whole commands; the first one finds no compiled programs, the second one those of the first."""
+COMMAND_ROUNDS = 3
+EXPORTED = "exported.json"
+"""The file beside a model's directory that `export` writes last."""
 BATCHES = (("examples", 16), ("examples", 32), ("examples", 64), ("tokens", 1024), ("tokens", 4096))
 """Sizes of CTranslate2's batches: their unit, and how many."""
 BEAMS = (1, 4)
@@ -152,6 +162,41 @@ def with_vocabulary(model: Any, size: int = VOCABULARY) -> Any:
 # --- the contestants
 
 
+def export(folder: Path) -> None:
+    """Writes the model for the other contestants, beside its directory, unless it is there."""
+    from jax_transformer.exporting.ctranslate2 import export_ctranslate2
+    from jax_transformer.exporting.transformers import export_transformers
+    from jax_transformer.exporting.vocabularies import token_list
+    from jax_transformer.storage.model_directory import load_model
+
+    if (exported := folder.parent / EXPORTED).exists():
+        return
+    model = load_model(folder)
+    config = model.config
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    export_ctranslate2(model, folder.parent / "ctranslate2")
+    export_transformers(model, folder.parent / "transformers")
+    facts = {
+        "source": token_list(model.source_tokenizer, config.source_vocab_size, as_shown=False),
+        "target": token_list(model.target_tokenizer, config.target_vocab_size, as_shown=False),
+        "most": model.generation.max_decode_length or config.decoder.max_length,
+        "pad": config.source_pad_id,
+    }
+    exported.write_text(json.dumps(facts), encoding="utf-8")
+
+
+def read_exported(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """Returns the tokenizers, and what `export` wrote of the model."""
+    from jax_transformer.data.tokenizers import Tokenizer
+
+    source, target = (
+        Tokenizer.from_json((folder / f"{side}_tokenizer.json").read_text(encoding="utf-8"))
+        for side in ("source", "target")
+    )
+    return source, target, json.loads((folder.parent / EXPORTED).read_text(encoding="utf-8"))
+
+
 def here(folder: Path) -> Translate:
     """Returns this project's function."""
     from jax_transformer.decoding import prepare, translate_each
@@ -165,24 +210,13 @@ def ctranslate2(folder: Path, name: str) -> Translate:
     """Returns CTranslate2's function; `name` gives its streams and threads."""
     import ctranslate2
 
-    from jax_transformer.exporting.ctranslate2 import export_ctranslate2
-    from jax_transformer.exporting.vocabularies import token_list
-    from jax_transformer.storage.model_directory import load_model
-
-    model = load_model(folder)
-    source, target = model.source_tokenizer, model.target_tokenizer
-    assert source is not None
-    assert target is not None
-    with tempfile.TemporaryDirectory() as temporary:
-        export_ctranslate2(model, Path(temporary) / "model")
-        streams, threads = STREAMS[name]
-        translator: Any = ctranslate2.Translator(
-            str(Path(temporary) / "model"), compute_type="float32", inter_threads=streams, intra_threads=threads
-        )
-    source_tokens = token_list(source, model.config.source_vocab_size, as_shown=False)
-    target_tokens = token_list(target, model.config.target_vocab_size, as_shown=False)
-    target_ids = {token: index for index, token in enumerate(target_tokens)}
-    most = model.generation.max_decode_length or model.config.decoder.max_length
+    source, target, facts = read_exported(folder)
+    streams, threads = STREAMS[name]
+    translator: Any = ctranslate2.Translator(
+        str(folder.parent / "ctranslate2"), compute_type="float32", inter_threads=streams, intra_threads=threads
+    )
+    source_tokens, most = facts["source"], facts["most"]
+    target_ids = {token: index for index, token in enumerate(facts["target"])}
 
     def translate(texts: list[str], beams: int, batch: tuple[str, int]) -> list[str]:
         unit, size = batch
@@ -200,19 +234,10 @@ def transformers(folder: Path) -> Translate:
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
-    from jax_transformer.exporting.transformers import export_transformers
-    from jax_transformer.storage.model_directory import load_model
-
     torch.set_num_threads(THREADS)
-    model = load_model(folder)
-    source, target = model.source_tokenizer, model.target_tokenizer
-    assert source is not None
-    assert target is not None
-    with tempfile.TemporaryDirectory() as temporary:
-        export_transformers(model, Path(temporary) / "model")
-        network: Any = AutoModelForSeq2SeqLM.from_pretrained(Path(temporary) / "model").eval()
-    most = model.generation.max_decode_length or model.config.decoder.max_length
-    pad = model.config.source_pad_id
+    source, target, facts = read_exported(folder)
+    network: Any = AutoModelForSeq2SeqLM.from_pretrained(folder.parent / "transformers").eval()
+    most, pad = facts["most"], facts["pad"]
 
     @torch.inference_mode()
     def translate(texts: list[str], beams: int, _: tuple[str, int]) -> list[str]:
@@ -231,10 +256,14 @@ def transformers(folder: Path) -> Translate:
     return translate
 
 
+def contestant(name: str, folder: Path) -> Translate:
+    """Returns a contestant's function."""
+    return {"here": here, "transformers": transformers}.get(name, lambda path: ctranslate2(path, name))(folder)
+
+
 def worker(name: str, folder: Path) -> None:
     """Answers each request, a line of JSON."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
-    translate = {"here": here, "transformers": transformers}.get(name, lambda path: ctranslate2(path, name))(folder)
+    translate = contestant(name, folder)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -249,9 +278,8 @@ class Contestant(Worker):
 
     def __init__(self, name: str, folder: Path) -> None:
         self.batch = BATCHES[0]
-        threads = str(STREAMS.get(name, (1, THREADS))[1])
         command = [sys.executable, __file__, "--worker", name, "--model", str(folder)]
-        super().__init__(name, command, os.environ | {"OMP_NUM_THREADS": threads})
+        super().__init__(name, command, environment(name))
 
     def translate(self, texts: Sequence[str], beams: int, batch: tuple[str, int] | None = None) -> dict[str, Any]:
         """Returns the answer to a request, with its own size of batch or another."""
@@ -262,7 +290,54 @@ class Contestant(Worker):
         self.batch = min(BATCHES, key=lambda batch: self.translate(texts, beams, batch)["seconds"])
 
 
+def environment(name: str) -> dict[str, str]:
+    """Returns the variables of a contestant's process."""
+    return os.environ | {"OMP_NUM_THREADS": str(STREAMS.get(name, (1, THREADS))[1])}
+
+
 # --- measuring
+
+
+def time_commands(folder: Path, texts: list[str], beams: int, batches: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns what whole commands took, in turns: `seconds` and `busy` of each contestant, and `same`, the share of
+    texts on which it agrees with the first.
+
+    Args:
+      batches: the size of CTranslate2's batches, by setting.
+    """
+    taken: dict[str, dict[str, Any]] = {name: {"seconds": [], "busy": []} for name in COMMANDS}
+    with tempfile.TemporaryDirectory() as temporary:
+        file, cache = Path(temporary) / "texts", Path(temporary) / "cache"
+        file.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+        ours = [sys.executable, "-m", "jax_transformer", "translate", str(folder), "--input", str(file)]
+        for number in range(COMMAND_ROUNDS):
+            for name, times in taken.items():
+                command = [*ours, "--beam-size", str(beams)]
+                variables = environment(name)
+                if name.startswith("here"):
+                    variables["JAX_COMPILATION_CACHE_DIR"] = str(cache / str(number))  # empty before `here, first`
+                else:
+                    command = [sys.executable, __file__, "--once", name, "--model", str(folder), "--text", str(file)]
+                    command += ["--beams", str(beams), "--batch", batches.get(name, "")]
+                before, start = os.times(), time.perf_counter()
+                done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                times["seconds"].append(time.perf_counter() - start)
+                after = os.times()
+                times["busy"].append(sum(after[2:4]) - sum(before[2:4]))
+                if done.returncode:
+                    raise SystemExit(f"{name}: {done.stderr.decode()}")
+                times["found"] = done.stdout.decode().splitlines()
+    expected = taken[COMMANDS[0]]["found"]
+    for times in taken.values():
+        times["same"] = float(np.mean([a == b for a, b in zip(times.pop("found"), expected, strict=True)]))
+    return taken
+
+
+def once(name: str, folder: Path, text: Path, beams: int, batch: str) -> None:
+    """Translates a file and prints the translations: the command of another contestant."""
+    texts = text.read_text(encoding="utf-8").splitlines()
+    size, unit = batch.split() if batch else ("", "")
+    print("\n".join(contestant(name, folder)(texts, beams, (unit, int(size or 0)))))
 
 
 def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str, Any]:
@@ -283,6 +358,7 @@ def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str
         for one in contestants:
             one.close()
     ours = first["here"]["found"]
+    batches = {one.name: " ".join(map(str, one.batch[::-1])) for one in contestants if one.name in STREAMS}
     return {
         "beams": beams,
         "seconds": {name: [answer["seconds"] for answer in each] for name, each in answers.items()},
@@ -290,7 +366,8 @@ def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str
         "mib": {name: each[-1]["mib"] for name, each in answers.items()},
         "first_sentence": first_sentence,
         "first_file": {name: answer["seconds"] for name, answer in first.items()},
-        "batch": {one.name: " ".join(map(str, one.batch[::-1])) for one in contestants if one.name in STREAMS},
+        "batch": batches,
+        "commands": time_commands(folder, texts, beams, batches),
         "same": {
             name: float(np.mean([a == b for a, b in zip(answer["found"], ours, strict=True)]))
             for name, answer in first.items()
@@ -342,6 +419,18 @@ def table(results: dict[str, Any]) -> str:
             for name in CONTESTANTS
         ]
         lines.append(f"| {_search(row)} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"Seconds of whole commands, and in parentheses their processor time; medians of {COMMAND_ROUNDS} rounds:",
+        "",
+        f"| | {' | '.join(COMMANDS)} |",
+        f"|---|{'---|' * len(COMMANDS)}",
+    ]
+    for row in results["rows"]:
+        medians = (
+            [statistics.median(row["commands"][name][what]) for what in ("seconds", "busy")] for name in COMMANDS
+        )
+        lines.append(f"| {_search(row)} | " + " | ".join(f"{wall:.1f} ({busy:.1f})" for wall, busy in medians) + " |")
     return "\n".join(lines)
 
 
@@ -369,11 +458,20 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go, by size")
     parser.add_argument("--write", type=Path, help="a page with the size's markers, between which the tables go")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--once", help=argparse.SUPPRESS)
+    parser.add_argument("--text", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--beams", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.worker, options.model)
         return 0
+    if options.once:
+        once(options.once, options.model, options.text, options.beams, options.batch)
+        return 0
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])  # and of all processes from here
     folder = options.model or trained(options.size, options.folder)
+    export(folder)
     texts = sample_sentences(options.sentences)
     results = {
         "machine": {
