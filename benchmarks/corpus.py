@@ -320,7 +320,7 @@ def time_commands(folder: Path, texts: list[str], beams: int, batches: dict[str,
                     command = [sys.executable, __file__, "--once", name, "--model", str(folder), "--text", str(file)]
                     command += ["--beams", str(beams), "--batch", batches.get(name, "")]
                 before, start = os.times(), time.perf_counter()
-                done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                done = subprocess.run(command, env=variables, capture_output=True, check=False)
                 times["seconds"].append(time.perf_counter() - start)
                 after = os.times()
                 times["busy"].append(sum(after[2:4]) - sum(before[2:4]))
