@@ -175,7 +175,7 @@ def test_the_command_says_what_is_wrong_with_config_json(tmp_path: Path, capsys:
         ("switch_transformers", "a feed-forward of routed experts"),
         ("nllb-moe", "a feed-forward of routed experts"),
         ("prophetnet", "decoder streams that predict several tokens ahead"),
-        ("moonshine", "an encoder of sounds"),
+        ("moonshine", "convolutions over samples of sound"),
     ],
 )
 def test_the_operation_that_a_family_lacks_here_is_named(kind: str, operation: str, tmp_path: Path) -> None:
