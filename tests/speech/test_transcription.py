@@ -16,7 +16,7 @@ from jax_transformer.cli import main
 from jax_transformer.config import Stem
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.speech import Segment, Transcript, transcription
+from jax_transformer.speech import Segment, Transcript, Word, transcription
 from jax_transformer.speech.segments import divide
 from jax_transformer.speech.transcription import Decoded, Thresholds, transcribe
 
@@ -189,6 +189,15 @@ def test_subtitles_have_times_and_one_line_each() -> None:
     assert SAID.as_json()["segments"][1]["end"] == 3725.25
 
 
+def test_words_are_marked_by_their_times() -> None:
+    words = [Word(" Hello,", 0.2, 0.5), Word(" world", 0.5, 0.9), Word("-wide.", 0.9, 1.4)]
+    segment = dataclasses.replace(SAID.segments[0], text=" Hello, world-wide.", words=words)
+    marked = Transcript([segment], "en", 2.0)
+    assert "\nHello,<00:00:00.500> world<00:00:00.900>-wide.\n" in marked.vtt()
+    assert "words" not in SAID.as_json()["segments"][0]
+    assert marked.as_json()["segments"][0]["words"][1] == {"text": " world", "start": 0.5, "end": 0.9}
+
+
 # --- the command
 
 
@@ -213,6 +222,25 @@ def test_the_command_writes_transcripts(saved: Path, samples: np.ndarray, tmp_pa
     assert main(["transcribe", str(saved), *files, *options]) == 0
     assert sorted(file.name for file in (tmp_path / "texts").iterdir()) == ["one.vtt", "two.vtt"]
     assert (tmp_path / "texts" / "one.vtt").read_text().startswith("WEBVTT\n\n00:00:")
+
+
+def test_the_command_gives_the_times_of_words(
+    model: jt.Model, samples: np.ndarray, tmp_path: Path, capsys: Any
+) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "one.wav", samples, 16_000, subtype="FLOAT")
+    speech = dataclasses.replace(SPEECH, alignment_heads=((0, 1),))
+    jt.save_model(
+        dataclasses.replace(model, generation=dataclasses.replace(model.generation, speech=speech)), tmp_path / "model"
+    )
+    options = [str(tmp_path / "one.wav"), "--temperatures", "0", "--format", "json", "--words"]
+    assert main(["transcribe", str(tmp_path / "model"), *options]) == 0
+    segments = json.loads(capsys.readouterr().out)["segments"]
+    assert any(segment["words"] for segment in segments)
+    for segment in segments:
+        assert "".join(word["text"] for word in segment["words"]) == segment["text"]
+        assert len(segment["token_times"]) == len(segment["tokens"])
+        assert all(word["start"] <= word["end"] for word in segment["words"])
 
 
 def test_the_command_goes_on_after_a_file_that_cannot_be_read(
