@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -19,12 +20,18 @@ from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.generation import Generated, generate
+from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 MOST = 16
+ALONE = ("marian", "bart", "m2m_100", "t5")
+"""Families with tests of their own."""
+READING_IDS = [family for family in FAMILIES if family != "whisper"]
+"""test_whisper.py decodes with the one that reads feature vectors."""
+OF_TWO_MODELS = ("bert2bert", "roberta2roberta", "bert2roberta")
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +100,12 @@ class Search:
         return sequences
 
 
-def make_search(family: str, folder: Path) -> Search:
+def make_search(family: str, folder: Path, *, wide: bool = False) -> Search:
+    """Returns a family's search, in float64 if it is wide."""
     case = make_case(family, 0, folder)
+    if wide:
+        model = dataclasses.replace(case.model, params=cast(case.model.params, "float64"))
+        case = case.with_models(copy.deepcopy(case.theirs).double(), model)
     search = Search(case, case.model, ragged_sources(case.config)[::2], [])
     bare = case.model.generation.without_decoding()  # the reference gets no settings of its own, either
     free = dataclasses.replace(bare, eos_id=case.config.target_vocab_size - 1)
@@ -133,9 +144,10 @@ def test_beams_of_the_other_families(family: str, beams: int, stopping: Any, fol
     search.assert_same(beams, options, options)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("marian", "bart", "m2m_100", "t5")])
+@pytest.mark.parametrize("family", [family for family in READING_IDS if family not in ALONE])
 def test_beams_of_their_relatives(family: str, folder: Path) -> None:
-    make_search(family, folder).assert_same(4, {}, {})
+    """In float32 the sharp attention of these models of BERT and RoBERTa moves scores by more than is allowed."""
+    make_search(family, folder, wide=family in OF_TWO_MODELS).assert_same(4, {}, {})
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -304,7 +316,7 @@ def assert_has_the_defaults(search: Search, options: dict[str, Any], tmp_path: P
         ).read_bytes()
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in LIKE_OTHERS])
+@pytest.mark.parametrize("family", [family for family in READING_IDS if family not in LIKE_OTHERS])
 def test_a_checkpoint_with_many_defaults_decodes_by_them(family: str, folder: Path, tmp_path: Path) -> None:
     assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS["several"], tmp_path)
 

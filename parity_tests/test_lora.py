@@ -42,8 +42,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to True but the target module:UserWarning"),
 ]
 
-ALL_LINEAR = {
+ALL_LINEAR: dict[str, list[str] | str] = {
     "t5": ["q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"],
+    "encoder-decoder": r".*\.layer\..*\.(query|key|value|dense)",  # not the encoder's pooler, which nothing reads
     "others": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
 }
 
@@ -53,8 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lora")
 
 
-def linear_of(case: Case) -> list[str]:
-    return ALL_LINEAR["t5" if case.theirs.config.model_type.endswith("t5") else "others"]
+def linear_of(case: Case) -> list[str] | str:
+    kind = case.theirs.config.model_type
+    return ALL_LINEAR["t5" if kind.endswith("t5") else kind if kind in ALL_LINEAR else "others"]
 
 
 def adapted(theirs: Any, targets: list[str] | str, *, zero: bool = False, **options: Any) -> Any:

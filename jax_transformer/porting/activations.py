@@ -150,7 +150,8 @@ class _Naming:
         )
         for name in ("query", "key", "value"):
             self.add(self._module(f"{path}/{name}/kernel", layer), f"{ours}.{name}")
-        softmax = self._head_of(path, layer) if self._rules[f"{path}/query/kernel"].counts else f"{whole}@{number}"
+        softmax = self._head_of(path, layer) if self._rules[f"{path}/query/kernel"].counts else self._core(path, layer)
+        softmax = softmax and f"{softmax}@{number}"
         if softmax is not None:
             module, _, number = softmax.partition("@")
             self.add(f"{module}@logits{number}", f"{ours}.logits")
@@ -252,6 +253,11 @@ class _Naming:
         if heads is not None:  # of single heads: the module above them, which isn't their list
             shared = shared[: heads - (shared[heads] == EACH)]
         return ".".join(shared) or OWN
+
+    def _core(self, path: str, layer: int) -> str:
+        """Returns the innermost module that has the query, key and value of an attention in it; BERT's projects its
+        output in another one."""
+        return ".".join(self._shared(path, layer, ("query", "key", "value"))) or OWN
 
     def _head_of(self, path: str, layer: int) -> str | None:
         """Returns the innermost modules, numbered {n}, that have all the projections of one head in them; None if there

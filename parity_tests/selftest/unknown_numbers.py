@@ -49,6 +49,6 @@ OF_NUMBERS: tuple[Unknown, ...] = (
     unknown("it is rounded to 8 bits", ("projection", "context", "feed_forward_hidden", "residual"), rounded_to_int8),
     unknown("it is 1 % too large", ("token_embedding", "position_bias", "context", *_COPIES), a_hundredth_more),
     unknown("two features are exchanged", ("token_embedding", "embedding", *_COPIES), two_features_exchanged),
-    unknown("one feature is negated", ("token_embedding", "residual", *_COPIES), one_feature_negated),
+    unknown("one feature is negated", ("token_embedding", "residual", "head_transform", *_COPIES), one_feature_negated),
     unknown("every sentence has its neighbour's value", _BY_SENTENCE, sentences_exchanged),
 )

@@ -138,7 +138,7 @@ def test_settings_of_older_files() -> None:
             "umt5",
             "expected a post_processor that adds <bos>, <eos> or both; received one that adds </s>",
         ),
-        (marian(tokenizer_class="BertTokenizerFast"), "marian", "tokenizer_class must be one of MarianTokenizer, "),
+        (marian(tokenizer_class="CTRLTokenizer"), "marian", "tokenizer_class must be one of MarianTokenizer, "),
         (marian(sp_model_kwargs={"nbest_size": 3}), "marian", 'sp_model_kwargs must be {}; received {"nbest_size": 3}'),
         (marian(eos_token="<end>"), "marian", "tokenizer_config.json: eos_token must be </s>; received <end>"),
         (

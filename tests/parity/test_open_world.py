@@ -76,6 +76,7 @@ CONFIGS = {
     "side by side": TransformerConfig(
         **SIZES, norm_placement="pre", parallel_residual=True, context_norm="attention", value_dim=5
     ),
+    "BERT": TransformerConfig(**SIZES, head_transform="gelu", token_types=2, tie_head=True),
     "speech": TransformerConfig(**SIZES | {"source_vocab_size": 0}, stem=Stem(features=7)),
 }
 

@@ -35,6 +35,7 @@ BASES: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     specs.Stack: {"d_model"},  # which both have
     specs.Attention: {"causal", "decoding_padding"},  # of the decoder alone, tested beside the masks
+    positions.Learned: {"trains_pad"},  # which changes gradients alone, as tests/model/test_positions.py shows
 }
 
 
