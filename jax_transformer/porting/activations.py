@@ -255,8 +255,10 @@ class _Naming:
         return ".".join(shared) or OWN
 
     def _core(self, path: str, layer: int) -> str:
-        """Returns the innermost module that has the query, key and value of an attention in it; BERT's projects its
-        output in another one."""
+        """Returns the innermost module that has the modules of query, key and value in it, or else all of an attention:
+        BERT's projects its output in another module."""
+        if not self._rules[f"{path}/query/kernel"].are_copies:  # one module projects to all three
+            return self._attention_module(path, layer)
         return ".".join(self._shared(path, layer, ("query", "key", "value"))) or OWN
 
     def _head_of(self, path: str, layer: int) -> str | None:
