@@ -16,6 +16,7 @@ from jax_transformer.decoding.checks import DecodingError, check_count, check_id
 from jax_transformer.decoding.padding import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
+from jax_transformer.model.features import SourceInput
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import causal_mask, make_masks
 from jax_transformer.storage.model_directory import Model
@@ -228,16 +229,20 @@ def _weights(
     decoding = config.while_decoding().replace(attention_path="reference")
     return {
         name: np.asarray(weights)
-        for name, weights in _traced(decoding, prepare(model).params, source, inputs, names).items()
+        for name, weights in traced_weights(decoding, prepare(model).params, source, inputs, names).items()
     }
 
 
 @partial(jax.jit, static_argnames=("config", "names"))
-def _traced(
-    config: TransformerConfig, params: Params, source_ids: jax.Array, inputs: jax.Array, names: tuple[str, ...]
+def traced_weights(
+    config: TransformerConfig, params: Params, source_ids: SourceInput, inputs: jax.Array, names: tuple[str, ...]
 ) -> dict[str, jax.Array]:
-    """Returns the named attention weights: from one run if no weight depends on later tokens, else from one run per
-    prefix."""
+    """Returns the named attention weights, [B, N, Q, K] each: from one run if no weight depends on later tokens, else
+    from one run per prefix.
+
+    Args:
+      config: a config whose attention is computed on the path `reference`.
+    """
     masks = make_masks(config, source_ids, inputs)
 
     def weights(exists: jax.Array) -> dict[str, jax.Array]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import functional
+from jax_transformer.decoding.alignment import traced_weights
 from jax_transformer.model.features import Features
 from jax_transformer.speech.transcripts import Word
 
@@ -24,14 +21,15 @@ WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages that write no spaces between words: each character is taken for one."""
 
 
-@partial(jax.jit, static_argnames=("config", "heads"))
 def attention_weights(
-    config: TransformerConfig, params: Any, source: Features, ids: jax.Array, heads: tuple[tuple[int, int], ...]
-) -> jax.Array:
+    config: TransformerConfig, params: Any, source: Features, ids: np.ndarray, heads: tuple[tuple[int, int], ...]
+) -> np.ndarray:
     """Returns the cross-attention [H, T, S] of some heads, each a layer and a number, for one source and ids [1, T]."""
-    _, trace = functional.apply(config.replace(attention_path="reference"), params, source, ids, return_trace=True)
-    weights = [trace[f"decoder.layers.{layer}.cross_attention.weights"][0, head] for layer, head in heads]
-    return jnp.stack(weights).astype(jnp.float32)
+    names = [f"decoder.layers.{layer}.cross_attention.weights" for layer, _ in heads]
+    reference = config.replace(attention_path="reference")
+    weights = traced_weights(reference, params, source, ids, tuple(dict.fromkeys(names)))
+    chosen = [np.asarray(weights[name])[0, head] for name, (_, head) in zip(names, heads, strict=True)]
+    return np.stack(chosen).astype(np.float32)
 
 
 def places(weights: np.ndarray) -> np.ndarray:

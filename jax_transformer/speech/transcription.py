@@ -330,7 +330,7 @@ class WindowDecoder:
         padded = np.full((1, limit(model, "target")), self._end, np.int32)
         padded[0, : len(ids)] = ids
         weights = attention_weights(model.config, model.params, Features(part[None]), padded, self._heads)
-        rows = np.asarray(weights)[:, len(prefix) + 1 : len(ids), : max(frames // stride, 1)]
+        rows = weights[:, len(prefix) + 1 : len(ids), : max(frames // stride, 1)]
         found = (places(rows) * stride * FRAME).tolist() if read else [0.0]
         return found if decoded.ended or not read else [*found, found[-1]]
 

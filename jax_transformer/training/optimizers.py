@@ -90,23 +90,37 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def _adam(config: TrainConfig) -> optax.GradientTransformation:
-    """Returns Adam's rule, with ε added in torch's place, or in fairseq's with `adam_eps_uncorrected`."""
+    """Returns Adam's rule, with ε added in torch's place, or in fairseq's with `adam_eps_uncorrected`.
+
+    The moments are Optax's. Its correction of their bias, 1 - β^t, is off by up to 2e-5 of its value in float32, which
+    moves the losses of a run further from those in float64 than all other rounding does.
+    """
     b1, b2, eps = config.adam_b1, config.adam_b2, config.adam_eps
     adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
-    if not config.adam_eps_uncorrected:
-        return adam
 
     def update(updates: Params, state: optax.OptState, params: Params | None) -> tuple[Params, optax.OptState]:
         state = adam.update(updates, state, params)[1]
-        step = jnp.asarray(state.count, float)
-        first_scale, second_scale = 1.0 - b1**step, jnp.sqrt(1.0 - b2**step)
+        first_scale, second_scale = _bias_correction(b1, state.count), _bias_correction(b2, state.count)
 
         def direction(first: jax.Array, second: jax.Array) -> jax.Array:
-            return (first / first_scale * second_scale / (jnp.sqrt(second) + eps)).astype(first.dtype)
+            if config.adam_eps_uncorrected:
+                found = first / first_scale * jnp.sqrt(second_scale) / (jnp.sqrt(second) + eps)
+            else:
+                found = first / first_scale / (jnp.sqrt(second / second_scale) + eps)
+            return found.astype(first.dtype)
 
         return jax.tree.map(direction, state.mu, state.nu), state
 
     return optax.GradientTransformation(adam.init, update)
+
+
+def _bias_correction(decay: float, count: jax.Array) -> jax.Array:
+    """Returns 1 - decay^count in JAX's widest enabled float. In float32, the difference would lose two digits or more;
+    in float64, it has digits enough, and proofs compare it with other programs'."""
+    step = jnp.asarray(count, float)
+    if step.dtype == jnp.float64:
+        return 1.0 - decay**step
+    return -jnp.expm1(step * (math.log(decay) if decay else -math.inf))
 
 
 def _adafactor(config: TrainConfig) -> optax.GradientTransformation:
