@@ -204,8 +204,8 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
         """Returns the same special ids and lengths without any decoding option."""
         return dataclasses.replace(self, **dict.fromkeys(self.decoding))
 
-    def ids_outside(self, target_vocab_size: int) -> list[str]:
-        """Returns one message for each id that a vocabulary of this size doesn't have."""
+    def ids_outside(self, target_vocab_size: int, *, but: str = "") -> list[str]:
+        """Returns one message for each id that a vocabulary of this size doesn't have, but the id of one field."""
         ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
         ids += [("bad_words", index) for words in self.bad_words or () for index in words]
         ids += [
@@ -216,7 +216,7 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
         return [
             f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
             for name, index in ids
-            if (index or 0) >= target_vocab_size
+            if (index or 0) >= target_vocab_size and name != but
         ]
 
 

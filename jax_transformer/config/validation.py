@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -31,17 +31,14 @@ def check_field_types(config: Any) -> None:
     """Raises ConfigError unless every field of the dataclass has a value that its annotation allows."""
     kind: Any = type(config)
     hints = _hints(kind)
-    problems = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not matches(value, hints[field.name]):
-            problems.append(f"{field.name} must be {describe(hints[field.name])}; received {value!r}")
-    require(config, problems)
+    require(config, _type_problems({name: getattr(config, name) for name in hints}, hints))
 
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    """Returns the annotation of each field of a dataclass, by name."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def describe(hint: Any) -> str:
@@ -61,30 +58,37 @@ def describe(hint: Any) -> str:
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     """Raises ConfigError for values, by name, that their annotations don't allow."""
-    problems = [
-        f"{name} must be {describe(hints[name])}; received {value!r}"
-        for name, value in values.items()
-        if not matches(value, hints[name])
-    ]
+    problems = _type_problems(values, hints)
     if problems:
         raise ConfigError("; ".join(problems))
 
 
-def matches(value: Any, hint: Any) -> bool:
-    """Returns whether an annotation allows a value."""
-    origin = typing.get_origin(hint)
+def _type_problems(values: Mapping[str, Any], hints: Mapping[str, Any]) -> list[str]:
+    """Returns one message for each value that its annotation doesn't allow."""
+    return [
+        f"{name} must be {describe(hints[name])}; received {value!r}"
+        for name, value in values.items()
+        if not _check_of(hints[name])(value)
+    ]
+
+
+@functools.cache
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    """Returns the function that tells whether an annotation allows a value."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
-        return any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
+        return lambda value: any(type(value) is type(choice) and value == choice for choice in args)
     if origin in (typing.Union, types.UnionType):
-        return any(matches(value, option) for option in typing.get_args(hint))
+        options = [_check_of(option) for option in args]
+        return lambda value: any(option(value) for option in options)
     if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return isinstance(value, tuple) and all(matches(element, item) for element in value)
+        item = _check_of(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
     if origin is dict:
-        keys, values = typing.get_args(hint)
-        return isinstance(value, dict) and all(matches(k, keys) and matches(v, values) for k, v in value.items())
+        key, item = map(_check_of, args)
+        return lambda value: isinstance(value, dict) and all(key(k) and item(v) for k, v in value.items())
     if hint is float:  # 1 is a fine 1.0
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
+    return lambda value: isinstance(value, hint)

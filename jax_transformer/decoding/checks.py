@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -77,8 +76,7 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
             "port it with its vocabularies, or give them by name"
         )
     # A model in memory may have an eos_id outside the vocabulary: its sentences then run to the maximum length.
-    reached = dataclasses.replace(model.generation, eos_id=None)
-    outside = reached.ids_outside(model.config.target_vocab_size)
+    outside = model.generation.ids_outside(model.config.target_vocab_size, but="eos_id")
     if outside:
         raise DecodingError(f"generation: {'; '.join(outside)}")
     return start_id, eos_id

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +44,8 @@ PAIRS_AT_ONCE = 8
 """Pairs whose attention is computed, one after the other, before other work has its turn."""
 WEIGHT_DIGITS = 4
 """Decimal places of attention weights in answers."""
+KNOWN_OPTIONS = 256
+"""Combinations of options whose checked searches are kept."""
 MOST_PROGRAMS = 1_000
 """Compiled programs at once. Each takes some thirty memory mappings, of which Linux gives a process 65,530."""
 
@@ -114,6 +116,7 @@ class Engine:
         self._tags = source_tag, target_tag
         self._variants: dict[str, tuple[PreparedModel, int | None]] = {"": (model, None)}
         self._searches = Searches(limits.max_searches)
+        self._searched = lru_cache(maxsize=KNOWN_OPTIONS)(self._search)
         source_tokenizer, _ = tokenizers_of(model)
         source_tokenizer.encode([""], source_tag)
         variant, forced = self._variant(target_tag)
@@ -137,13 +140,8 @@ class Engine:
         """
         source_tag, target_tag = self._tags_of(request)
         try:
-            model, forced = self._variant(target_tag)
-            decoding = DecodingConfig(**request.given).updated(forced_bos_id=forced).resolved(model.generation)
-            prefix_ids = tuple(encode_prefix(model, request.prefix))
-            kind = Translating(target_tag, decoding, prefix_ids)
-            self.limits.check("max_beam_size", kind.hypotheses, "hypotheses for each text")
-            check_decoding(model, decoding, len(prefix_ids))
-            parts, problems = sentence_parts(model, request.texts, source_tag, request.split_long)
+            kind, program = self._searched(tuple(request.given.items()), target_tag, request.prefix)
+            parts, problems = sentence_parts(self.model, request.texts, source_tag, request.split_long)
         except ValueError as error:
             raise Refusal(422, str(error).replace("--target-tag", "target_tag")) from None
         for index, problem in problems.items():
@@ -151,9 +149,25 @@ class Engine:
         for index, each in enumerate(parts):
             for part in each:
                 self.limits.check("max_tokens", len(part.source_ids), "tokens", f"texts[{index}]")
-        self._searches.admit(SearchProgram.from_config(decoding))
+        self._searches.admit(program)
         units = [Unit(part.source_ids, number=number) for number, each in enumerate(parts) for part in each]
         return Texts(kind, parts, units, source_tag)
+
+    def _search(
+        self, given: tuple[tuple[str, Any], ...], target_tag: str, prefix: str
+    ) -> tuple[Translating, SearchProgram]:
+        """Returns the search of a request that sets some options, and its program.
+
+        Raises:
+          Refusal, ValueError: the model can't follow the options; there are more hypotheses than the limit.
+        """
+        model, forced = self._variant(target_tag)
+        decoding = DecodingConfig(**dict(given)).updated(forced_bos_id=forced).resolved(model.generation)
+        prefix_ids = tuple(encode_prefix(model, prefix)) if prefix else ()
+        kind = Translating(target_tag, decoding, prefix_ids)
+        self.limits.check("max_beam_size", kind.hypotheses, "hypotheses for each text")
+        check_decoding(model, decoding, len(prefix_ids))
+        return kind, SearchProgram.from_config(decoding)
 
     def pairs(self, request: ScoreRequest) -> Pairs:
         """Tokenizes the pairs of a request. Raises Refusal as `texts` does."""

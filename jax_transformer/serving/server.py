@@ -79,6 +79,7 @@ def serve(service: Service, bound: socket.socket, *, grace_seconds: float) -> in
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         nonlocal ended
+        bound.listen(config.backlog)  # uvicorn would do so after this
         print(f"listening on {address}", flush=True)
         warming_up = WarmingUp()
         service.start(on_ready=warming_up.ready, on_compile=warming_up.compiling)

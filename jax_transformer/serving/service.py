@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,10 @@ from jax_transformer.serving.requests import ScoreRequest, TranslateRequest
 from jax_transformer.serving.work import Job, Kind, Unit
 
 Result = TypeVar("Result")
+
+AT_ONCE = 2_000
+"""Texts of up to so many characters, their hypotheses counted, are tokenized by the event loop: to hand them to another
+thread and back takes longer."""
 
 
 class Service:
@@ -39,6 +44,7 @@ class Service:
         self.device = Device(engine, batcher, self.metrics)
         self._warm_up = warm_up
         self._tokenizing = ThreadPoolExecutor(2, "tokenizing")
+        self._done: deque[asyncio.Event] = deque()
         self.state = "loading"
         """loading, warming up, ready, or stopping."""
         self._compiling = ""
@@ -89,18 +95,22 @@ class Service:
 
     async def translate(self, request: TranslateRequest) -> dict[str, Any]:
         """Returns the answer to a request for translations. Raises Refusal."""
-        texts = await self._aside(self.engine.texts, request)
+        characters = sum(map(len, request.texts))
+        texts = await self._aside(characters, self.engine.texts, request)
         results = await self._results(texts.kind, texts.units)
-        answer = await self._aside(self.engine.translations, texts, results)
+        answer = await self._aside(
+            characters * (texts.kind.decoding.num_return or 1), self.engine.translations, texts, results
+        )
         if request.attention:
             pairs = self.engine.attended(texts, results)
             weights = await self._results(pairs.kind, pairs.units)
-            await self._aside(self.engine.add_attention, answer, texts, pairs, weights)
+            await self._aside(characters * len(weights), self.engine.add_attention, answer, texts, pairs, weights)
         return {"translations": answer}
 
     async def score(self, request: ScoreRequest) -> dict[str, Any]:
         """Returns the answer to a request for scores. Raises Refusal."""
-        pairs = await self._aside(self.engine.pairs, request)
+        characters = sum(map(len, (*request.sources, *request.targets)))
+        pairs = await self._aside(characters, self.engine.pairs, request)
         results = await self._results(pairs.kind, pairs.units)
         return {"scores": [score.as_json() for score in self.engine.scores(pairs, results)]}
 
@@ -110,7 +120,7 @@ class Service:
             raise Refusal(422, f"texts: expected one text to stream; received {len(request.texts)}")
         if request.attention:
             raise Refusal(422, "attention: expected false with stream, which ends before the weights are computed")
-        texts = await self._aside(self.engine.texts, request)
+        texts = await self._aside(len(request.texts[0]), self.engine.texts, request)
         if not texts.kind.can_stream:
             raise Refusal(
                 422,
@@ -132,17 +142,20 @@ class Service:
             yield {"piece": piece}
         yield {"done": True, **answer}
 
-    async def _aside(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Calls a function of the engine on a thread for tokenizers, so that the event loop goes on."""
+    async def _aside(self, characters: int, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function of the engine for texts of so many characters: on a thread for tokenizers if there are many,
+        so that the event loop goes on."""
+        if characters <= AT_ONCE:
+            return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
 
     async def _results(self, kind: Kind, units: Sequence[Unit]) -> list[Any]:
         """Returns the result of each unit. Cancelled, it takes the units out of the queue."""
         if not units:
             return []
-        loop = asyncio.get_running_loop()
         done = asyncio.Event()
-        job = Job(kind, units, on_done=lambda _: loop.call_soon_threadsafe(done.set))
+        job = Job(kind, units, on_done=lambda _: self._wake(done))
+        self._loop = asyncio.get_running_loop()
         self.device.submit(job)
         try:
             await done.wait()
@@ -151,6 +164,17 @@ class Service:
         if job.error:
             raise _refusal(job.error)
         return [job.results[index] for index in range(len(units))]
+
+    def _wake(self, done: asyncio.Event) -> None:
+        """Sets an event from the device's thread. The jobs of a batch wake the event loop once."""
+        self._done.append(done)
+        if len(self._done) == 1:
+            self._loop.call_soon_threadsafe(self._set_done)
+
+    def _set_done(self) -> None:
+        """Sets the events of all jobs that are done."""
+        while self._done:
+            self._done.popleft().set()
 
     async def _steps(self, kind: Any, unit: Unit) -> AsyncIterator[Step]:
         """Yields the steps of a stream. Closed, it ends the stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -19,8 +20,12 @@ import httpx
 import pytest
 
 from jax_transformer.cli import main
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.translation import translate
-from jax_transformer.serving.server import WarmingUp
+from jax_transformer.serving.engine import Engine
+from jax_transformer.serving.limits import Limits
+from jax_transformer.serving.server import Server, WarmingUp, bind, serve
+from jax_transformer.serving.service import Service
 from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -96,6 +101,34 @@ def start(directory: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     yield make
     for running in servers:
         running.close()
+
+
+def test_clients_may_connect_when_the_server_says_that_it_listens(
+    served: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def start_and_stop(server: Server, sockets: list[socket.socket]) -> None:
+        async def run() -> None:
+            app: Any = server.config.app
+            async with app.router.lifespan_context(app):
+                pass
+
+        asyncio.run(run())
+
+    with bind("127.0.0.1", 0) as bound:
+
+        def say(line: str, **options: Any) -> None:
+            said.append((line.split()[0], bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)))
+
+        monkeypatch.setattr("builtins.print", say)
+        monkeypatch.setattr(Server, "run", start_and_stop)
+        monkeypatch.setattr(Service, "start", lambda *args, **kwargs: None)
+        monkeypatch.setattr(Service, "stop", lambda *args: True)
+        monkeypatch.setattr("jax_transformer.serving.server.LOGS", None)
+        serve(Service(Engine(prepare(served), Limits())), bound, grace_seconds=1)
+        monkeypatch.undo()
+    assert said == [("listening", 1)]
 
 
 def answer_to(port: int, *parts: bytes, pause: float = 0.0, seconds: float = 10.0) -> tuple[int, str]:
