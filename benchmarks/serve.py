@@ -43,7 +43,7 @@ class Load(NamedTuple):
     """Of each request."""
 
 
-LOADS = [Load(clients, beams) for beams in (1, 4) for clients in (1, 8, 64)] + [Load(8, texts=16)]
+LOADS = [Load(clients, beams) for beams in (1, 4) for clients in (1, 8, 32, 64)] + [Load(8, texts=16)]
 OWN, OTHER = "jax_transformer", "ctranslate2"
 
 
