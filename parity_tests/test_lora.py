@@ -29,7 +29,7 @@ from jax_transformer.comparison.gates.tolerances import (
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch, make_batch
 from jax_transformer.model.functional import apply
-from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.programs.modes import wide
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import PortingError, export_adapter, import_adapter, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -85,7 +85,7 @@ def logits_of(case: Case, model: Model) -> np.ndarray:
 
 
 def their_logits(case: Case, theirs: Any) -> np.ndarray:
-    with torch.no_grad(), wide_norms(theirs):
+    with torch.no_grad(), wide(theirs):
         return theirs(**case.inputs(), use_cache=False).logits.numpy()
 
 

@@ -21,7 +21,8 @@ from jax_transformer.comparison.sides import Arrays
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.maps import NameMap
 from jax_transformer.parity import capture
-from jax_transformer.parity.backends.families import wide_fills, wide_norms
+from jax_transformer.parity.backends.families import wide_fills
+from jax_transformer.programs.modes import wide
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.names.drafts import Names, draft
@@ -167,7 +168,7 @@ def test_a_family_seen_through_hooks_is_the_same_with_any_attention(family: str,
     expected = case.reference.forward(case.problem, "float64")
     module = case.family_reference.build(torch.float64)
     module.set_attn_implementation(attention)
-    with wide_norms(module), wide_fills():
+    with wide(module), wide_fills():
         inputs = {name: array.double() if array.is_floating_point() else array for name, array in case.inputs().items()}
         captured = capture(module, inputs | {"use_cache": False})
     graph = nodes(case.config)

@@ -25,7 +25,7 @@ from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.comparison.sides import Dtype
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.distances import relative_buckets
-from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.programs.modes import wide
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -108,7 +108,7 @@ def test_t5s_wide_norm_is_its_own_in_low_precision(folder: Path) -> None:
         model = type(case.theirs).from_pretrained(case.directory, dtype=dtype).eval()
         with torch.no_grad():
             expected = model(**case.inputs(), use_cache=False).logits
-            with wide_norms(model):
+            with wide(model):
                 assert torch.equal(model(**case.inputs(), use_cache=False).logits, expected)
 
 

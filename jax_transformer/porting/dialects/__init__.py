@@ -39,6 +39,7 @@ MODULES = (
     "marian_npz",
     "whisper",
     "encoder_decoder",
+    "t5gemma",
     "opennmt",
 )
 """The modules of this package that hold `DIALECTS`."""
