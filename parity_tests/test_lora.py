@@ -45,6 +45,7 @@ pytestmark = [
 ALL_LINEAR: dict[str, list[str] | str] = {
     "t5": ["q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"],
     "encoder-decoder": r".*\.layer\..*\.(query|key|value|dense)",  # not the encoder's pooler, which nothing reads
+    "t5gemma": r".*\.layers\..*_proj",  # not the head's out_proj, which is tied
     "others": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
 }
 
