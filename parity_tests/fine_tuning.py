@@ -11,8 +11,8 @@ import torch
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.programs.modes import wide
 from jax_transformer.parity.backends.jax_sides import cast
+from jax_transformer.programs.modes import wide
 from jax_transformer.training.state import init_state
 from jax_transformer.training.step import make_train_step
 

@@ -20,6 +20,7 @@ from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.generation import Generated, generate
+from jax_transformer.parity.backends.families import CACHED
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.storage.model_directory import Model, load_model, save_model
@@ -62,7 +63,7 @@ class Search:
                 eos_token_id=generation.eos_id,
                 pad_token_id=config.target_pad_id,
                 max_new_tokens=MOST,
-                use_cache=reference.config.model_type == "fsmt",
+                use_cache=reference.config.model_type in CACHED,
                 num_beams=beams,
                 num_return_sequences=beams,
                 do_sample=False,

@@ -28,9 +28,9 @@ from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.exporting.transformers import export_transformers
-from jax_transformer.programs.modes import wide
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import import_checkpoint
+from jax_transformer.programs.modes import wide
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.batch_schedule import batches
 from jax_transformer.training.evaluation import Split, mean_loss

@@ -29,9 +29,9 @@ from jax_transformer.comparison.gates.tolerances import (
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch, make_batch
 from jax_transformer.model.functional import apply
-from jax_transformer.programs.modes import wide
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import PortingError, export_adapter, import_adapter, import_checkpoint
+from jax_transformer.programs.modes import wide
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 

@@ -22,8 +22,8 @@ from jax_transformer.storage.tensors import PortingError
         (
             "t5",
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
-            r"model_type must be one of marian, .*whisper, encoder-decoder, t5gemma; received 'gpt2' \(GPT2LMHeadModel\), which "
-            r"isn't said to be an encoder-decoder",
+            r"model_type must be one of marian, .*whisper, encoder-decoder, t5gemma; received 'gpt2' "
+            r"\(GPT2LMHeadModel\), which isn't said to be an encoder-decoder",
         ),
         (
             "t5",

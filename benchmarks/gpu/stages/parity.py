@@ -281,7 +281,6 @@ def _torch_side(reference: Any, model: Any, params: Any, ids: Any, precision: st
     import torch
 
     from jax_transformer.parity.backends.families import wide_fills
-from jax_transformer.programs.modes import wide
 
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     module = reference.build(dtype).eval()
@@ -295,7 +294,7 @@ from jax_transformer.programs.modes import wide
         torch.from_numpy(ids[name].astype(np.int64)).to(torch_device())
         for name in ("source_ids", "decoder_input_ids", "labels")
     )
-    with _tf32(precision == "tf32"), wide(module), wide_fills():
+    with _tf32(precision == "tf32"), wide_fills():
         logits = module(
             input_ids=source, attention_mask=(source != model.config.source_pad_id).long(),
             decoder_input_ids=decoder_input, use_cache=False,

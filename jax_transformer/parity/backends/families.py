@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+CACHED = ("fsmt", "t5gemma")
+"""Families whose `generate` computes something else without a cache. FSMT's shows later tokens, and T5Gemma's hides the
+target's padding."""
+
+
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
     """Runs a model of transformers with unfused attention, whatever attn_implementation it was loaded with."""
@@ -68,9 +73,9 @@ class FamilyReference(ModuleReference):
     def _generate(
         self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder. FSMT
-        hides later tokens in `generate` only if it has a cache, and T5Gemma shows the target's padding only then.
-        Whisper's own `generate` adds tags and cuts recordings in windows, so the general one is called."""
+        """Calls `generate`, without a cache unless it is needed: T5's has one layer per encoder layer, too few for a
+        deeper decoder. Whisper's own `generate` adds tags and cuts recordings in windows, so the general one is
+        called."""
         import transformers
         from transformers.generation import GenerationMixin
 
@@ -78,7 +83,7 @@ class FamilyReference(ModuleReference):
             max_new_tokens=most,
             num_beams=beam_size,
             do_sample=False,
-            use_cache=module.config.model_type in ("fsmt", "t5gemma"),
+            use_cache=module.config.model_type in CACHED,
             decoder_start_token_id=start_id,
             eos_token_id=eos_id,
             pad_token_id=self.config.target.pad_id,
