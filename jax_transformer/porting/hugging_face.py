@@ -646,6 +646,8 @@ def write_directory(
     text = text_of(generation, original, text)
     if text and ids:
         text = indented_json(parsed(text) | ids)
+    if file.start_in and "decoder_start_token_id" in ids:
+        content[file.start_in] = {**content[file.start_in], "bos_token_id": ids["decoder_start_token_id"]}
     with new_directory(path, PortingError) as temporary:
         (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
         if text:  # where there was none, transformers makes it of config.json

@@ -9,7 +9,7 @@ from typing import Any
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.positions import Rotary
 from jax_transformer.config.short_names import STACKS
-from jax_transformer.config.specs import Attention, Stack, Tokens
+from jax_transformer.config.specs import Stack, Tokens
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
 from jax_transformer.porting.dialects.tables import attention, layers
@@ -121,18 +121,25 @@ def read(tensors: Tensors) -> dict[str, Any]:
 def refuses(config: TransformerConfig) -> list[str]:
     """Lists the other obstacles of a config: scales, windows and widths that config.json has no words for."""
     problems = one_target_pad_id(config)
+    own, cross = config.decoder.self_attention, config.decoder.cross_attention
+    for field in ("scale", "logits_cap"):
+        wanted, received = getattr(own, field), getattr(cross, field)
+        if received != wanted:
+            problems.append(
+                f"decoder.cross_attention.{field} must be decoder.self_attention.{field}={wanted!r}; received "
+                f"{received!r}"
+            )
     for name in STACKS:
         stack: Stack = getattr(config, name)
         if stack.d_model % stack.heads.num_heads:
             problems.append(
                 f"{name}.self_attention.num_heads must divide d_model={stack.d_model}; received {stack.heads.num_heads}"
             )
-        own = [(f"{name}.self_attention", stack.self_attention), (f"{name}.cross_attention", stack.cross_attention)]
-        for place, part in own:
-            if part is not None and part.scale is not None and _query_scalar(part, stack) ** -0.5 != part.scale:
-                problems.append(
-                    f"{place}.scale must be null, or the reciprocal root of an integer; received {part.scale!r}"
-                )
+        scale = stack.self_attention.scale
+        if scale is not None and _query_scalar(stack) ** -0.5 != scale:
+            problems.append(
+                f"{name}.self_attention.scale must be null, or the reciprocal root of an integer; received {scale!r}"
+            )
         if name == "encoder" and stack.self_attention.window == 1:
             problems.append("encoder.self_attention.window must be at least 2; received 1")
     return problems
@@ -148,9 +155,8 @@ DEFAULT_JSON: dict[str, Any] = {
     "attention_dropout": 0.0,
     "tie_word_embeddings": True,
     "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "decoder_start_token_id": None,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 2,
 }
 SIDE: dict[str, Any] = {
     "vocab_size": 256000,
@@ -325,7 +331,7 @@ def _written(config: TransformerConfig, stack: Stack, tokens: Tokens) -> dict[st
         "max_position_embeddings": stack.max_length,
         "rms_norm_eps": stack.norm.eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": stack.positions.base},
-        "query_pre_attn_scalar": _query_scalar(own, stack),
+        "query_pre_attn_scalar": _query_scalar(stack),
         "attn_logit_softcapping": own.logits_cap,
         "final_logit_softcapping": config.logits_cap,
         "layer_types": _layer_types(every, stack.num_layers),
@@ -333,10 +339,10 @@ def _written(config: TransformerConfig, stack: Stack, tokens: Tokens) -> dict[st
     }
 
 
-def _query_scalar(part: Attention, stack: Stack) -> int:
-    """Returns the number whose reciprocal root is an attention's scale."""
-    head_dim: int = part.shape(stack.d_model).head_dim
-    return head_dim if part.scale is None else round(part.scale**-2)
+def _query_scalar(stack: Stack) -> int:
+    """Returns the integer whose reciprocal root is, or comes closest to, the scale of a stack's attentions."""
+    scale = stack.self_attention.scale
+    return stack.heads.head_dim if scale is None else max(round(scale**-2), 1) if scale else 1
 
 
 DIALECT = Dialect(
@@ -377,6 +383,7 @@ DIALECT = Dialect(
         allowed={"is_encoder_decoder": (True,)},
         read=read_config,
         write=write_config,
+        start_in="decoder",
     ),
 )
 
