@@ -56,11 +56,11 @@ def test_every_option_that_is_read_counts(case: Case, path: str, value: object) 
 
 def test_generate_shows_padding_that_training_hides(case: Case) -> None:
     """With a cache, as `generate` has, transformers masks none of the target's pads."""
-    module = copy.deepcopy(case.theirs).double()
+    module = copy.deepcopy(case.theirs).float()
     with torch.no_grad():
         hidden, shown = (module(**case.inputs(), use_cache=cached).logits.numpy() for cached in (False, True))
-    assert compare(logits(case, case.config), hidden).relative_rms < 1e-5  # its softmax is in float32
-    assert compare(logits(case, case.config.while_decoding()), shown).relative_rms < 1e-5
+    assert compare(logits(case, case.config), hidden).relative_rms < 1e-4
+    assert compare(logits(case, case.config.while_decoding()), shown).relative_rms < 1e-4
     assert compare(hidden, shown).relative_rms > 1e-3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,24 @@ def test_targets_start_in_their_training_with_what_starts_them_here(tmp_path: Pa
     config = json.loads((tmp_path / "there" / "config.json").read_text())
     assert (config["decoder"]["bos_token_id"], config["decoder_start_token_id"]) == (2, 2)
     assert "bos_token_id" not in config["encoder"]
+
+
+def test_several_end_tokens_come_back(tmp_path: Path) -> None:
+    """As published models have them, for the end of a text and of a turn; what changes is written."""
+    directory = write(tmp_path / "there", "t5gemma", eos_token_id=[3, 7])
+    (directory / "generation_config.json").write_text('{"bos_token_id": 2, "eos_token_id": [3, 7], "pad_token_id": 1}')
+    model = import_checkpoint(directory)
+    assert (model.generation.eos_id, model.generation.more_eos_ids) == (3, (7,))
+    export_checkpoint(model, tmp_path / "back")
+    name = "generation_config.json"
+    assert (tmp_path / "back" / name).read_bytes() == (directory / name).read_bytes()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"] == [3, 7]
+    for more, written in (((8, 7), [3, 8, 7]), (None, 3)):
+        changed = dataclasses.replace(model, generation=dataclasses.replace(model.generation, more_eos_ids=more))
+        export_checkpoint(changed, tmp_path / f"{written}")
+        for file in ("config.json", name):
+            assert json.loads((tmp_path / f"{written}" / file).read_text())["eos_token_id"] == written
+        assert import_checkpoint(tmp_path / f"{written}").generation == changed.generation
 
 
 def test_a_directory_in_the_words_of_transformers_4_comes_back_as_it_was(tmp_path: Path) -> None:
