@@ -123,8 +123,7 @@ class _Naming:
 
     def head(self) -> None:
         """Names the logits: the head's output or, if a bias, a factor or a cap follows, the model's output of this
-        name, as in
-        transformers."""
+        name, as in transformers."""
         own, head = self.config.head, self._head_module()
         bias = {
             "none": None,
