@@ -65,16 +65,16 @@ SIZES: dict[str, tuple[type[Any], dict[str, Any], float]] = {
     "T5Gemma ML-ML": (transformers.T5GemmaConfig, _t5gemma(1152, 26, 4, 256, 6912, 4), 2_200_345_344),
     "T5Gemma XL-XL": (transformers.T5GemmaConfig, _t5gemma(2048, 24, 32, 64, 5120, 32), 3_766_980_608),
 }
-"""Sizes of checkpoints, and their numbers of parameters. (MADLAD's file has 2.94e9, with a copy of the embedding.)"""
+"""Sizes of checkpoints, and their numbers of parameters, about or exactly. (MADLAD's file has 2.94e9, with a copy of the embedding.)"""
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_names_and_shapes_equal_transformers(name: str) -> None:
     kind, sizes, parameters = SIZES[name]
-    config = kind(**sizes)
+    config, tolerance = kind(**sizes), 0.02 if isinstance(parameters, float) else 0.0
     with torch.device("meta"):
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
-    assert sum(tensor.numel() for tensor in theirs.parameters()) == pytest.approx(parameters, rel=0.02)
+    assert sum(tensor.numel() for tensor in theirs.parameters()) == pytest.approx(parameters, rel=tolerance)
     table = next(
         one for one in all_dialects().values() if one.config_file and one.config_file.model_type == kind.model_type
     )
