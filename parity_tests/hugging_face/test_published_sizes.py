@@ -65,7 +65,8 @@ SIZES: dict[str, tuple[type[Any], dict[str, Any], float]] = {
     "T5Gemma ML-ML": (transformers.T5GemmaConfig, _t5gemma(1152, 26, 4, 256, 6912, 4), 2_200_345_344),
     "T5Gemma XL-XL": (transformers.T5GemmaConfig, _t5gemma(2048, 24, 32, 64, 5120, 32), 3_766_980_608),
 }
-"""Sizes of checkpoints, and their numbers of parameters, about or exactly. (MADLAD's file has 2.94e9, with a copy of the embedding.)"""
+"""Sizes of checkpoints, and their numbers of parameters, about or exactly. (MADLAD's file has 2.94e9, with a copy of
+the embedding.)"""
 
 
 @pytest.mark.parametrize("name", SIZES)
