@@ -155,6 +155,45 @@ def _encoder_decoder_config(encoder: dict[str, Any], decoder: dict[str, Any], **
     return transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*sides, **more)
 
 
+def _t5gemma() -> tuple[dict[str, Any], ...]:
+    """Returns three sizes, whose stacks also differ in their heads, windows, scales, bounds and norms.
+
+    The windows are shorter than the sentences, and longer than the pads at the end of a target.
+    """
+    names = ("num_key_value_heads", "head_dim", "query_pre_attn_scalar", "sliding_window", "num_attention_heads")
+    names = (*names, "rms_norm_eps", "attn_logit_softcapping", "hidden_activation")
+    gelu, gelu_tanh = "gelu", "gelu_pytorch_tanh"
+    sizes: list[dict[str, Any]] = []
+    for size, encoder, decoder in zip(
+        _fairseq(),
+        (
+            (1, 6, 7, 5, 2, 1e-3, 3.0, gelu_tanh),
+            (5, 4, 4, 3, 5, 1e-6, 50.0, gelu_tanh),
+            (2, 10, 9, 11, 4, 1e-5, 5.0, gelu),
+        ),
+        (
+            (3, 8, 5, 7, 3, 1e-5, 5.0, gelu_tanh),
+            (1, 6, 8, 9, 2, 1e-3, 2.0, gelu),
+            (1, 12, 12, 8, 1, 1e-6, None, gelu_tanh),
+        ),
+        strict=True,
+    ):
+        sides = {}
+        for side, own in (("encoder", encoder), ("decoder", decoder)):
+            sides[side] = dict(zip(names, own, strict=True)) | {
+                "hidden_size": size["d_model"],
+                "num_hidden_layers": size[f"{side}_layers"],
+                "intermediate_size": size[f"{side}_ffn_dim"],
+                "vocab_size": size["vocab_size"] - (side == "decoder"),
+                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0 if side == "encoder" else 10_000.0},
+                "final_logit_softcapping": 4.0,
+                "pad_token_id": 0,
+            }
+        sizes.append(sides | {"vocab_size": size["vocab_size"]})
+    sizes[1]["encoder"]["layer_types"] = ["sliding_attention", "sliding_attention", "full_attention"]
+    return tuple(sizes)
+
+
 MARIAN = {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0}
 BART = {"pad_token_id": 1, "decoder_start_token_id": 2}
 BLENDERBOT = {"pad_token_id": 0, "decoder_start_token_id": 1}
@@ -211,6 +250,7 @@ FAMILIES = {
         _encoder_decoder_config,
         _encoder_decoder("bert", "roberta", tie_word_embeddings=False),
     ),
+    "t5gemma": Family(transformers.T5GemmaForConditionalGeneration, transformers.T5GemmaConfig, _t5gemma()),
     "whisper": Family(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, _whisper()),
 }
 UNTIED = ("t5_gated", "ul2", "mt5", "fsmt", "bert2roberta")
@@ -302,6 +342,7 @@ def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
     with torch.no_grad():
         for name, tensor in drawn.items():
             is_scale = tensor.ndim == 1 and ("norm.weight" in name.lower() or "layernorm_embedding.weight" in name)
+            is_scale &= model.config.model_type != "t5gemma"  # which adds 1 itself
             values = _spread(name, tensor) * rng.standard_normal(tuple(tensor.shape)) + is_scale
             tensor.copy_(torch.from_numpy(values))
     return model
@@ -387,7 +428,9 @@ def compare_training(case: Case) -> list[Stage]:
 
 def cached_error(case: Case) -> float:
     """Returns the relative RMS by which cached decoding differs from teacher forcing in float64."""
-    forced, params = case.candidate.forward(case.problem, "float64")["logits"], cast(case.model.params, "float64")
+    decoding = dataclasses.replace(case.model, config=case.config.while_decoding())
+    forced = JaxSide("jax", decoding).forward(case.problem, "float64")["logits"]
+    params = cast(case.model.params, "float64")
     decoded = jax.jit(_decoded_by_steps, static_argnames="config", compiler_options=understood(QUICKLY))
     return compare(np.asarray(decoded(case.config, params, *case.problem.inputs)), forced).relative_rms
 

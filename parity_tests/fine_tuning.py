@@ -11,8 +11,8 @@ import torch
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.jax_sides import cast
+from jax_transformer.programs.modes import wide
 from jax_transformer.training.state import init_state
 from jax_transformer.training.step import make_train_step
 
@@ -40,7 +40,7 @@ def train_in_torch(
     losses, pad_id = [], model.config.pad_token_id
     for batch in steps:
         source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch[:3])
-        with wide_norms(model):
+        with wide(model):
             loss = model(
                 input_ids=source_ids,
                 attention_mask=source_ids != pad_id,

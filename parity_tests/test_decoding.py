@@ -20,6 +20,7 @@ from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.generation import Generated, generate
+from jax_transformer.parity.backends.families import CACHED
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.storage.model_directory import Model, load_model, save_model
@@ -52,6 +53,7 @@ class Search:
     def theirs(self, beams: int, prefix: list[int], **options: Any) -> tuple[np.ndarray, np.ndarray]:
         config, generation = self.case.config, self.model.generation
         reference = self.case.theirs
+        ends = options.pop("eos_token_id", generation.eos_id)
         reference.generation_config = transformers.GenerationConfig()
         with torch.no_grad():
             found = reference.generate(
@@ -59,10 +61,10 @@ class Search:
                 attention_mask=torch.from_numpy(self.sources != config.source_pad_id),
                 decoder_input_ids=torch.tensor([[generation.decoder_start_id, *prefix]] * len(self.sources)),
                 decoder_start_token_id=generation.decoder_start_id,
-                eos_token_id=generation.eos_id,
+                eos_token_id=ends,
                 pad_token_id=config.target_pad_id,
                 max_new_tokens=MOST,
-                use_cache=reference.config.model_type == "fsmt",
+                use_cache=reference.config.model_type in CACHED,
                 num_beams=beams,
                 num_return_sequences=beams,
                 do_sample=False,
@@ -71,15 +73,15 @@ class Search:
                 **options,
             )
         scores = found.sequences_scores if beams > 1 else torch.zeros(len(self.sources))
-        sequences = self.padded(found.sequences[:, 1:].numpy().reshape(len(self.sources), beams, -1))
+        sequences = self.padded(found.sequences[:, 1:].numpy().reshape(len(self.sources), beams, -1), ends)
         return sequences, scores.numpy().reshape(len(self.sources), beams)
 
-    def padded(self, sequences: np.ndarray) -> np.ndarray:
+    def padded(self, sequences: np.ndarray, ends: int | list[int]) -> np.ndarray:
         """Returns the sequences with pads after the end.
 
         If the pad id is 0, beam search of transformers repeats the end there.
         """
-        is_end = sequences == self.model.generation.eos_id
+        is_end = np.isin(sequences, ends)
         return np.where(is_end.cumsum(axis=-1) - is_end > 0, self.case.config.target_pad_id, sequences)
 
     def ours(self, beams: int, prefix: list[int], **options: Any) -> Generated:
@@ -177,6 +179,18 @@ def test_rules_of_allowed_and_forced_tokens_are_transformers(beams: int, folder:
     for theirs, ours in ruled:
         sequences = search.assert_same(beams, theirs, ours)
         assert sequences.shape != plain.shape or (sequences != plain).any(), "the rule should matter"
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("family", ["bart", "t5gemma"])
+def test_several_end_tokens_are_transformers(family: str, beams: int, folder: Path) -> None:
+    search = make_search(family, folder)
+    more = tuple(search.common[:2])
+    theirs = {"eos_token_id": [search.model.generation.eos_id, *more]}
+    for rule, ours in (({}, {}), ({"min_new_tokens": 3}, {"min_new_tokens": 3})):
+        sequences = search.assert_same(beams, theirs | rule, {"more_eos_ids": more} | ours)
+        ended = [(sequences == end).any() for end in theirs["eos_token_id"]]
+        assert sum(ended) > 1, "sentences should end with several of them"
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -286,7 +300,7 @@ def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarr
     sources = torch.from_numpy(search.sources)
     with torch.no_grad():
         expected = reference.generate(sources, attention_mask=sources != search.case.config.source_pad_id)
-    expected = search.padded(expected[:, 1:].numpy())
+    expected = search.padded(expected[:, 1:].numpy(), search.model.generation.eos_id)
     received = generate(model, search.sources).sequences[:, 0]
     np.testing.assert_array_equal(received[:, : expected.shape[1]], expected)
     if (

@@ -23,7 +23,7 @@ from jax_transformer.decoding.translation import translate
 from jax_transformer.exporting.transformers import export_transformers
 from jax_transformer.model.functional import abstract_params, apply
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.programs.modes import wide
 from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = [
@@ -148,7 +148,7 @@ def assert_same_logits(model: Model, path: Path, gate: float) -> None:
     rng = np.random.default_rng(1)
     source, target = rng.integers(4, 29, (3, 9)), rng.integers(4, 29, (3, 7))
     source[1, 6:], target[:, 0] = 0, 2
-    with torch.no_grad(), wide_norms(theirs):
+    with torch.no_grad(), wide(theirs):
         mask = torch.from_numpy((source != 0).astype(np.int64))
         found = theirs(torch.from_numpy(source), mask, decoder_input_ids=torch.from_numpy(target)).logits.numpy()
     expected = our_logits(model, source, target)

@@ -28,9 +28,9 @@ from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.exporting.transformers import export_transformers
-from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import import_checkpoint
+from jax_transformer.programs.modes import wide
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training.batch_schedule import batches
 from jax_transformer.training.evaluation import Split, mean_loss
@@ -127,7 +127,7 @@ def test_batches_and_losses_equal_transformers(name: str, folder: Path) -> None:
     step = make_evaluation_step(fit_config(config.model, corpus))
     received = mean_loss(step, cast(params, "float64"), [batch])
     labels = theirs["labels"].masked_fill(theirs["labels"] == case.model.config.pad_token_id, -100)
-    with torch.no_grad(), wide_norms(case.model):
+    with torch.no_grad(), wide(case.model):
         inputs = {key: theirs[key] for key in ("input_ids", "attention_mask")}
         expected = case.model.double()(**inputs, labels=labels, use_cache=False).loss
     assert received == pytest.approx(float(expected), rel=FLOAT64_RELATIVE_RMS)

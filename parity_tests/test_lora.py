@@ -29,9 +29,9 @@ from jax_transformer.comparison.gates.tolerances import (
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch, make_batch
 from jax_transformer.model.functional import apply
-from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.jax_sides import cast
 from jax_transformer.porting import PortingError, export_adapter, import_adapter, import_checkpoint
+from jax_transformer.programs.modes import wide
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 
@@ -45,6 +45,7 @@ pytestmark = [
 ALL_LINEAR: dict[str, list[str] | str] = {
     "t5": ["q", "k", "v", "o", "wi", "wi_0", "wi_1", "wo"],
     "encoder-decoder": r".*\.layer\..*\.(query|key|value|dense)",  # not the encoder's pooler, which nothing reads
+    "t5gemma": r".*\.layers\..*_proj",  # not the head's out_proj, which is tied
     "others": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
 }
 
@@ -85,7 +86,7 @@ def logits_of(case: Case, model: Model) -> np.ndarray:
 
 
 def their_logits(case: Case, theirs: Any) -> np.ndarray:
-    with torch.no_grad(), wide_norms(theirs):
+    with torch.no_grad(), wide(theirs):
         return theirs(**case.inputs(), use_cache=False).logits.numpy()
 
 

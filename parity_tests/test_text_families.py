@@ -233,7 +233,8 @@ OTHER_FILES = (
 def test_translations_equal_transformers(
     name: str, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the command, by the directory that it ported; the sentences differ in length."""
+    """From the command, by the directory that it ported; the sentences differ in length. It leaves out spaces at the
+    end of a line."""
     case, _ = ported(name, folder)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))  # no folder at home
     sentences = [source for source, _ in sorted(PAIRS[:40], key=lambda pair: len(pair[0]))[::10]]
@@ -252,7 +253,7 @@ def test_translations_equal_transformers(
     first = {place: case.tokenizer.convert_tokens_to_ids(family.target_tag)} if family.target_tag else {}
     with torch.no_grad():
         ids = case.model.generate(**inputs, **first)
-    assert received == case.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert received == [text.rstrip() for text in case.tokenizer.batch_decode(ids, skip_special_tokens=True)]
     assert len({*received}) > 1
     assert all(len(text) > 5 for text in received)
 

@@ -12,9 +12,9 @@ import torch
 
 from jax_transformer.comparison.gates.compare import compare
 from jax_transformer.comparison.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.oracle import nodes, recompute
 from jax_transformer.parity.oracle.formulas import bucket
+from jax_transformer.programs.modes import wide
 
 
 @pytest.mark.parametrize(("buckets", "most"), [(32, 128), (10, 160), (12, 384), (19, 196)])
@@ -40,7 +40,7 @@ def test_the_truth_is_t5s_norm_with_its_mean_of_squares_in_float64(tmp_path: Pat
     received = recompute(node, case.config, {node.inputs["x"]: x}, case.model.params)
     with torch.no_grad():
         own = last(torch.from_numpy(x)).numpy()
-        with wide_norms(module):
-            wide = last(torch.from_numpy(x)).numpy()
-    assert compare(received, wide).within(FLOAT64_RELATIVE_RMS)
+        with wide(module):
+            exact = last(torch.from_numpy(x)).numpy()
+    assert compare(received, exact).within(FLOAT64_RELATIVE_RMS)
     assert 1e-9 < compare(received, own).relative_rms < 1e-6

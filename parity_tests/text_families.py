@@ -29,7 +29,7 @@ class TextFamily(NamedTuple):
 
     tokenizer: Callable[[Path], Any]
     model: type[Any]
-    config: type[Any]
+    config: Callable[..., Any]
     ids: dict[str, int]
     """Special ids of its config.json; where there is none, those of its class hold."""
     more_rows: int
@@ -274,6 +274,28 @@ def madlad(folder: Path) -> Any:
     return None
 
 
+def gemma(folder: Path) -> Any:
+    """As google/gemma-2-2b is: pieces across words, and bytes."""
+    bytes_in_order = [f"<0x{number:02X}>" for number in range(256)]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", *bytes_in_order]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(special_tokens=names, show_progress=False, vocab_size=420, max_token_length=9)
+    made.train_from_iterator([*SOURCES, *TARGETS], trainer)
+    model = json.loads(made.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    return transformers.GemmaTokenizer(
+        vocab=model["vocab"], merges=merges, add_bos_token=True, additional_special_tokens=["<start_of_turn>"]
+    )
+
+
+def _t5gemma_config(**more: Any) -> Any:
+    """The config of a model whose sides have one vocabulary."""
+    side = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    side |= {"head_dim": 8, "intermediate_size": 20, "sliding_window": 6, "vocab_size": more["vocab_size"]}
+    return transformers.T5GemmaConfig(encoder=side, decoder=side, **more)
+
+
 _FAIRSEQ = {
     "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "max_position_embeddings": 128,
@@ -346,6 +368,7 @@ FAMILIES = {
     "byt5": TextFamily(byt5, *_T5_KIND, 0),
     "codet5": TextFamily(codet5, *_T5_KIND[:2], {"pad_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2}, 0),
     "madlad": TextFamily(madlad, *_T5_GATED_KIND, 6),
+    "t5gemma": TextFamily(gemma, transformers.T5GemmaForConditionalGeneration, _t5gemma_config, {}, 5),
     "umt5": TextFamily(umt5, transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _OF_T5, 0),
 }
 
@@ -378,9 +401,12 @@ def make_case(name: str, folder: Path) -> TextCase:
         config.share_encoder_decoder_embeddings = family.shares_embeddings
         config.pad_token_id = config.decoder_start_token_id = tokenizer.pad_token_id
         config.eos_token_id, config.forced_eos_token_id = tokenizer.eos_token_id, None
-    for field, value in (_T5 if hasattr(config, "d_kv") else _FAIRSEQ).items():
-        setattr(config, field, value)
-    config.num_hidden_layers = 1
+    if name == "t5gemma":
+        config = family.config(vocab_size=config.vocab_size)
+    else:
+        for field, value in (_T5 if hasattr(config, "d_kv") else _FAIRSEQ).items():
+            setattr(config, field, value)
+        config.num_hidden_layers = 1
     model = randomised(family.model(config).eval(), np.random.default_rng([*name.encode()]), untied=False)
     said = {index for ids in tokenizer(text_target=TARGETS).input_ids for index in ids} - {*tokenizer.all_special_ids}
     silent = {*range(config.vocab_size)} - said - {tokenizer.eos_token_id}

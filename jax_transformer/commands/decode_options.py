@@ -42,6 +42,7 @@ class DecodeOptions(DecodingConfig):
     bad_words: tyro.conf.Suppress[tuple[tuple[int, ...], ...] | None] = None
     suppress_tokens: tyro.conf.Suppress[tuple[int, ...] | None] = None
     begin_suppress_tokens: tyro.conf.Suppress[tuple[int, ...] | None] = None
+    more_eos_ids: tyro.conf.Suppress[tuple[int, ...] | None] = None
     forced_bos_id: tyro.conf.Suppress[int | None] = None
     forced_eos_id: tyro.conf.Suppress[int | None] = None
     num_return: tyro.conf.Suppress[int | None] = None

@@ -26,6 +26,7 @@ BEAM_FIELDS = (
     *("beam_groups", "diversity_penalty"),
 )
 SAMPLING_FIELDS = ("sampling", "temperature", "top_k", "top_p", "min_p")
+LISTS_OF_IDS = ("suppress_tokens", "begin_suppress_tokens", "more_eos_ids")
 DEFAULTS: Mapping[str, Any] = {
     "beam_size": 1,
     "num_return": 1,
@@ -43,6 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
     "bad_words": (),
     "suppress_tokens": (),
     "begin_suppress_tokens": (),
+    "more_eos_ids": (),
     "forced_bos_id": NO_ID,
     "forced_eos_id": NO_ID,
     "sampling": False,
@@ -77,6 +79,8 @@ class DecodingSettings:
     """Ids never to decode. (Default: none)"""
     begin_suppress_tokens: tuple[int, ...] | None = None
     """Ids never to decode first, after any prefix. (Default: none)"""
+    more_eos_ids: tuple[int, ...] | None = None
+    """Ids that end a hypothesis as the end token does, such as the end of a turn. (Default: none)"""
     forced_bos_id: int | None = None
     """First token of every hypothesis, such as the target language of a multilingual model. (Default: none)"""
     forced_eos_id: int | None = None
@@ -113,7 +117,7 @@ class DecodingSettings:
     (Default: 0)"""
 
     def __post_init__(self) -> None:
-        for name in ("bad_words", "suppress_tokens", "begin_suppress_tokens"):
+        for name in ("bad_words", *LISTS_OF_IDS):
             object.__setattr__(self, name, _as_tuples(getattr(self, name)))  # JSON has lists
         check_field_types(self)
         require(self, self._problems())
@@ -139,7 +143,7 @@ class DecodingSettings:
         check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
         check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
         check("bad_words", all, "a list of sequences of at least one id")
-        for field in ("suppress_tokens", "begin_suppress_tokens"):
+        for field in LISTS_OF_IDS:
             check(field, lambda ids: min(ids, default=0) >= 0, "a list of ids, at least 0")
         if (most := self.max_new_tokens) is not None:
             check("min_new_tokens", lambda value: value < most, f"below max_new_tokens={most}")
@@ -208,11 +212,7 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
         """Returns one message for each id that a vocabulary of this size doesn't have, but the id of one field."""
         ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
         ids += [("bad_words", index) for words in self.bad_words or () for index in words]
-        ids += [
-            (name, index)
-            for name in ("suppress_tokens", "begin_suppress_tokens")
-            for index in getattr(self, name) or ()
-        ]
+        ids += [(name, index) for name in LISTS_OF_IDS for index in getattr(self, name) or ()]
         return [
             f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
             for name, index in ids
@@ -231,6 +231,7 @@ class DecodingOptions(TypedDict, total=False):
     bad_words: tuple[tuple[int, ...], ...] | None
     suppress_tokens: tuple[int, ...] | None
     begin_suppress_tokens: tuple[int, ...] | None
+    more_eos_ids: tuple[int, ...] | None
     forced_bos_id: int | None
     forced_eos_id: int | None
     beam_size: int | None
@@ -261,7 +262,7 @@ class DecodingConfig(DecodingSettings):
     and 1 to the length. With beam_groups, the sum includes the penalties for diversity.
 
     None can't undo a setting of the model. To undo it, pass the neutral value: -1 for forced_bos_id and forced_eos_id,
-    () for bad_words and the suppressed tokens, 0 for no_repeat_ngram and min_new_tokens.
+    () for bad_words and lists of ids, 0 for no_repeat_ngram and min_new_tokens.
 
     Raises:
       ConfigError: an option is out of range, or contradicts another one.

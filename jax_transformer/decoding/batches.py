@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -68,6 +68,7 @@ def generate_each(
     check_ids("prefix", [prefix_ids], model.config.target_vocab_size)
     decoded: list[list[Decoded]] = [[] for _ in source_ids]
     (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
+    ends = {eos_id, *(decoding.more_eos_ids or ())}
 
     fit = cache(partial(sources_fit, model, rows=rows, batch_tokens=batch_tokens))
     may_pad = model.config.source_padding_is_invisible
@@ -98,7 +99,7 @@ def generate_each(
     for ended in in_streams(searches):
         for i, (sequences, scores) in ended:
             decoded[i] = [
-                Decoded(trimmed(ids, len(prefix_ids), eos_id=eos_id, pad_id=pad_id), score)
+                Decoded(trimmed(ids, len(prefix_ids), ends, pad_id), score)
                 for ids, score in zip(sequences.tolist(), scores.tolist(), strict=True)
             ]
         if on_batch and ended:
@@ -161,10 +162,11 @@ def grouped(items: Iterable[int], fits: Callable[[list[int]], bool]) -> Iterator
         yield group
 
 
-def trimmed(ids: list[int], prefix_length: int, *, eos_id: int, pad_id: int) -> list[int]:
+def trimmed(ids: list[int], prefix_length: int, ends: Collection[int], pad_id: int) -> list[int]:
     """Returns the ids up to and with the first end after the prefix, or without their padding if none ends them."""
-    if eos_id in ids[prefix_length:]:
-        return ids[: ids.index(eos_id, prefix_length) + 1]
+    for place, index in enumerate(ids[prefix_length:], prefix_length + 1):
+        if index in ends:
+            return ids[:place]
     while ids and ids[-1] == pad_id:
         ids = ids[:-1]
     return ids

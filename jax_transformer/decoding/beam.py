@@ -126,6 +126,12 @@ class _Candidates(NamedTuple):
     ids: jax.Array
 
 
+def _candidates_of(program: SearchProgram) -> int:
+    """Returns the candidates for each beam. One extension of a beam ends for each end token, so that of so many of all
+    at least one a beam stays open."""
+    return 2 + len(program.more_eos_ids)
+
+
 def _candidates(log_probs: jax.Array, so_far: jax.Array, count: int) -> _Candidates:
     """Returns the `count` best extensions of all beams: log_probs [B, K, V], so_far [B, K].
 
@@ -151,16 +157,15 @@ def _choose(
 ) -> Beams:
     """Chooses the next beams by the rules of `_beam_search` in transformers 5.
 
-    There are twice as many candidates as beams. Candidates that end compete by score with earlier ended hypotheses if
-    they rank among the first K. The first K candidates that don't end stay open.
+    There are twice as many candidates as beams, and K more for each further end token. Candidates that end compete by
+    score with earlier ended hypotheses if they rank among the first K. The first K candidates that don't end stay open.
     """
     batch, size = beams.log_probs.shape
     prefix = search.prefix_at(column, batch)
     count = column + 1 - search.prefix_lengths(batch)  # [B]: tokens so far, this one among them
-    # Only one extension of each beam ends, so 2 K candidates leave at least K to stay open.
-    candidates = _candidates(log_probs, beams.log_probs, 2 * size)
+    candidates = _candidates(log_probs, beams.log_probs, _candidates_of(program) * size)
     is_last = count >= search.max_new
-    ends = (candidates.ids == search.eos_id) | is_last[:, None]
+    ends = program.is_end(candidates.ids, search.eos_id) | is_last[:, None]
 
     kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
     parents, ids = _take_rows(candidates.parents, kept), _take_rows(candidates.ids, kept)
@@ -283,8 +288,8 @@ def _choose_group(
     batch, size = so_far.shape
     log_probs = _processed(program, search, column, tokens, log_probs)
     count = column + 1 - search.prefix_lengths(batch)
-    candidates = _candidates(log_probs, so_far, 2 * size)
-    ends = candidates.ids == search.eos_id
+    candidates = _candidates(log_probs, so_far, _candidates_of(program) * size)
+    ends = program.is_end(candidates.ids, search.eos_id)
     kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
     prefix = search.prefix_at(column, batch)[:, None]
     parents = jnp.where(prefix >= 0, jnp.arange(size), _take_rows(candidates.parents, kept))
@@ -344,7 +349,7 @@ def _choose_floydhub(
 
     columns = jnp.arange(tokens.shape[2])
     after_prefix = columns >= search.prefix_lengths(batch)[:, None, None]
-    is_end = (tokens == search.eos_id) & (columns <= column) & after_prefix
+    is_end = program.is_end(tokens, search.eos_id) & (columns <= column) & after_prefix
     has_ended = jnp.any(is_end, axis=2)
     lengths = jnp.where(has_ended, jnp.argmax(is_end, axis=2) + 1, column + 1) - search.prefix_lengths(batch)[:, None]
     scores = sums / _penalty(search, lengths)

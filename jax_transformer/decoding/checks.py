@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_transformer.config.decoding import NO_ID, DecodingConfig, DecodingOptions
+from jax_transformer.config.decoding import LISTS_OF_IDS, NO_ID, DecodingConfig, DecodingOptions
 from jax_transformer.decoding.padding import limit, pad
 from jax_transformer.model.arguments import check_source
 from jax_transformer.model.features import Features
@@ -124,8 +124,8 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
                 "vocabulary for both; this one has two"
             )
     forced = [i for i in (settings.forced_bos_id, settings.forced_eos_id) if i != NO_ID]
-    suppressed = [settings.suppress_tokens, settings.begin_suppress_tokens]
-    check_ids("target", [*settings.bad_words, *suppressed, forced], size)
+    lists = [getattr(settings, name) for name in LISTS_OF_IDS]
+    check_ids("target", [*settings.bad_words, *lists, forced], size)
 
 
 def check_ids(name: str, sequences: Sequence[Sequence[int]], size: int) -> None:

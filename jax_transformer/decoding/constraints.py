@@ -36,7 +36,7 @@ def constrained(
     for words in program.bad_words:
         scores = _without_words(words, history, column + 1, scores)
     if program.has_min_new:
-        is_end = jnp.arange(scores.shape[-1]) == search.eos_id
+        is_end = program.is_end(jnp.arange(scores.shape[-1]), search.eos_id)
         scores = jnp.where((count < search.min_new)[:, None, None] & is_end, -jnp.inf, scores)
     if program.begin_suppress_tokens:
         is_first = (count == 0)[:, None, None]

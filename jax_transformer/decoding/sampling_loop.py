@@ -82,14 +82,14 @@ def advance(
     scores = counts & ~is_forced(program, search, column, batch)[:, None]
     counted = logits if program.timestamps is None else allowed
     chosen = jnp.take_along_axis(counted, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(counted, axis=-1)
-    lengths = samples.lengths + counts
+    lengths, ends = samples.lengths + counts, program.is_end(token, search.eos_id)
     return Samples(
         state=state,
         tokens=jax.lax.dynamic_update_slice_in_dim(samples.tokens, token[..., None], column, axis=2),
         previous=token,
         log_probs=samples.log_probs + jnp.where(scores, chosen, 0.0).astype(jnp.float32),
         lengths=lengths,
-        ended=samples.ended | (counts & ((token == search.eos_id) | (lengths >= jnp.reshape(search.max_new, (-1, 1))))),
+        ended=samples.ended | (counts & (ends | (lengths >= jnp.reshape(search.max_new, (-1, 1))))),
     )
 
 

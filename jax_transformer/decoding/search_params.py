@@ -37,6 +37,8 @@ class SearchProgram(NamedTuple):
     """What asks the caller which tokens may come next."""
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
+    more_eos_ids: tuple[int, ...] = ()
+    """Ids that end a hypothesis, in addition to eos_id."""
     timestamps: TimestampRules | None = None
     """Rules for times. With them, log-probabilities are those of the tokens that the rules allow."""
 
@@ -63,7 +65,15 @@ class SearchProgram(NamedTuple):
             beam_groups=config.beam_groups,
             suppress_tokens=config.suppress_tokens,
             begin_suppress_tokens=config.begin_suppress_tokens,
+            more_eos_ids=config.more_eos_ids,
         )
+
+    def is_end(self, ids: jax.Array, eos_id: jax.Array | int) -> jax.Array:
+        """Returns which ids end a hypothesis, bool."""
+        ends = ids == eos_id
+        for other in self.more_eos_ids:
+            ends |= ids == other
+        return ends
 
 
 class SamplingParams(NamedTuple):

@@ -51,10 +51,11 @@ def decode_stepwise(
             f"beam_size={decoding.beam_size} and num_return={decoding.num_return}"
         )
     (_, eos_id), pad_id = starts_and_ends(model), model.config.target_pad_id
+    ends = {eos_id, *(decoding.more_eos_ids or ())}
     search = Search(model, decoding, padded_sources(model, [source_ids])[:1], [[*prefix_ids]], [number])
     while not search.is_done:
         search.advance(search.length + max(tokens(), 1))
         found = search.hypotheses()
         tokens_so_far = found.sequences[0, 0, : search.length].tolist()
-        ids = trimmed(tokens_so_far, len(prefix_ids), eos_id=eos_id, pad_id=pad_id)
+        ids = trimmed(tokens_so_far, len(prefix_ids), ends, pad_id)
         yield Step(Decoded(ids, found.scores[0, 0].item()), search.is_done)

@@ -226,12 +226,12 @@ def _search(
         state = loop.run(config, search.program, weights, settings, state.grown(config, room))
     tokens, scores = state.hypotheses(settings)
     best = tokens[:, 0]  # [B, T]
-    return {"tokens": best, "lengths": _lengths(config, search.eos_id, source_ids, best), "scores": scores[:, 0]}
+    return {"tokens": best, "lengths": _lengths(config, search, source_ids, best), "scores": scores[:, 0]}
 
 
-def _lengths(config: TransformerConfig, eos_id: int, source_ids: jax.Array, tokens: jax.Array) -> jax.Array:
+def _lengths(config: TransformerConfig, search: Search, source_ids: jax.Array, tokens: jax.Array) -> jax.Array:
     """Counts the tokens of each row of [B, T], with the end token, without padding. A source of pads has none."""
-    is_end = tokens == eos_id
+    is_end = search.program.is_end(tokens, search.eos_id)
     until_end = jnp.where(jnp.any(is_end, axis=1), jnp.argmax(is_end, axis=1) + 1, tokens.shape[1])
     is_empty = jnp.all(source_ids == config.source.pad_id, axis=1)
     return jnp.where(is_empty, 0, until_end).astype(jnp.int32)

@@ -89,6 +89,8 @@ class _Naming:
                     self._attention(sublayer.part, path, at, ours)
                 else:
                     self._feed_forward(sublayer.part, path, at, ours)
+                if sublayer.output_norm:
+                    self.add(self._module(f"{stack}/layers/{sublayer.output_norm}/scale", at), f"{ours}_output_norm")
                 has_sum = sublayer.name != "feed_forward" and not own.residual.parallel
                 stream = [f"{ours}_residual"] if has_sum else []
                 if sublayer is sublayers[-1]:
@@ -120,8 +122,8 @@ class _Naming:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
-        """Names the logits: the head's output or, if a bias or a factor follows, the model's output of this name, as in
-        transformers."""
+        """Names the logits: the head's output or, if a bias, a factor or a cap follows, the model's output of this
+        name, as in transformers."""
         own, head = self.config.head, self._head_module()
         bias = {
             "none": None,
@@ -129,7 +131,7 @@ class _Naming:
             "parameter": "head_bias" if own.tied else "head/bias",
         }[own.bias]
         is_whole = bias is None or (bias in self._rules and self._owner(bias) == head)
-        is_whole &= own.factor == 1.0
+        is_whole &= own.factor == 1.0 and own.cap is None
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:

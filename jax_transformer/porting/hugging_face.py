@@ -371,9 +371,12 @@ def _typed(key: str, value: Any) -> Any:
     return [_like_default(one, 0) for one in value] if isinstance(value, list) else _like_default(value, 0)
 
 
+_OR_SEVERAL = {"eos_token_id": ", or a list of ids"}
+
+
 def start_and_end(
     content: Json, config: Json, *, starts_with_tag: bool = False
-) -> tuple[dict[str, int], dict[str, int]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the ids that start and end a target as fields of GenerationConfig: the ids that `generate` takes, and the
     ids of config.json that it lacks.
 
@@ -386,19 +389,23 @@ def start_and_end(
       starts_with_tag: the tag of the target's language is the start unless decoder_start_token_id gives another.
 
     Raises:
-      PortingError: several ids, or something else than an id.
+      PortingError: several ids that start, or something else than an id.
     """
-    taken: dict[str, int] = {}
-    lacking: dict[str, int] = {}
+    taken: dict[str, Any] = {}
+    lacking: dict[str, Any] = {}
     for key, name in IDS.items():
         value = content.get(key)
         if value is None and key == "decoder_start_token_id" and not starts_with_tag:
             value = content.get("bos_token_id")
         where = lacking if value is None else taken
         value = _typed(key, config.get(key)) if value is None else value
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if value is not None and type(value) is not int:
-            raise PortingError(f"{key} must be one id; received {value!r}")
+        more = [] if key != "eos_token_id" or not isinstance(value, list) else value[1:]
+        value = value[0] if isinstance(value, list) and len(value) == 1 + len(more) else value
+        if any(type(one) is not int for one in more) or (value is not None and type(value) is not int):
+            received = [value, *more] if more else value
+            raise PortingError(f"{key} must be one id{_OR_SEVERAL.get(key, '')}; received {received!r}")
+        if more:
+            where["more_eos_ids"] = tuple(more)
         if value is not None:
             where[name] = value
     return taken, lacking
@@ -426,7 +433,8 @@ def decoding_fields(content: Json) -> dict[str, Any]:
         fields.setdefault("top_k", TOP_K)
     if isinstance(words := fields.get("bad_words"), list):
         end = content.get("eos_token_id")
-        fields["bad_words"] = [word for word in words if word not in ([end], end)] or None  # the end isn't forbidden
+        ends = [[one] for one in end] if isinstance(end, list) else [[end], end]
+        fields["bad_words"] = [word for word in words if word not in ends] or None  # the end isn't forbidden
     for name in ("suppress_tokens", "begin_suppress_tokens"):
         if not fields.get(name):
             fields.pop(name, None)
@@ -637,15 +645,17 @@ def write_directory(
     content |= dict.fromkeys(
         [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
     )
-    ids = {key: getattr(generation, name) for key, name in IDS.items()}
+    ids = _stated_ids(vars(generation))
     if original:
-        said = _ids(table, resolved_config(file, original), in_effect(original, text))
-        ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
+        said = _stated_ids(_ids(table, resolved_config(file, original), in_effect(original, text)))
+        ids = {key: value for key, value in ids.items() if value != said[key]}
     else:
         text = indented_json({"pad_token_id": config.target_pad_id} | speech_keys(generation.speech))
     text = text_of(generation, original, text)
     if text and ids:
         text = indented_json(parsed(text) | ids)
+    if file.start_in and "decoder_start_token_id" in ids:
+        content[file.start_in] = {**content[file.start_in], "bos_token_id": ids["decoder_start_token_id"]}
     with new_directory(path, PortingError) as temporary:
         (temporary / CONFIG).write_text(indented_json(content | ids), encoding="utf-8")
         if text:  # where there was none, transformers makes it of config.json
@@ -656,6 +666,14 @@ def write_directory(
         write_tensors(temporary / WEIGHTS[0], tensors)
         if write_more is not None:
             write_more(temporary)
+
+
+def _stated_ids(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what transformers' files say of the ids that start and end a target: several ends as a list."""
+    ids = {key: fields.get(name) for key, name in IDS.items()}
+    if more := fields.get("more_eos_ids"):
+        ids["eos_token_id"] = [ids["eos_token_id"], *more]
+    return ids
 
 
 def _first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:

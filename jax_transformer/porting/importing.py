@@ -27,7 +27,7 @@ from jax_transformer.porting.checkpoint import KnownCheckpoint, identify
 from jax_transformer.porting.dialects import PROGRAM_FIELDS, Dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.names_of_dialects import read_map
-from jax_transformer.porting.one_level import has_one_value, values_of
+from jax_transformer.porting.one_level import config_from, has_one_value, values_of
 from jax_transformer.porting.state_dicts import deferred_params
 from jax_transformer.runtime.trees import map_leaves, nearest
 from jax_transformer.storage.model_directory import Model
@@ -184,8 +184,7 @@ def _make_config(
         )
     base = None if settings is None or settings.parts is None else config_from_plain(settings.parts)
     if known.names is None:
-        config = TransformerConfig.from_flat({name: value for name, value in flat.items() if "." not in name})
-        config = with_values(config, {path: value for path, value in flat.items() if "." in path})
+        config = config_from(flat)
         if base is None:
             return config
         config = with_values(config, _differing(base, known.table))

@@ -27,6 +27,7 @@ from jax_transformer.config.short_names import (
     option_names,
     part_at,
     short_names,
+    with_values,
 )
 from jax_transformer.config.specs import Stem
 from jax_transformer.config.validation import ConfigError
@@ -87,6 +88,21 @@ def obstacles(
             values = (default_of(name),)
         found += _obstacles(config, name, values, may_differ=may_differ(name))
     return found + unsaid
+
+
+def config_from(fields: Mapping[str, Any]) -> TransformerConfig:
+    """Returns the config of fields by their short names, or by the paths of options, which prevail.
+
+    Raises:
+      ConfigError: a value that isn't allowed.
+
+    Example:
+      >>> from jax_transformer.porting.one_level import config_from
+      >>> config_from({"norm_eps": 1e-3, "decoder.norm.eps": 1e-6}).encoder.norm.eps
+      0.001
+    """
+    config = TransformerConfig.from_flat({name: value for name, value in fields.items() if "." not in name})
+    return with_values(config, {path: value for path, value in fields.items() if "." in path})
 
 
 def has_one_value(config: TransformerConfig, name: str) -> bool:

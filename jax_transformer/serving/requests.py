@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.decoding import LISTS_OF_IDS, DecodingConfig
 from jax_transformer.config.validation import check_field_types
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.serving.limits import Limits, Refusal
 
-HIDDEN = ("bad_words", "suppress_tokens", "begin_suppress_tokens", "renormalize", "forced_bos_id", "forced_eos_id")
+HIDDEN = ("bad_words", *LISTS_OF_IDS, "renormalize", "forced_bos_id", "forced_eos_id")
 """Decoding options that the commands don't have either."""
 
 

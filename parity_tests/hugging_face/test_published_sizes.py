@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from families import head_of
 
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.shapes import param_shapes
 from jax_transformer.porting.dialects import all_dialects
 from jax_transformer.porting.hugging_face import config_fields
+from jax_transformer.porting.one_level import config_from
 
 
 def _fairseq(d_model: int, layers: tuple[int, int], heads: int, d_ff: int, length: int, **more: Any) -> dict[str, Any]:
@@ -24,6 +25,12 @@ def _fairseq(d_model: int, layers: tuple[int, int], heads: int, d_ff: int, lengt
 def _t5(d_model: int, d_kv: int, d_ff: int, layers: tuple[int, int], heads: int, **more: Any) -> dict[str, Any]:
     sizes = {"d_model": d_model, "d_kv": d_kv, "d_ff": d_ff, "num_heads": heads}
     return sizes | {"num_layers": layers[0], "num_decoder_layers": layers[1]} | more
+
+
+def _t5gemma(d_model: int, layers: int, heads: int, head_dim: int, d_ff: int, kv_heads: int) -> dict[str, Any]:
+    side = {"hidden_size": d_model, "num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": head_dim}
+    side |= {"intermediate_size": d_ff, "num_key_value_heads": kv_heads, "query_pre_attn_scalar": head_dim}
+    return {"encoder": side, "decoder": dict(side)}
 
 
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
@@ -53,25 +60,29 @@ SIZES: dict[str, tuple[type[Any], dict[str, Any], float]] = {
         _t5(4096, 256, 16384, (32, 32), 16, feed_forward_proj="gated-silu", tie_word_embeddings=False),
         19.5e9,
     ),
+    "T5Gemma S-S": (transformers.T5GemmaConfig, _t5gemma(512, 8, 8, 64, 1024, 8), 312_517_632),
+    "T5Gemma B-B": (transformers.T5GemmaConfig, _t5gemma(768, 12, 12, 64, 2048, 12), 591_490_560),
+    "T5Gemma ML-ML": (transformers.T5GemmaConfig, _t5gemma(1152, 26, 4, 256, 6912, 4), 2_200_345_344),
+    "T5Gemma XL-XL": (transformers.T5GemmaConfig, _t5gemma(2048, 24, 32, 64, 5120, 32), 3_766_980_608),
 }
-"""Sizes of checkpoints, and their numbers of parameters. (MADLAD's file has 2.94e9, with a copy of the embedding.)"""
+"""Sizes of checkpoints, and their numbers of parameters, about or exactly. (MADLAD's file has 2.94e9, with a copy of
+the embedding.)"""
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_names_and_shapes_equal_transformers(name: str) -> None:
     kind, sizes, parameters = SIZES[name]
-    config = kind(**sizes)
+    config, tolerance = kind(**sizes), 0.02 if isinstance(parameters, float) else 0.0
     with torch.device("meta"):
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
-    assert sum(tensor.numel() for tensor in theirs.parameters()) == pytest.approx(parameters, rel=0.02)
+    assert sum(tensor.numel() for tensor in theirs.parameters()) == pytest.approx(parameters, rel=tolerance)
     table = next(
         one for one in all_dialects().values() if one.config_file and one.config_file.model_type == kind.model_type
     )
     assert table.config_file is not None
-    fields = config_fields(table.config_file, config.to_dict()) | {
-        "tie_head": theirs.lm_head.weight is theirs.get_input_embeddings().weight
-    }
-    ours = TransformerConfig(**{**table.fixed, **table.defaults, **fields})
+    decoder = theirs.get_decoder().get_input_embeddings()
+    fields = config_fields(table.config_file, config.to_dict()) | {"tie_head": head_of(theirs).weight is decoder.weight}
+    ours = config_from({**table.fixed, **table.defaults, **fields})
     table.check_config(ours)
     leaves = param_shapes(ours)
     received = {

@@ -132,6 +132,24 @@ def test_options_go_on_top_of_the_models(model: Model, sources: list[list[int]])
     np.testing.assert_array_equal(free.sequences, generate(model, sources, config).sequences)
 
 
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"beam_size": 2, "semantics": "floydhub"}])
+def test_hypotheses_end_with_any_of_several_tokens(
+    model: Model, sources: list[list[int]], options: dict[str, Any]
+) -> None:
+    """The token that sentences go on with ends them here, and only pads follow."""
+    free = generate(model, sources, DecodingConfig(max_new_tokens=MOST, **options)).sequences[:, 0]
+    tokens, counts = np.unique(free[free != EOS], return_counts=True)
+    common = int(tokens[np.argsort(-counts)][0])
+    assert common != model.config.target_pad_id or len(tokens) > 1
+    common = int(next(token for token in tokens[np.argsort(-counts)] if token != model.config.target_pad_id))
+    ended = generate(model, sources, DecodingConfig(max_new_tokens=MOST, more_eos_ids=(common,), **options)).sequences
+    rows = [row.tolist() for row in ended[:, 0]]
+    assert any(common in row for row in rows)
+    for row in rows:
+        end = min((row.index(token) for token in (common, EOS) if token in row), default=len(row))
+        assert set(row[end + 1 :]) <= {model.config.target_pad_id}
+
+
 def test_unknown_options_are_refused(model: Model, sources: list[list[int]]) -> None:
     message = r"expected a decoding option; received the unknown name 'beam_sise' \(nearest: beam_size\)"
     with pytest.raises(ConfigError, match=message):

@@ -95,7 +95,7 @@ def test_queries_keys_and_values_of_one_linear_map() -> None:
 def test_every_name_is_one_of_the_trace_and_stands_once() -> None:
     for dialect in all_dialects().values():
         choices = {name: values[0] for name, values in dialect.choices.items()}
-        config = TransformerConfig.from_flat(SIZES | {"target_vocab_size": 11} | dialect.fixed | choices)
+        config = TransformerConfig.from_flat(SIZES | {"d_model": 8, "target_vocab_size": 11} | dialect.fixed | choices)
         ours = [name for names in activation_names(config, dialect.rules(config)).values() for name in names]
         assert len(set(ours)) == len(ours)
         assert set(ours) <= {node.name for node in nodes(config)}, dialect.name

@@ -38,6 +38,7 @@ READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # the end is no bad word
     ({"bad_words_ids": [[7], [2], [2, 7]], "eos_token_id": 2}, {"bad_words": ((7,), (2, 7))}),
     ({"bad_words_ids": [[2]], "eos_token_id": [2]}, {}),
+    ({"bad_words_ids": [[2], [4], [3]], "eos_token_id": [2, 3]}, {"bad_words": ((4,),)}),
     # drawing
     (
         {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
@@ -187,6 +188,11 @@ CONFIG_JSON: dict[str, Any] = {"decoder_start_token_id": 2, "bos_token_id": 0, "
         (
             '{"decoder_start_token_id": 5, "bos_token_id": 4, "eos_token_id": [6]}',
             {"decoder_start_id": 5, "eos_id": 6},
+            {},
+        ),
+        (
+            '{"bos_token_id": 4, "eos_token_id": [6, 8, 7]}',
+            {"decoder_start_id": 4, "eos_id": 6, "more_eos_ids": (8, 7)},
             {},
         ),
         ('{"bos_token_id": 4, "eos_token_id": 6}', {"decoder_start_id": 4, "eos_id": 6}, {}),

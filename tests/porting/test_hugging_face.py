@@ -57,7 +57,7 @@ def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_pat
     of_dropout = {
         name for name in before if name.endswith("dropout_rate")
     }  # None is dropout_rate, and T5 has one rate for all
-    assert {name for name in before if before[name] != after[name]} <= {*of_dropout, "head_dim"}
+    assert {name for name in before if before[name] != after[name]} <= {*of_dropout, "head_dim", "num_kv_heads"}
     for stack in ("encoder", "decoder"):
         assert getattr(back.config, stack).heads == getattr(model.config, stack).heads
     assert after["dropout_rate"] == 0.2

@@ -22,8 +22,8 @@ from jax_transformer.storage.tensors import PortingError
         (
             "t5",
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
-            r"model_type must be one of marian, .*whisper, encoder-decoder; received 'gpt2' \(GPT2LMHeadModel\), which "
-            r"isn't said to be an encoder-decoder",
+            r"model_type must be one of marian, .*whisper, encoder-decoder, t5gemma; received 'gpt2' "
+            r"\(GPT2LMHeadModel\), which isn't said to be an encoder-decoder",
         ),
         (
             "t5",
@@ -86,7 +86,8 @@ from jax_transformer.storage.tensors import PortingError
         ("marian", {"normalize_before": True}, "normalize_before must be False; received True"),
         ("bart", {"d_model": 24}, "d_model: config.json says 24; the tensors say 12"),
         ("t5", {"num_layers": 3}, "num_encoder_layers: config.json says 3; the tensors say 2"),
-        ("t5", {"eos_token_id": [3, 4]}, r"eos_token_id must be one id; received \[3, 4\]"),
+        ("t5", {"decoder_start_token_id": [3, 4]}, r"decoder_start_token_id must be one id; received \[3, 4\]"),
+        ("t5", {"eos_token_id": [3, "4"]}, r"eos_token_id must be one id, or a list of ids; received \[3, '4'\]"),
     ],
 )
 def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:

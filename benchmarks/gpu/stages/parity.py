@@ -280,7 +280,7 @@ def _torch_side(reference: Any, model: Any, params: Any, ids: Any, precision: st
     """Runs transformers' module on the GPU, with unfused attention."""
     import torch
 
-    from jax_transformer.parity.backends.families import wide_fills, wide_norms
+    from jax_transformer.parity.backends.families import wide_fills
 
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     module = reference.build(dtype).eval()
@@ -294,7 +294,7 @@ def _torch_side(reference: Any, model: Any, params: Any, ids: Any, precision: st
         torch.from_numpy(ids[name].astype(np.int64)).to(torch_device())
         for name in ("source_ids", "decoder_input_ids", "labels")
     )
-    with _tf32(precision == "tf32"), wide_norms(module), wide_fills():
+    with _tf32(precision == "tf32"), wide_fills():
         logits = module(
             input_ids=source, attention_mask=(source != model.config.source_pad_id).long(),
             decoder_input_ids=decoder_input, use_cache=False,

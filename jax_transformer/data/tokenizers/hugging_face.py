@@ -15,6 +15,7 @@
 | PegasusTokenizer, T5Tokenizer | tokenizer.json or spiece.model | … </s> | … |
 | ByT5Tokenizer | | … </s> | … |
 | BertTokenizer | tokenizer.json or vocab.txt | [CLS] … [SEP] | … |
+| GemmaTokenizer | tokenizer.json | add_bos_token and add_eos_token, or its post_processor | … |
 | TokenizersBackend, PreTrainedTokenizer | tokenizer.json | its post_processor | … |
 
 Training (`data.encoding`) and decoding add the tokens around targets.
@@ -48,6 +49,7 @@ CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
     "encoder-decoder": "BertTokenizer",
+    "t5gemma": "GemmaTokenizer",
 }
 """A config.json's model_type → the class of its tokenizer if no file names one."""
 NAMES = {
@@ -62,6 +64,7 @@ NAMES = {
 CLASS_NAMES = {
     "BlenderbotSmallTokenizer": lists.SMALL_NAMES,
     "BertTokenizer": {"unk_token": "[UNK]", "pad_token": "[PAD]", "sep_token": "[SEP]", "cls_token": "[CLS]"},
+    "GemmaTokenizer": {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"},
 }
 """The default names in a class that has others."""
 
@@ -106,12 +109,13 @@ def read_class(name: str, files: Files, config: Json) -> Pair:
 
 
 def _rows(config: Json) -> Any:
-    """Returns the rows of the embedding that a config.json states: of an encoder-decoder of two models, those of both.
+    """Returns the rows of the embedding that a config.json states: of a model with a config for each side, those of
+    both.
 
     Raises:
       ValueError: the two have vocabularies of several sizes.
     """
-    if "vocab_size" in config or not isinstance(config.get("encoder"), Mapping):
+    if not isinstance(config.get("encoder"), Mapping):
         return config.get("vocab_size")
     sizes = [(config.get(side) or {}).get("vocab_size") for side in ("encoder", "decoder")]
     if sizes[0] != sizes[1]:
@@ -160,6 +164,7 @@ _READERS: dict[str, Callable[[Files, Json], Pair]] = {
     "ByT5Tokenizer": lists.byt5,
     "T5Tokenizer": pipelines.t5,
     "BertTokenizer": pipelines.bert,
+    "GemmaTokenizer": pipelines.gemma,
     "TokenizersBackend": pipelines.unchanged,
     "PreTrainedTokenizer": pipelines.unchanged,
 }

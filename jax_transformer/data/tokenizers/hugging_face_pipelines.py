@@ -23,7 +23,7 @@ from jax_transformer.data.tokenizers.hugging_face_files import (
 from jax_transformer.data.tokenizers.load import with_marked_specials
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, PLACEHOLDERS, find_specials
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, PLACEHOLDERS, SPACE_MARK, find_specials
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 from jax_transformer.runtime.limits import TOKEN_IDS
 
@@ -171,6 +171,32 @@ def bert(files: Files, settings: Json) -> Pair:
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
     }
     return both(Tokenizer(_pipeline(content, added, vocabulary, settings), add_bos=True, add_eos=True))
+
+
+def gemma(files: Files, settings: Json) -> Pair:
+    """Builds Gemma's tokenizer, whose BPE merges across words and falls back to bytes. tokenizer_config.json says what
+    is added around a sentence or, if it doesn't, the post_processor of tokenizer.json does."""
+    given = json_in(files, "tokenizer.json")
+    vocabulary, added = given["model"]["vocab"], given["added_tokens"]
+    content = {
+        "version": "1.0",
+        "model": _bpe(vocabulary, given["model"]["merges"], unk_token="<unk>", fuse_unk=True, byte_fallback=True),
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK},
+        "pre_tokenizer": None,  # transformers splits at spaces, of which the normalizer leaves none
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+    }
+    around = {f"add_{name}": bool(settings.get(f"add_{name}_token", False)) for name in ("bos", "eos")}
+    if any(f"{name}_token" in settings for name in around):
+        return both(Tokenizer(_pipeline(content, added, vocabulary, settings), **around))
+    content |= {"added_tokens": added, "post_processor": given.get("post_processor")}
+    return both(with_own_template(content, settings, takes_tag=False))
 
 
 def blenderbot(files: Files, settings: Json) -> Pair:

@@ -14,6 +14,7 @@ from jax_transformer.parity.backends.modules import ModuleReference
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.exporting import export_directory
+from jax_transformer.programs.modes import wide
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
@@ -21,15 +22,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+CACHED = ("fsmt", "t5gemma")
+"""Families whose `generate` computes something else without a cache. FSMT's shows later tokens, and T5Gemma's hides the
+target's padding."""
+
+
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
     """Runs a model of transformers with unfused attention, whatever attn_implementation it was loaded with."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
+        import torch
         import transformers
 
         module: Any = super().build(dtype)
         module.set_attn_implementation("eager")
+        if dtype == torch.float64:
+            _widen_rotations(module)
         module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
         return module
 
@@ -42,13 +51,13 @@ class FamilyReference(ModuleReference):
         watched: bool,
         gradients: bool,
     ) -> Pass:
-        with wide_norms(module), wide_fills():
+        with wide(module), wide_fills():
             return super().run(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
 
     def outputs(
         self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        with wide_norms(module), wide_fills():
+        with wide(module), wide_fills():
             return super().outputs(module, source_ids, decoder_input_ids)
 
     def greedy(
@@ -64,9 +73,9 @@ class FamilyReference(ModuleReference):
     def _generate(
         self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder. FSMT
-        hides later tokens in `generate` only if it has a cache. Whisper's own `generate` adds tags and cuts recordings
-        in windows, so the general one is called."""
+        """Calls `generate`, without a cache unless it is needed: T5's has one layer per encoder layer, too few for a
+        deeper decoder. Whisper's own `generate` adds tags and cuts recordings in windows, so the general one is
+        called."""
         import transformers
         from transformers.generation import GenerationMixin
 
@@ -74,7 +83,7 @@ class FamilyReference(ModuleReference):
             max_new_tokens=most,
             num_beams=beam_size,
             do_sample=False,
-            use_cache=module.config.model_type == "fsmt",
+            use_cache=module.config.model_type in CACHED,
             decoder_start_token_id=start_id,
             eos_token_id=eos_id,
             pad_token_id=self.config.target.pad_id,
@@ -82,7 +91,7 @@ class FamilyReference(ModuleReference):
         given = {"input_ids": source_ids, "attention_mask": source_ids != self.config.source.pad_id}
         if self.config.stem is not None:
             given = {"input_features": source_ids.transpose(1, 2)}
-        with wide_norms(module), wide_fills():
+        with wide(module), wide_fills():
             tokens: torch.Tensor = GenerationMixin.generate(module, **given, generation_config=options)
         return tokens[:, 1:]
 
@@ -122,32 +131,16 @@ def _quietly(transformers: Any) -> Iterator[None]:
         transformers.logging.enable_progress_bar()
 
 
-@contextlib.contextmanager
-def wide_norms(model: Any) -> Iterator[None]:
-    """Makes T5's norm compute the variance of float64 in float64 rather than float32.
-
-    Lower precision, and norms whose forward isn't transformers' own, are unchanged.
-    """
+def _widen_rotations(module: nn.Module) -> None:
+    """Computes the frequencies of rotations in float64; T5Gemma's are float32 when a model is made."""
     import torch
 
-    def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        x = x * torch.rsqrt(x.to(wide).pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
-        if norm.weight.dtype in (torch.float16, torch.bfloat16):
-            x = x.to(norm.weight.dtype)
-        weighted: torch.Tensor = norm.weight * x
-        return weighted
-
-    norms: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
-    kinds = {kind for kind in norms if kind.forward.__module__.startswith("transformers.")}
-    before = {kind: kind.forward for kind in kinds}
-    for kind in kinds:
-        kind.forward = forward
-    try:
-        yield
-    finally:
-        for kind, method in before.items():
-            kind.forward = method
+    for part in module.modules():
+        parameters = getattr(getattr(part, "config", None), "rope_parameters", None)
+        frequencies = getattr(part, "inv_freq", None)
+        if parameters is not None and isinstance(frequencies, torch.Tensor):
+            pairs = frequencies.shape[0]
+            part.inv_freq = parameters["rope_theta"] ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ MODULES = (
     "marian_npz",
     "whisper",
     "encoder_decoder",
+    "t5gemma",
     "opennmt",
 )
 """The modules of this package that hold `DIALECTS`."""
@@ -142,6 +143,8 @@ class ConfigFile:
     """Returns the keys of config.json that follow from a config."""
     starts_with_tag: bool = False
     """Whether the tag of the target's language starts the decoder, unless config.json gives another token."""
+    start_in: str = ""
+    """The part of config.json whose bos_token_id starts targets in its training; "" if decoder_start_token_id does."""
     kept: tuple[str, ...] = ()
     """Tensors that its programs load and the table ignores, which export writes back as they came."""
     always_there: tuple[str, ...] = ()
