@@ -15,7 +15,7 @@ from jax_transformer.runtime.compiler_flags import keep_products_apart
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer import config, data, decoding, parallel, parity, porting, speech, training
+    from jax_transformer import config, data, decoding, forecasting, parallel, parity, porting, speech, training
     from jax_transformer.config.data import DataConfig
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
     from jax_transformer.config.lora import LoraConfig
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
+    from jax_transformer.forecasting.prediction import forecast
     from jax_transformer.frozen.record import Frozen
     from jax_transformer.model.features import Features
     from jax_transformer.model.functional import (
@@ -78,6 +79,8 @@ __all__ = [
     "decoding",
     "encode",
     "export_checkpoint",
+    "forecast",
+    "forecasting",
     "freeze",
     "generate",
     "import_checkpoint",
@@ -101,7 +104,7 @@ __all__ = [
     "translate",
     "with_tokenizers",
 ]
-SUBPACKAGES = ("config", "data", "decoding", "parallel", "parity", "porting", "speech", "training")
+SUBPACKAGES = ("config", "data", "decoding", "forecasting", "parallel", "parity", "porting", "speech", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
     "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),
@@ -124,6 +127,7 @@ _HOMES = {
         "start_decoding",
     ),
     "jax_transformer.model.module": ("Transformer",),
+    "jax_transformer.forecasting.prediction": ("forecast",),
     "jax_transformer.frozen.record": ("Frozen",),
     "jax_transformer.parity.api": ("compare",),
     "jax_transformer.parity.freezing": ("freeze",),

@@ -20,6 +20,7 @@ from jax_transformer.commands.discover import discover
 from jax_transformer.commands.doctor import doctor
 from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.export import export
+from jax_transformer.commands.forecast import forecast
 from jax_transformer.commands.freeze import freeze
 from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
@@ -115,6 +116,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "average": average,
     "translate": translate,
     "transcribe": transcribe,
+    "forecast": forecast,
     "serve": serve,
     "evaluate": evaluate,
     "score": score,
@@ -139,6 +141,7 @@ USAGE = """jax-transformer COMMAND …
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
   transcribe  write what recordings say, with a Whisper
+  forecast    predict time series, with a Chronos-T5
   serve       translate over HTTP, for many clients at once
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are

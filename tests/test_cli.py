@@ -185,8 +185,10 @@ def test_resume_takes_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "fly")
     assert code == 2
-    known = "train, presets, launch, average, translate, transcribe, serve, evaluate, score, port, export, push, parity"
-    assert f"expected one of {known}, freeze, discover, report" in err
+    known = (
+        "train, presets, launch, average, translate, transcribe, forecast, serve, evaluate, score, port, export, push"
+    )
+    assert f"expected one of {known}, parity, freeze, discover, report" in err
 
 
 def test_threads_of_pytorch_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from jax_transformer.commands.discover import DiscoverOptions
 from jax_transformer.commands.doctor import DoctorOptions
 from jax_transformer.commands.evaluate import EvaluateOptions
 from jax_transformer.commands.export import ExportOptions
+from jax_transformer.commands.forecast import ForecastOptions
 from jax_transformer.commands.freeze import FreezeOptions
 from jax_transformer.commands.model_options import run_options
 from jax_transformer.commands.options import option_names, options_of, taken
@@ -57,6 +58,7 @@ KINDS_OF_COMMANDS: Mapping[str, type] = {
     "doctor": DoctorOptions,
     "evaluate": EvaluateOptions,
     "export": ExportOptions,
+    "forecast": ForecastOptions,
     "freeze": FreezeOptions,
     "parity": ParityOptions,
     "port": PortOptions,

@@ -207,6 +207,11 @@ def _import(options: PortOptions) -> int:
         print(f"          not decoded by: {_listed(left_out)} (kept for export)")
     if model.training_state is not None:
         print(f"training: {port_training.described(model.training_state)}")
+    if series := model.generation.series:
+        print(
+            f"series:   {series.num_bins:,} bins from {series.low:g} to {series.high:g}; reads "
+            f"{series.context_length} values and predicts {series.prediction_length}"
+        )
     if text:
         print(f"text:     {text}")
     if added:
@@ -298,6 +303,8 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use(model: Model) -> str:
     """Describes the model's use."""
+    if model.generation.series is not None:
+        return "ready to forecast"
     if model.source_tokenizer is None:
         return "without vocabularies"
     if model.generation.decoder_start_id is None or model.generation.eos_id is None:

@@ -13,6 +13,7 @@ from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from jax_transformer.config.positions import Alibi, Learned, RelativeBias, RelativeVectors, Rotary, Sinusoidal
+    from jax_transformer.config.series import SeriesTokens
     from jax_transformer.config.specs import (
         Attention,
         Compute,
@@ -36,6 +37,7 @@ _HOMES = {
         "Rotary",
         "Sinusoidal",
     ),
+    "jax_transformer.config.series": ("SeriesTokens",),
     "jax_transformer.config.specs": (
         "Attention",
         "Compute",
@@ -64,6 +66,7 @@ __all__ = [
     "Residual",
     "RmsNorm",
     "Rotary",
+    "SeriesTokens",
     "Sinusoidal",
     "Stack",
     "Stem",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
+from jax_transformer.config.series import SeriesTokens
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError, check_field_types, require
 from jax_transformer.runtime.trees import nearest
@@ -168,6 +169,8 @@ class TokenSettings:
     None: sources aren't padded. Neither are longer ones."""
     speech: SpeechTokens | None = None
     """Special ids of a model that transcribes speech. None: it doesn't."""
+    series: SeriesTokens | None = None
+    """How a model that forecasts reads series of values. None: it doesn't."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +190,8 @@ class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last b
     def __post_init__(self) -> None:
         if isinstance(self.speech, Mapping):  # as JSON has it
             object.__setattr__(self, "speech", SpeechTokens.from_plain(self.speech))
+        if isinstance(self.series, Mapping):
+            object.__setattr__(self, "series", SeriesTokens.from_plain(self.series))
         super().__post_init__()
 
     def _problems(self) -> list[str]:

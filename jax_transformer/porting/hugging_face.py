@@ -25,6 +25,7 @@ from jax_transformer.config.languages import code_of
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.speech import SpeechTokens, pairs
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.porting.chronos import refuse_other_forecasters, series_fields, with_series
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.porting.one_level import value_at
@@ -95,6 +96,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     path = Path(path)
     config = _read_json(path / CONFIG)
     generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
+    refuse_other_forecasters(path / CONFIG, config)
     table = _table(path / CONFIG, config)
     fields = read_fields(path / CONFIG, table, config)
     try:
@@ -103,6 +105,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
         fields |= _ids(table, resolved, content) | decoding_fields(content) | speech_fields(content)
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
+    fields |= series_fields(path / CONFIG, config, fields)
     files = [path / name for name in TOKENIZER_FILES if (path / name).is_file()]
     tokenizer = {file.name: read_bytes(file, TOKENIZER_BYTES, PortingError) for file in files}
     return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
@@ -642,6 +645,7 @@ def write_directory(
     if not isinstance(text, str):
         text, generation = _first_format(original, text, generation)
     content = _config_json(file, config, original)
+    content = with_series(content, generation.series, config.source_pad_id, generation.eos_id)
     content |= dict.fromkeys(
         [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
     )

@@ -78,6 +78,7 @@ CERTIFICATE_BYTES = Limit(
 CERTIFICATE_ELEMENTS = Limit(
     "CERTIFICATE_ELEMENTS", 2**22, "elements of a certificate's inputs", "eight images of 3 · 224 · 224 have 1,204,224"
 )
+SERIES_BYTES = Limit("SERIES_BYTES", 256 * MIB, "bytes of a table of series", "a million values have 10 MB")
 TOKENIZER_BYTES = Limit(
     "TOKENIZER_BYTES", 128 * MIB, "bytes in a tokenizer's file", "a vocabulary of 262,144 tokens has 33 MB"
 )
@@ -122,6 +123,7 @@ LIMITS = (
     JSON_BYTES,
     CERTIFICATE_BYTES,
     CERTIFICATE_ELEMENTS,
+    SERIES_BYTES,
     TOKENIZER_BYTES,
     TOKEN_IDS,
     PATTERN_SECONDS,

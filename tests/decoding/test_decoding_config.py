@@ -20,7 +20,7 @@ def test_a_model_can_set_every_option_except_a_users() -> None:
     said = {field.name for field in dataclasses.fields(GenerationConfig)}
     asked = {field.name for field in dataclasses.fields(DecodingConfig)}
     assert asked - said == {"num_return", "seed"}
-    assert said - asked == {"decoder_start_id", "eos_id", "max_decode_length", "source_length", "speech"}
+    assert said - asked == {"decoder_start_id", "eos_id", "max_decode_length", "source_length", "speech", "series"}
 
 
 @pytest.mark.parametrize(
