@@ -55,7 +55,7 @@ def forecasts(
             np.arange(first, end) + 1, values[first:], color=rcParams["text.color"], linewidth=1.2, label="history"
         )
         _draw_future(axes, end + 1 + np.arange(len(found)), found, levels)
-        axes.set_title(name, loc="left", parse_math=False)
+        axes.set_title(name, parse_math=False)
         axes.margins(x=0.01)
     panels[-1].set_xlabel("step")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -236,3 +236,23 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
         save(Figure(), tmp_path / "a.png")
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == b"old"
+
+
+# --- forecasts
+
+
+def test_a_forecast_continues_its_history() -> None:
+    history = np.array([[1.0, 2.0, np.nan, 4.0], [5.0, 6.0, 7.0, 8.0]])
+    quantiles = np.arange(2 * 3 * 4.0).reshape(2, 3, 4)
+    figure = plots.forecasts(history, quantiles, [0.1, 0.5, 0.7, 0.9], ["one", "two"], shown=3)
+    axes = panel(figure, "two")
+    before, median, alone = axes.lines
+    np.testing.assert_array_equal(before.get_xydata(), [[2, 6], [3, 7], [4, 8]])
+    np.testing.assert_array_equal(median.get_xydata(), np.stack([[5, 6, 7], quantiles[1, :, 1]], axis=1))
+    np.testing.assert_array_equal(alone.get_ydata(), quantiles[1, :, 2])
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert {tuple(corner) for corner in corners} == {
+        (step, quantiles[1, i, level]) for i, step in enumerate((5.0, 6.0, 7.0)) for level in (0, 3)
+    }
+    assert np.isnan(panel(figure, "one").lines[0].get_ydata()).tolist() == [False, True, False]
