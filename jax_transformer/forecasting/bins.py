@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,19 +31,21 @@ class EncodedSeries(NamedTuple):
     """[N] float32: the mean of each series's absolute values; 1 if that is 0."""
 
 
-def encode_series(model: Model, series: Any, length: int = 0) -> EncodedSeries:
-    """Returns the ids that a forecasting model reads for series.
+def encode_series(model: Model, series: Any, length: int = 0, *, scales: np.ndarray | None = None) -> EncodedSeries:
+    """Returns the ids that a forecasting model reads for series or, with `scales`, is trained to predict after them.
 
     Args:
       model: a model with `series` in its generation settings, such as a Chronos-T5.
       series: see `forecast`.
       length: values to pad to, at least; never more than `context_length`.
+      scales: [N], of the series that these continue. None: the means of their own absolute values, over the last
+        `context_length` values, which alone are encoded.
 
     Returns:
       The ids [N, S], shorter series padded on the left, and their scales.
 
     Raises:
-      ValueError: another model; series that `forecast` refuses.
+      ValueError: another model; series that `forecast` refuses; scales that aren't positive, or one for each series.
 
     Example:
       >>> import jax
@@ -56,10 +59,18 @@ def encode_series(model: Model, series: Any, length: int = 0) -> EncodedSeries:
       >>> encoded = encode_series(model, [[1.0, float("nan"), 3.0], [2.0]])
       >>> encoded.ids.tolist(), encoded.scales.tolist()
       ([[34, 0, 36, 1], [0, 0, 35, 1]], [2.0, 2.0])
+      >>> encode_series(model, [[4.0], [-2.0]], scales=encoded.scales).ids.tolist()
+      [[37, 1], [31, 1]]
     """
     tokens = series_of(model)
-    values = as_rows(series, tokens.context_length)
-    return encode_rows(model, tokens, padded_left(values, min(length, tokens.context_length)))
+    values = as_rows(series, tokens.context_length if scales is None else sys.maxsize)
+    values = padded_left(values, min(length, tokens.context_length))
+    if scales is None:
+        return encode_rows(model, tokens, values)
+    scales = np.asarray(scales, np.float32)
+    if scales.shape != values.shape[:1] or not (scales > 0).all():
+        raise ValueError(f"scales: expected {len(values)} positive numbers; received {list(scales.shape)}: {scales!s:.40}")
+    return encode_rows(model, tokens, values, scales)
 
 
 def decode_series(model: Model, ids: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -160,12 +171,15 @@ def padded_left(values: np.ndarray, length: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (max(length - values.shape[1], 0), 0)), constant_values=np.nan)
 
 
-def encode_rows(model: Model, tokens: SeriesTokens, values: np.ndarray) -> EncodedSeries:
-    """Returns the ids of series [N, T], at most `context_length` values of each; a row may be all NaN."""
+def encode_rows(
+    model: Model, tokens: SeriesTokens, values: np.ndarray, scales: np.ndarray | None = None
+) -> EncodedSeries:
+    """Returns the ids of series [N, T], with their own scales if none are given."""
     is_there = ~np.isnan(values)
-    sums = np.sum(np.abs(values), axis=1, where=is_there, dtype=np.float64)
-    means = (sums / np.maximum(is_there.sum(axis=1), 1)).astype(np.float32)
-    scales = np.where(means > 0, means, np.float32(1))
+    if scales is None:
+        sums = np.sum(np.abs(values), axis=1, where=is_there, dtype=np.float64)
+        means = (sums / is_there.sum(axis=1)).astype(np.float32)
+        scales = np.where(means > 0, means, np.float32(1))
     bins = np.searchsorted(boundaries(tokens), np.where(is_there, values, 0) / scales[:, None], side="right")
     ids = np.minimum(bins + tokens.num_special, tokens.num_tokens - 1)
     ids = np.where(is_there, ids, model.config.source_pad_id)

@@ -55,6 +55,8 @@ SIZES: dict[str, tuple[type[Any], dict[str, Any], float]] = {
     "ByT5 XXL": (transformers.T5Config, _t5(4672, 64, 12352, (36, 12), 64, vocab_size=384, **GATED), 12.9e9),
     "CodeT5 base": (transformers.T5Config, _t5(768, 64, 3072, (12, 12), 12, vocab_size=32100), 0.223e9),
     "MADLAD-400 3B": (transformers.T5Config, _t5(1024, 128, 8192, (32, 32), 16, vocab_size=256000, **GATED), 2.68e9),
+    "Chronos-T5 small": (transformers.T5Config, _t5(512, 64, 2048, (6, 6), 8, vocab_size=4096), 0.0462e9),
+    "Chronos-T5 large": (transformers.T5Config, _t5(1024, 64, 4096, (24, 24), 16, vocab_size=4096), 0.709e9),
     "UL2 20B": (
         transformers.T5Config,
         _t5(4096, 256, 16384, (32, 32), 16, feed_forward_proj="gated-silu", tie_word_embeddings=False),
