@@ -73,13 +73,13 @@ def check_count(count: int) -> None:
 def _draw_future(axes: Axes, steps: np.ndarray, quantiles: np.ndarray, levels: Sequence[float]) -> None:
     """Draws quantiles [prediction_length, levels]: the widest band first."""
     colour = rcParams["axes.prop_cycle"].by_key()["color"][0]
-    for low, high in sorted(bands(levels), key=lambda pair: levels[pair[0]]):
+    for number, (low, high) in enumerate(sorted(bands(levels), key=lambda pair: levels[pair[0]])):
         axes.fill_between(
             steps,
             quantiles[:, low],
             quantiles[:, high],
             color=colour,
-            alpha=0.25,
+            alpha=min(0.2 + 0.15 * number, 1.0),  # so that the legend tells a narrower band from a wider one
             linewidth=0,
             label=f"{levels[low]:g} to {levels[high]:g}",
         )

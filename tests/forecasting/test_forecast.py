@@ -275,3 +275,17 @@ def test_impossible_settings_are_refused(fields: dict[str, Any], message: str) -
 def test_settings_of_a_file_are_checked() -> None:
     with pytest.raises(ConfigError, match="series: unknown field bins; missing field prediction_length"):
         jt.GenerationConfig(series={"num_tokens": 9, "context_length": 3, "bins": 1})  # type: ignore[arg-type]
+
+
+def test_values_to_predict_have_the_scales_of_what_they_continue(model: jt.Model) -> None:
+    future = [[2.0, NAN], [-30.0, 400.0]]
+    assert encode_series(model, future, scales=np.array([2.0, 10.0])).ids.tolist() == [[19, PAD, END], [15, 33, END]]
+    assert encode_series(model, [1.0, -1.0], scales=np.array([1e-30])).ids.tolist() == [[33, 2, END]]
+    longer = np.ones(CONTEXT + 3)
+    assert encode_series(model, longer, scales=np.array([1.0])).ids.shape == (1, CONTEXT + 4)
+
+
+@pytest.mark.parametrize("scales", [[1.0, 2.0], [0.0], [NAN], [[1.0]]])
+def test_impossible_scales_are_refused(model: jt.Model, scales: Any) -> None:
+    with pytest.raises(ValueError, match="scales: expected 1 positive numbers; received"):
+        encode_series(model, WAVE, scales=np.array(scales))
