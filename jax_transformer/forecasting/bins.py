@@ -69,7 +69,8 @@ def encode_series(model: Model, series: Any, length: int = 0, *, scales: np.ndar
         return encode_rows(model, tokens, values)
     scales = np.asarray(scales, np.float32)
     if scales.shape != values.shape[:1] or not (scales > 0).all():
-        raise ValueError(f"scales: expected {len(values)} positive numbers; received {list(scales.shape)}: {scales!s:.40}")
+        received = f"{list(scales.shape)}: {scales!s:.40}"
+        raise ValueError(f"scales: expected {len(values)} positive numbers; received {received}")
     return encode_rows(model, tokens, values, scales)
 
 
