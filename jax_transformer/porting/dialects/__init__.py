@@ -40,6 +40,8 @@ MODULES = (
     "whisper",
     "encoder_decoder",
     "opennmt",
+    "joeynmt",
+    "sockeye",
 )
 """The modules of this package that hold `DIALECTS`."""
 

@@ -19,10 +19,10 @@ import numpy as np
 import yaml
 
 from jax_transformer.porting.formats.foreign import Foreign
+from jax_transformer.porting.formats.yaml_settings import read_settings
 from jax_transformer.runtime.files import atomic_write, read_bytes
 from jax_transformer.runtime.limits import TENSORS, TOKENIZER_BYTES
 from jax_transformer.runtime.memory import check_fits
-from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
 if TYPE_CHECKING:
@@ -97,10 +97,7 @@ def opened(path: Path) -> Foreign:
     if OPTIONS not in arrays:
         raise PortingError(f"{path}: expected a model of Marian's, with its options in {OPTIONS}; received none")
     text = arrays.pop(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    compose(text, f"{path}: {OPTIONS}", PortingError)  # within the limits
-    options = yaml.safe_load(text)
-    if not isinstance(options, dict):
-        raise PortingError(f"{path}: {OPTIONS}: expected options; received {type(options).__name__}")
+    options = read_settings(text, f"{path}: {OPTIONS}")
     problems = _problems(options, arrays)
     if problems:
         raise PortingError(f"{path}: no model that this ports, by its {OPTIONS}", problems)
