@@ -21,8 +21,9 @@ class SideText:
 
     list: str
     """Name of the file with the tokens."""
-    form: Literal["lines", "counts", "json"] = "lines"
-    """lines: a token a line; counts: a token and its count a line; json: an object of tokens with their ids."""
+    form: Literal["lines", "counts", "json", "model"] = "lines"
+    """lines: a token a line; counts: a token and its count a line; json: an object of tokens with their ids; model: the
+    pieces of a sentencepiece model."""
     first: tuple[str, ...] = ()
     """Tokens before those of the file, which may hold them again."""
     last: tuple[str, ...] = ()

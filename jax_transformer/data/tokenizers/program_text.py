@@ -70,6 +70,9 @@ def _tokenizer(files: Files, side: SideText) -> Tokenizer:
 def _entries(files: Files, side: SideText) -> list[str]:
     """Returns the token of each id."""
     name = side.list
+    if side.form == "model":
+        read_sentencepiece(file_in(files, name))
+        return [*(piece.text for piece in pieces_of(file_in(files, name))), *side.last]
     if side.form == "json":
         ids = json_in(files, name)
         if sorted(ids.values()) != list(range(len(ids))):
