@@ -191,7 +191,7 @@ def test_a_vocabulary_beside_it_translates(tmp_path: Path, capsys: pytest.Captur
 def test_sentencepiece_models_may_be_its_vocabularies(named: bool, tmp_path: Path) -> None:
     import sentencepiece
 
-    (tmp_path / "text").write_text("who sleeps here\nwho reads there\nthe cat sees who sleeps\na dog reads his book\n" * 20)
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "text"), model_prefix=str(tmp_path / "vocab"), vocab_size=V, eos_id=0, unk_id=1, bos_id=-1,
         minloglevel=2,
