@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from jax_transformer import apply, import_checkpoint
+from jax_transformer import apply, import_checkpoint, load_model
 from jax_transformer.cli import main
 from jax_transformer.porting import export_checkpoint
 
@@ -185,6 +185,30 @@ def test_a_vocabulary_beside_it_translates(tmp_path: Path, capsys: pytest.Captur
     assert "by vocab.json, source.spm, target.spm" in printed
     assert "ready to translate" in printed
     assert main(["port", str(tmp_path / "model"), str(tmp_path / "back.npz")]) == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_sentencepiece_models_may_be_its_vocabularies(named: bool, tmp_path: Path) -> None:
+    import sentencepiece
+
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "vocab"), vocab_size=V, eos_id=0, unk_id=1, bos_id=-1,
+        minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "vocab.model").rename(tmp_path / "vocab.spm")
+    if named:
+        (tmp_path / "other.spm").write_bytes(b"of another model")
+        (tmp_path / "model.npz.decoder.yml").write_text("vocabs: [there/vocab.spm, there/vocab.spm]\n")
+    path = write(tmp_path / "model.npz", options_of(), made(options_of()))
+    assert main(["port", str(path), str(tmp_path / "model")]) == 0
+    model = load_model(tmp_path / "model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "vocab.spm"))
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    text = "who reads the cat"
+    assert model.source_tokenizer.encode([text]) == [[*pieces.encode(text), 0]]
+    assert model.target_tokenizer.decode([[*pieces.encode(text), 0, V]]) == [text]
 
 
 def with_option(name: str, value: Any) -> Callable[[Path], None]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from jax_transformer import apply, import_checkpoint
+from jax_transformer import apply, import_checkpoint, load_model
+from jax_transformer.cli import main
 from jax_transformer.porting import PortingError, export_checkpoint
 
 V, D, F, HEADS, LENGTH = 30, 8, 12, 2, 20
@@ -211,3 +212,38 @@ def test_a_file_without_its_head_is_refused(tmp_path: Path) -> None:
     held, _ = made(options_of())
     with pytest.raises(PortingError, match=r"expected the head of OpenNMT-py 3 under 'generator'.*; received none"):
         import_checkpoint(write(tmp_path / "model.pt", options_of(), held, None))
+
+
+def test_its_words_are_the_tokenizer(tmp_path: Path) -> None:
+    options = options_of(transforms=["filtertoolong"])
+    held, head = made(options)
+    path = write(tmp_path / "model.pt", options, held, head)
+    assert main(["port", str(path), str(tmp_path / "model")]) == 0
+    model = load_model(tmp_path / "model")
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    assert model.source_tokenizer.encode(["w2  w9 W9"]) == [[6, 13, 0]]  # sources have no end
+    assert model.target_tokenizer.decode([[6, 13, 0, 3]]) == ["w2 w9 <unk>"]
+
+
+def test_subwords_are_cut_by_the_file_next_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = options_of(transforms=["bpe"], src_subword_model="elsewhere/codes", tgt_subword_model="elsewhere/codes")
+    held, head = made(options)
+    path = write(tmp_path / "model.pt", options, held, head)
+    assert main(["port", str(path), str(tmp_path / "model")]) == 0
+    assert "left:     vocab, whose text is split by codes, which isn't next to model.pt" in capsys.readouterr().out
+    assert load_model(tmp_path / "model").source_tokenizer is None
+    (tmp_path / "codes").write_text("#version: 0.2\nw 1\n")
+    assert main(["port", str(path), str(tmp_path / "model")]) == 0
+    model = load_model(tmp_path / "model")
+    assert model.target_tokenizer is not None
+    assert model.target_tokenizer.encode(["w12"]) == [[0, 0]]  # w1@@ and 2, which vocab lacks
+    assert main(["port", str(path), "--inspect"]) == 0
+    assert "format: OpenNMT-py's file" in capsys.readouterr().out
+
+
+def test_other_transforms_leave_the_words_unread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = options_of(transforms=["onmt_tokenize"])
+    path = write(tmp_path / "model.pt", options, *made(options))
+    assert main(["port", str(path), str(tmp_path / "model")]) == 0
+    assert "left:     vocab, whose text is transformed by onmt_tokenize, optim" in capsys.readouterr().out

@@ -40,18 +40,19 @@ USAGE_HINT = (
 class PortOptions:
     """Port a checkpoint to a model directory, or a model directory to a checkpoint.
 
-    A checkpoint is a torch file, a directory of transformers, or one of T5X or Marian. Most options supply what a file
-    omits; error messages ask for missing ones by name. Checkpoints of other programs need a map of names and a config.
+    A checkpoint is a torch file, a directory of transformers, or one of T5X, Marian, JoeyNMT or Sockeye. Most options
+    supply what a file omits; error messages ask for missing ones by name. Checkpoints of any other program need a map
+    of names and a config.
     A directory of LoRA adapters that PEFT wrote is merged into the model at --base; --adapters writes one.
     """
 
     source: tyro.conf.Positional[str]
     """A file (.pt, .pth, .bin, .safetensors) or the .index.json of several; a directory that transformers wrote, or
-    its name on the Hub; a checkpoint of T5X or Marian's .npz; a directory of PEFT's adapters; or a model directory, a
-    run directory that contains one, or its name on the Hub."""
+    its name on the Hub; a checkpoint of T5X, Marian's .npz; a directory of JoeyNMT or Sockeye; a directory of PEFT's
+    adapters; or a model directory, a run directory that contains one, or its name on the Hub."""
     destination: tyro.conf.Positional[str] = ""
     """The model directory to write, or the file (.pt, .pth, .bin, .safetensors); an existing one is replaced. Or a new
-    directory for transformers or T5X, or Marian's .npz."""
+    directory for transformers, T5X, JoeyNMT or Sockeye, or Marian's .npz."""
     inspect: bool = False
     """Only list the file's tensors and the dialects that match them."""
     dialect: str | None = None
@@ -425,12 +426,15 @@ def _port_adapters(options: PortOptions) -> int:
 def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint, open_directory, parse_settings
     from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
-    from jax_transformer.porting.formats import open_format
+    from jax_transformer.porting.formats import open_format, read_settings_of
     from jax_transformer.porting.hugging_face import family_file
+    from jax_transformer.storage.tensor_files import read_tensors
 
     foreign = open_format(options.source)
     directory = open_directory(options.source) if foreign is None else None
     source = options.source if directory is None else directory.tensors
+    if foreign is None and directory is None:
+        foreign = read_settings_of(options.source, read_tensors(options.source))
     if foreign is not None and foreign.tensors is not None:
         source = foreign.tensors
     prefixes = {table.base_prefix for table in all_dialects().values()}
@@ -460,6 +464,8 @@ def _inspect(options: PortOptions) -> int:
             print(f"{foreign.where} says {_listed(foreign.fields)}")
         if foreign.left:
             print(f"not read: {', '.join(foreign.left)}")
+        if foreign.missing:
+            print(f"missing: {', '.join(foreign.missing)}")
     for dialect in possible:
         print(f"could be {dialect.name}: {dialect.title}")
     if not possible:

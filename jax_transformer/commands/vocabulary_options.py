@@ -61,7 +61,9 @@ def with_vocabularies(model: Model, options: VocabularyOptions) -> tuple[Model, 
 
 def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
     """Returns the model with the tokenizers of its directory's files, if it can use them, and a line about them."""
+    from jax_transformer.config.program_text import TEXT
     from jax_transformer.data.tokenizers.hugging_face import cleans_up, read_tokenizers
+    from jax_transformer.data.tokenizers.program_text import read_described
 
     files = model.tokenizer_files
     if not files:
@@ -69,18 +71,20 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
     if model.config.stem is not None:  # it has no text to encode
         return model, f"transcripts by {', '.join(files)}"
     origin = model.origin or {}
-    config = (
-        origin["hugging_face"]["config"] if "hugging_face" in origin else {"model_type": origin["tokenizer_family"]}
-    )
     try:
-        source, target = read_tokenizers(files, config)
+        if TEXT in files:
+            source, target = read_described(files)
+        elif "hugging_face" in origin:
+            source, target = read_tokenizers(files, origin["hugging_face"]["config"])
+        else:
+            source, target = read_tokenizers(files, {"model_type": origin["tokenizer_family"]})
         source = fit_tokenizer(model, "source", source, "its tokenizer")
         target = fit_tokenizer(model, "target", target, "its tokenizer")
         model = join_tokenizers(model, source, target, "its tokenizer")
     except ValueError as error:
         return model, f"its tokenizer files are kept for export, but not used: {error}"
-    lines = [f"by {', '.join(files)}", _tags(source)]
-    if cleans_up(files):
+    lines = [f"by {', '.join(name for name in files if name != TEXT)}", _tags(source)]
+    if TEXT not in files and cleans_up(files):
         lines.append("not done: clean_up_tokenization_spaces, so that spaces before punctuation stay")
     return model, "\n          ".join(filter(None, lines))
 

@@ -152,8 +152,9 @@ def _export_format(
     origin = _origin_in(model, table)
     table.check_config(model.config)
     _check_program_fields(model, table, origin.get("config", {}))
-    tensors = _state_dict(model, table, list(origin.get("tensors", {})), consume=consume)
-    write_format(model, tensors, Path(path))
+    order = list(origin.get("tensors", {}))
+    tensors = _state_dict(model, table, order, consume=consume)
+    write_format(model, {name: tensors[name] for name in _ordered(tensors, order)}, Path(path))
 
 
 def _export_file(

@@ -101,6 +101,10 @@ def read_checkpoint(
         raise PortingError("config: expected a map of names with it; a dialect says what its programs compute")
     hints = dict(hints)  # the caller lists those that were assumed afterwards
     known = identify(source, dialect, None if names is None else read_map(names), with_settings=config is None)
+    if known.foreign is not None and known.foreign.missing:
+        raise PortingError(
+            f"{source}: expected a whole {known.foreign.title}; it lacks {' and '.join(known.foreign.missing)}"
+        )
     positions = _take_position_table(known, hints)
     fields = _in_our_words(known.table, hints)
     if known.directory is not None:
@@ -432,7 +436,7 @@ def _origin(known: KnownCheckpoint, config: TransformerConfig) -> dict[str, Any]
         origin["ignored"] = known.ignored
     if known.foreign is not None:
         origin |= {"format": known.foreign.title, "layout": dict(known.foreign.layout)}
-        if known.foreign.tokenizer:
+        if known.foreign.tokenizer and known.foreign.tokenizer_family:
             origin["tokenizer_family"] = known.foreign.tokenizer_family
         if known.foreign.assumed:
             origin["assumed"] = {name: values_of(config, name) for name in known.foreign.assumed}

@@ -16,7 +16,8 @@ import pytest
 import torch
 import transformers
 
-from jax_transformer import apply, import_checkpoint
+from jax_transformer import apply, import_checkpoint, load_model
+from jax_transformer.cli import main
 from jax_transformer.porting import export_checkpoint
 
 SIZES: dict[str, Any] = {
@@ -193,3 +194,52 @@ def test_code_in_a_file_never_runs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="which are not loaded"):
         import_checkpoint(file)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("names", [("dict.txt",), ("dict.en.txt", "dict.de.txt")])
+def test_dictionaries_next_to_it_are_the_tokenizers(names: tuple[str, ...], tmp_path: Path) -> None:
+    module, held, file = made("bart", tmp_path, is_tied=True)
+    options = options_of("bart") | {"source_lang": "en", "target_lang": "de"}
+    torch.save({"args": argparse.Namespace(**options), "model": held}, file)
+    size = module.config.vocab_size
+    for name in names:
+        (tmp_path / name).write_text("".join(f"w{i} {9 * size - i}\n" for i in range(size - 4)))
+    assert main(["port", str(file), str(tmp_path / "model")]) == 0
+    model = load_model(tmp_path / "model")
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    assert model.source_tokenizer.encode(["w0 w5 x"]) == [[4, 9, 3, 2]]
+    assert model.target_tokenizer.decode([[2, 4, 9, 2]]) == ["w0 w5"]
+
+
+def test_pieces_in_a_dictionary_are_of_the_sentencepiece_model(tmp_path: Path) -> None:
+    import sentencepiece
+
+    module, held, file = made("bart", tmp_path, is_tied=True)
+    torch.save({"args": argparse.Namespace(**options_of("bart")), "model": held}, file)
+    (tmp_path / "text").write_text("who sleeps here\nwho reads there\nthe cat sees who sleeps\n" * 20)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "spm"), vocab_size=30, hard_vocab_limit=False,
+        minloglevel=2,
+    )  # fmt: skip
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    known = [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size())]
+    words = known + [f"madeupword{i:04}" for i in range(module.config.vocab_size - 4 - len(known))]
+    (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+    assert main(["port", str(file), str(tmp_path / "model")]) == 0
+    model = load_model(tmp_path / "model")
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    text = "who reads there"
+    ids = model.source_tokenizer.encode([text])
+    assert ids == [[*(4 + known.index(piece) for piece in pieces.encode(text, out_type=str)), 2]]
+    assert model.target_tokenizer.decode(ids) == [text]
+
+
+def test_inspect_prints_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, held, file = made("bart", tmp_path, is_tied=True)
+    torch.save({"args": argparse.Namespace(**options_of("bart")), "model": held}, file)
+    assert main(["port", str(file), "--inspect"]) == 0
+    printed = capsys.readouterr().out
+    assert "format: fairseq's file, arch=" in printed
+    assert "args says num_heads=" in printed

@@ -245,10 +245,23 @@ def _read_list(
         from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend, SpacyRules
 
         return SpacyBackend(SpacyRules(language, normalization, lowercase), named, special_ids)
+    return listed_backend(kind, named, special_ids, normalization, lowercase=lowercase)
+
+
+def listed_backend(
+    kind: str, entries: Sequence[str], special_ids: Mapping[str, int], normalization: Normalization, *, lowercase: bool
+) -> Backend:
+    """Returns the backend of a list of tokens.
+
+    Args:
+      kind: words, whitespace or characters.
+      entries: the token of each id, special ones under the names of `special_ids`.
+      special_ids: the tokens that no text matches, with their ids.
+    """
     from tokenizers import models
 
     pipeline = make_pipeline(kind, normalization, lowercase)
-    pipeline.model = models.WordLevel({name: index for index, name in enumerate(named)}, unk_token=UNK)
+    pipeline.model = models.WordLevel({name: index for index, name in enumerate(entries)}, unk_token=UNK)
     pipeline.add_special_tokens(sorted(special_ids, key=lambda name: special_ids[name]))
     return PipelineBackend(pipeline)
 

@@ -63,7 +63,7 @@ class MergeListBackend:
             raise ValueError(f"expected a vocabulary with {UNK}; received one without")
         self._unk_id = unknown
         self._words = words_of(self._rules)
-        self._ranks = {(first, second): rank for rank, (first, second) in reversed(list(enumerate(self._merges)))}
+        self._ranks = ranks_of(self._merges)
         taken = set(self._specials.values())
         self._ids = {entry: index for index, entry in enumerate(self._entries) if index not in taken}
         self._cut = lru_cache(CACHED_WORDS)(self._cut_word)
@@ -81,12 +81,7 @@ class MergeListBackend:
 
     def _cut_word(self, word: str) -> tuple[int, ...]:
         """Returns the ids of a word's pieces."""
-        symbols = [*word[:-1], word[-1] + END_OF_WORD]
-        while len(symbols) > 1:
-            pair = min(pairwise(symbols), key=lambda pair: self._ranks.get(pair, math.inf))
-            if pair not in self._ranks:
-                break
-            symbols = _merged(symbols, pair)
+        symbols = merge([*word[:-1], word[-1] + END_OF_WORD], self._ranks)
         return tuple(self._ids.get(self._words.entry(symbol), self._unk_id) for symbol in symbols)
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
@@ -119,6 +114,25 @@ class MergeListBackend:
         """Returns the backend in a file's JSON, and the tokens around sentences. Raises KeyError for a missing part."""
         backend = cls(content["words"], content["merges"], content["entries"], content["specials"])
         return backend, Around(content["add_bos"], content["add_eos"])
+
+
+Ranks = Mapping[tuple[str, str], int]
+"""A pair to merge → its place in the list."""
+
+
+def ranks_of(merges: Sequence[Sequence[str]]) -> Ranks:
+    """Returns the place of each pair; of one that is listed twice, the first."""
+    return {(first, second): rank for rank, (first, second) in reversed(list(enumerate(merges)))}
+
+
+def merge(symbols: list[str], ranks: Ranks) -> list[str]:
+    """Merges neighbours, the pair of the lowest rank first, until none is left to merge."""
+    while len(symbols) > 1:
+        pair = min(pairwise(symbols), key=lambda pair: ranks.get(pair, math.inf))
+        if pair not in ranks:
+            break
+        symbols = _merged(symbols, pair)
+    return symbols
 
 
 def _merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
@@ -138,6 +138,28 @@ def pieces_of(model: bytes) -> list[Piece]:
     return pieces
 
 
+NORMAL, UNUSED = 1, 5
+"""Kinds of pieces that `restricted` turns into each other."""
+
+
+def restricted(model: bytes, vocabulary: Collection[str]) -> bytes:
+    """Returns a .model file that cuts texts into pieces of a vocabulary and single characters alone, as sentencepiece's
+    SetVocabulary makes it do."""
+    parts = []
+    for number, value, raw in _raw_fields(model):
+        fields = dict(_fields(value)) if number == 1 and isinstance(value, bytes) else {}
+        text = fields.get(1, b"")
+        if fields.get(3, NORMAL) not in (NORMAL, UNUSED) or not isinstance(text, bytes) or not fields:
+            parts.append(raw)
+            continue
+        piece = text.decode()
+        kind = NORMAL if piece in vocabulary or len(piece) == 1 else UNUSED
+        kept = b"".join(raw for number, _, raw in _raw_fields(bytes(value)) if number != 3)
+        body = kept + bytes([3 << 3, kind])
+        parts.append(bytes([1 << 3 | 2]) + _integer(len(body)) + body)
+    return b"".join(parts)
+
+
 def character_map_of(model: bytes) -> bytes:
     """Returns a .model file's compiled character map (ModelProto.normalizer_spec.precompiled_charsmap); empty without
     one."""
@@ -156,8 +178,22 @@ def model_kind(model: bytes) -> str:
     )
 
 
+def _integer(value: int) -> bytes:
+    """Writes an integer of a protocol buffer."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yields the number and value of each field of a protocol buffer: an integer, or the bytes of any other type."""
+    return ((number, value) for number, value, _ in _raw_fields(message))
+
+
+def _raw_fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
+    """Yields the number and value of each field, and all of its bytes."""
     position = 0
 
     def integer() -> int:
@@ -172,10 +208,12 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
                 return value
 
     while position < len(message):
+        start = position
         number, wire = divmod(integer(), 8)
         if wire == 0:
-            yield number, integer()
+            value = integer()
+            yield number, value, message[start:position]
             continue
         size = {1: 8, 5: 4}[wire] if wire in (1, 5) else integer()
-        yield number, message[position : position + size]
         position += size
+        yield number, message[position - size : position], message[start:position]

@@ -41,6 +41,8 @@ MODULES = (
     "encoder_decoder",
     "t5gemma",
     "opennmt",
+    "joeynmt",
+    "sockeye",
 )
 """The modules of this package that hold `DIALECTS`."""
 

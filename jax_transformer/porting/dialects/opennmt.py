@@ -7,7 +7,7 @@ from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.mapping.rules import Rule
-from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads, one_target_pad_id
+from jax_transformer.porting.dialects import Dialect, Reader, Text, one_size_of_heads, one_target_pad_id
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, Lines, attention, layers, norm, within
 from jax_transformer.storage.tensors import Tensors
 
@@ -159,6 +159,7 @@ DIALECT = Dialect(
     },
     rules=rules,
     refuses=refuses,
+    text={"source": Text(), "target": Text()},
 )
 
 DIALECTS = (DIALECT,)

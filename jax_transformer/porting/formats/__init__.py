@@ -16,7 +16,7 @@ from jax_transformer.porting.formats.foreign import Foreign
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
 
-PATHS = ("t5x", "marian")
+PATHS = ("t5x", "marian", "joeynmt", "sockeye")
 """The modules that open a path: `is_one(path)` recognises it, `opened(path)` reads it."""
 CONTENTS = ("fairseq", "opennmt")
 """The modules that read what a torch file holds next to its tensors: `stated(path, content)`; None: not its own."""

@@ -1,14 +1,18 @@
 """What fairseq's torch files say of a model next to its tensors: the options of its run, in `args`, a namespace, or
-under `model` in `cfg`, a dict."""
+under `model` in `cfg`, a dict. Its dictionaries, and a sentencepiece model, are found next to the file."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from jax_transformer.config.program_text import TEXT, SideText, text_file
 from jax_transformer.porting.formats.foreign import Foreign
+from jax_transformer.runtime.files import read_bytes
+from jax_transformer.runtime.limits import TOKENIZER_BYTES
 from jax_transformer.storage.tensors import PortingError
 
 KINDS = ("encoder_learned_pos", "layernorm_embedding", "encoder_normalize_before")
@@ -38,6 +42,8 @@ OFF = (
 SAME_ON_BOTH_SIDES = ("embed_dim", "normalize_before", "learned_pos")
 PAD_ID, END_ID = 1, 2
 """Ids of every dictionary of fairseq, which also starts the decoder with the end."""
+SPECIALS = {"<bos>": "<s>", "<pad>": "<pad>", "<eos>": "</s>", "<unk>": "<unk>"}
+"""Our name of a special token → fairseq's, in the order of their ids: no file of a dictionary has them."""
 
 
 def stated(path: str, content: Mapping[str, Any]) -> Foreign | None:
@@ -76,7 +82,50 @@ def stated(path: str, content: Mapping[str, Any]) -> Foreign | None:
         where=where,
         dialect=dialect,
         fields=_fields(options, ACTIVATIONS[activation], learned=learned),
+        tokenizer=_tokenizer(Path(path), content),
     )
+
+
+def _tokenizer(path: Path, content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the dictionaries next to a file, dict.LANGUAGE.txt or one dict.txt, and the sentencepiece model whose
+    pieces they have; empty where there is no dictionary."""
+    languages = _languages(content)
+    names = [f"dict.{language}.txt" for language in languages]
+    if len(names) != 2 or not all((path.parent / name).is_file() for name in names):
+        names = ["dict.txt"] * 2
+    if not all((path.parent / name).is_file() for name in names):
+        return {}
+    files = {name: read_bytes(path.parent / name, TOKENIZER_BYTES, PortingError) for name in names}
+    models = [entry for entry in sorted(path.parent.iterdir()) if entry.suffix in (".model", ".spm")]
+    is_cut = len(models) == 1 and all("▁" in data.decode("utf-8", "replace") for data in files.values())
+    if is_cut:
+        files[models[0].name] = read_bytes(models[0], TOKENIZER_BYTES, PortingError)
+    source, target = (
+        SideText(
+            list=name,
+            form="counts",
+            first=tuple(SPECIALS.values()),
+            specials=SPECIALS,
+            split="sentencepiece" if is_cut else "spaces",
+            model=models[0].name if is_cut else "",
+            add_eos=is_source,
+        )
+        for name, is_source in zip(names, (True, False), strict=True)
+    )
+    return {**files, TEXT: text_file(source, target)}
+
+
+def _languages(content: Mapping[str, Any]) -> list[str]:
+    """Returns the codes of source and target in a run's options; empty where they aren't said."""
+    args, cfg = content.get("args"), content.get("cfg")
+    task = vars(args) if isinstance(args, argparse.Namespace) else None
+    if task is None:
+        task = cfg.get("task") if isinstance(cfg, Mapping) else None
+        task = vars(task) if isinstance(task, argparse.Namespace) else task
+    if not isinstance(task, Mapping):
+        return []
+    found = [task.get(f"{side}_lang") for side in ("source", "target")]
+    return [str(language) for language in found if language]
 
 
 def _options(content: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

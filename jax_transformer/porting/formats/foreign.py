@@ -30,6 +30,9 @@ class Foreign:
     tensors: Tensors | None = None
     """The tensors by the dialect's names. None: those of the file."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
-    """Tokenizer files by name, as `tokenizer_family` of transformers has them."""
+    """Tokenizer files by name: TEXT of `config.program_text` with the files that it names, or as `tokenizer_family` of
+    transformers has them."""
     tokenizer_family: str = ""
     """The model_type of the family that has such tokenizer files."""
+    missing: tuple[str, ...] = ()
+    """Files without which the checkpoint is only a part of one, and what they hold."""

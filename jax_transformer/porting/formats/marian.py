@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from jax_transformer.config.program_text import TEXT, SideText, text_file
 from jax_transformer.porting.formats.foreign import Foreign
-from jax_transformer.runtime.files import atomic_write, read_bytes
-from jax_transformer.runtime.limits import TENSORS, TOKENIZER_BYTES
+from jax_transformer.porting.formats.yaml_settings import read_settings
+from jax_transformer.runtime.files import atomic_write, read_bytes, read_text
+from jax_transformer.runtime.limits import TENSORS, TOKENIZER_BYTES, YAML_BYTES
 from jax_transformer.runtime.memory import check_fits
-from jax_transformer.runtime.yaml_text import compose
 from jax_transformer.storage.tensors import PortingError
 
 if TYPE_CHECKING:
@@ -97,10 +98,7 @@ def opened(path: Path) -> Foreign:
     if OPTIONS not in arrays:
         raise PortingError(f"{path}: expected a model of Marian's, with its options in {OPTIONS}; received none")
     text = arrays.pop(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    compose(text, f"{path}: {OPTIONS}", PortingError)  # within the limits
-    options = yaml.safe_load(text)
-    if not isinstance(options, dict):
-        raise PortingError(f"{path}: {OPTIONS}: expected options; received {type(options).__name__}")
+    options = read_settings(text, f"{path}: {OPTIONS}")
     problems = _problems(options, arrays)
     if problems:
         raise PortingError(f"{path}: no model that this ports, by its {OPTIONS}", problems)
@@ -184,13 +182,43 @@ def _vocabularies(path: Path, pads: Mapping[str, int]) -> dict[str, bytes]:
     models = {side: path.parent / f"{side}.spm" for side in ("source", "target")}
     lists = sorted(path.parent.glob("*vocab*.yml"))
     if not all(model.is_file() for model in models.values()) or len(lists) != 1:
-        return {}
+        return _pieces(path)
     entries = _entries(lists[0])
     if len(set(pads.values())) != 1:
         return {}
     vocabulary = entries | {"<pad>": pads["target_pad_id"]}
     files = {f"{side}.spm": read_bytes(model, TOKENIZER_BYTES, PortingError) for side, model in models.items()}
     return {"vocab.json": json.dumps(vocabulary, ensure_ascii=False).encode(), **files}
+
+
+def _pieces(path: Path) -> dict[str, bytes]:
+    """Returns the sentencepiece models that are the vocabularies: those that the options of the run next to the model
+    name, or the only one there; empty where neither is."""
+    names: list[str] = []
+    for options in (path.with_name(f"{path.name}.yml"), path.with_name(f"{path.name}.decoder.yml")):
+        if not names and options.is_file():
+            said = read_settings(read_text(options, YAML_BYTES, PortingError), str(options)).get("vocabs")
+            names = [Path(str(name)).name for name in said] if isinstance(said, list) else []
+    found = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".spm"]
+    if not names and len(found) == 1:
+        names = found * 2
+    if len(names) != 2 or not {*names} <= {*found}:
+        return {}
+    specials = {"<pad>": "<pad>", "<unk>": "<unk>", "<eos>": "</s>"}
+    source, target = (
+        SideText(
+            list=name,
+            form="model",
+            last=("<pad>",),
+            specials=specials,
+            split="sentencepiece",
+            model=name,
+            add_eos=is_source,
+        )
+        for name, is_source in zip(names, (True, False), strict=True)
+    )
+    files = {name: read_bytes(path.parent / name, TOKENIZER_BYTES, PortingError) for name in names}
+    return {**files, TEXT: text_file(source, target)}
 
 
 def _entries(path: Path) -> dict[str, int]:
