@@ -466,8 +466,8 @@ def ragged_sources(config: TransformerConfig) -> np.ndarray:
     return np.where(np.arange(24) < lengths, rng.choice(real, (24, 24)), config.source_pad_id)
 
 
-def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray, int]:
-    """Decodes greedily here and with `generate`.
+def decoded_tokens(case: Case, length: int = 24, beams: int = 1) -> tuple[np.ndarray, np.ndarray, int]:
+    """Decodes here and with `generate`.
 
     Returns:
       Both sides' tokens [24, length] with pads after the end, and the end token: one that ends most sentences, and at
@@ -478,8 +478,8 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
 
     def decode(side: type[JaxSide] | partial[TorchSide], eos_id: int) -> np.ndarray:
         generation = dataclasses.replace(case.model.generation, eos_id=eos_id)
-        greedy = DecodingConfig(beam_size=1, max_new_tokens=length)
-        tokens = side("side", dataclasses.replace(case.model, generation=generation)).decode(problem, greedy).ids
+        options = DecodingConfig(beam_size=beams, max_new_tokens=length)
+        tokens = side("side", dataclasses.replace(case.model, generation=generation)).decode(problem, options).ids
         return np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])), constant_values=pad_id)
 
     theirs = partial(TorchSide, reference=case.family_reference)

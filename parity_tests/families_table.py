@@ -31,7 +31,7 @@ from families import (
     cached_error,
     compare_activations,
     compare_training,
-    greedy_tokens,
+    decoded_tokens,
     make_case,
     round_trip,
 )
@@ -66,7 +66,7 @@ def measure(family: str, folder: Path) -> list[str]:
         tensors += len(expected)
         same += sum(torch.equal(expected[name], received[name]) for name in expected if name in received)
         complaints |= {name: found for name, found in loading.items() if found}
-        ours, theirs, eos_id = greedy_tokens(case)
+        ours, theirs, eos_id = decoded_tokens(case)
         sentences += len(theirs)
         equal += int((ours == theirs).all(axis=1).sum())
         ended += int((theirs == eos_id).any(axis=1).sum())

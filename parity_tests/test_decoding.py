@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import FAMILIES, LIKE_OTHERS, Case, make_case, ragged_sources
+from families import FAMILIES, LIKE_OTHERS, Case, decoded_tokens, make_case, ragged_sources
 
 from jax_transformer.comparison.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.config.decoding import DecodingConfig
@@ -363,3 +363,12 @@ def test_changed_defaults_are_exported(legacy: bool, folder: Path, tmp_path: Pat
     export_checkpoint(model, tmp_path / "back")
     assert_decodes_as(search, tmp_path / "back", model)
     assert import_checkpoint(tmp_path / "back").generation == generation
+
+
+def test_generate_of_the_reference_pads_after_an_end_of_beams(folder: Path) -> None:
+    """Where pads are 0, transformers fills with ends instead, which are no tokens of the hypothesis."""
+    case = make_case("t5", 0, folder)
+    assert case.config.target_pad_id == 0
+    ours, theirs, eos_id = decoded_tokens(case, 8, beams=4)
+    np.testing.assert_array_equal(ours, theirs)
+    assert len({int(np.argmax(row == eos_id)) for row in theirs if (row == eos_id).any()}) > 1

@@ -17,7 +17,7 @@ from families import (
     cached_error,
     compare_in_precision,
     compare_training,
-    greedy_tokens,
+    decoded_tokens,
     make_case,
 )
 
@@ -71,7 +71,7 @@ def test_decoding_with_a_cache_is_teacher_forcing(either: Case) -> None:
 
 @pytest.mark.parametrize("uneven", BOTH, ids=lambda key: f"{key[0]}_{key[1]}", indirect=True)
 def test_greedy_decoding_is_that_of_generate(uneven: Case) -> None:
-    ours, theirs, eos_id = greedy_tokens(uneven)
+    ours, theirs, eos_id = decoded_tokens(uneven)
     np.testing.assert_array_equal(ours, theirs)
     lengths = {int(np.argmax(row == eos_id)) for row in theirs if (row == eos_id).any()}
     assert len(lengths) > 1, "sentences should end, and not all at once"

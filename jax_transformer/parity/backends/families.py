@@ -92,8 +92,10 @@ class FamilyReference(ModuleReference):
         if self.config.stem is not None:
             given = {"input_features": source_ids.transpose(1, 2)}
         with wide(module), wide_fills():
-            tokens: torch.Tensor = GenerationMixin.generate(module, **given, generation_config=options)
-        return tokens[:, 1:]
+            tokens: torch.Tensor = GenerationMixin.generate(module, **given, generation_config=options)[:, 1:]
+        is_end = tokens == eos_id
+        # Where pads are 0, beam search fills with ends instead.
+        return tokens.masked_fill(is_end.cumsum(1) > is_end.int(), self.config.target.pad_id)
 
 
 def exported_module(model: Model, dialect: Dialect) -> nn.Module:
