@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from jax_transformer.serving.work import Job, Kind, Unit
@@ -127,14 +128,19 @@ class Batcher:
     def _first_batch(self, kind: Kind, queue: Sequence[Waiting]) -> tuple[list[Waiting], bool]:
         """Returns the units that share a batch with the first, and whether there is no room for more."""
         room = self._shape(kind, queue[0].unit)
-        members: list[Waiting] = []
-        for waiting in queue:
-            shape = self._shape(kind, waiting.unit)
-            if any(length > most for length, most in zip(shape, room, strict=True)):
-                continue
-            if members and not self._fits(kind, [*(member.unit for member in members), waiting.unit]):
-                return members, True
-            members.append(waiting)
+        short_enough = (
+            waiting
+            for waiting in queue
+            if all(length <= most for length, most in zip(self._shape(kind, waiting.unit), room, strict=True))
+        )
+        members = list(islice(short_enough, 1))
+        while more := list(islice(short_enough, len(members))):  # as many again
+            units = [waiting.unit for waiting in (*members, *more)]
+            if not self._fits(kind, units):
+                counts = range(len(members) + 1, len(units))
+                most = bisect.bisect_left(counts, True, key=lambda count: not self._fits(kind, units[:count]))
+                return [*members, *more[:most]], True
+            members += more
         return members, False
 
     def _keep(self, kind: Kind, queue: list[Waiting]) -> None:

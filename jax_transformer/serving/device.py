@@ -85,9 +85,11 @@ class Device:
                     f"(--max-queue-tokens); received {cost:,} in addition to {waiting:,}",
                     retry_after=self._seconds_for(waiting),
                 )
-            self._batcher.add(job, time.monotonic())
+            has_timer, now = self._batcher.due() is not None, time.monotonic()
+            self._batcher.add(job, now)
             self._measure()
-            self._changed.notify()
+            if not has_timer or self._batcher.is_due(now):  # to wake the thread takes time from all others
+                self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """Forgets a job that nobody waits for. A batch in progress goes on without it."""

@@ -104,6 +104,21 @@ def test_a_batch_may_take_fewer_than_fit() -> None:
     assert taken(batcher.take(1.0)) == [(some, 2)]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 63, 64, 65, 200, 300])
+def test_the_largest_beginning_that_fits_is_found_with_few_checks(most: int) -> None:
+    checked: list[int] = []
+
+    def fits(kind: Kind, units: Sequence[Unit]) -> bool:
+        checked.append(len(units))
+        return len(units) <= most
+
+    batcher = Batcher(fits, shape, 1.0)
+    batcher.add(job(*[5] * 200), now=0.0)
+    assert batcher.is_due(0.0) == (most < 200)
+    assert len(checked) <= 15
+    assert len(taken(batcher.take(1.0))) == min(most, 200)
+
+
 def test_removed_units_are_not_computed() -> None:
     batcher, gone, stays = make(), job(5, 5), job(7)
     batcher.add(gone, now=0.0)
