@@ -44,7 +44,7 @@ def test_hypotheses_are_those_of_transformers(family: str, number: int, folder: 
     beams = case["ours"]["beam_size"]
     decoding = DecodingConfig(num_return=beams, **{"max_new_tokens": MOST} | case["ours"])
     found = generate(search.model, search.sources, decoding, prefix_ids=[case["prefix"]] * len(search.sources))
-    expected = search.padded(np.array(case["sequences"]))
+    expected = search.padded(np.array(case["sequences"]), search.model.generation.eos_id)
     length = expected.shape[2]
     np.testing.assert_array_equal(found.sequences[:, :, :length], expected)
     assert (found.sequences[:, :, length:] == search.case.config.target_pad_id).all()
