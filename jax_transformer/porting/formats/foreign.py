@@ -1,12 +1,17 @@
-"""What a format says of a checkpoint."""
+"""What a format says of a checkpoint, and what writing it again takes from the model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jax_transformer.storage.tensors import Tensors
+from jax_transformer.config.program_text import TEXT
+from jax_transformer.storage.tensors import PortingError, Tensors
+
+if TYPE_CHECKING:
+    from jax_transformer.storage.model_directory import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +41,27 @@ class Foreign:
     """The model_type of the family that has such tokenizer files."""
     missing: tuple[str, ...] = ()
     """Files without which the checkpoint is only a part of one, and what they hold."""
+
+
+def layout_with_config(model: Model, dialect: str, path: Path, expected: str) -> Mapping[str, Any]:
+    """Returns the layout of a model that came from a directory with a config, which it brought along.
+
+    Args:
+      path: where the model is to be written, for the message.
+      expected: what the model should be, for the message.
+
+    Raises:
+      PortingError: the model came from elsewhere.
+    """
+    origin = model.origin or {}
+    layout: Mapping[str, Any] = origin.get("layout", {}) if origin.get("dialect") == dialect else {}
+    if not layout.get("config"):
+        raise PortingError(f"{path}: expected {expected}")
+    return layout
+
+
+def write_tokenizer(model: Model, directory: Path) -> None:
+    """Writes the tokenizer files that a model came with."""
+    for name, data in (model.tokenizer_files or {}).items():
+        if name != TEXT:
+            (directory / name).write_bytes(data)

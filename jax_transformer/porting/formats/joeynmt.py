@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.config.program_text import TEXT, SideText, text_file
-from jax_transformer.porting.formats.foreign import Foreign
+from jax_transformer.porting.formats.foreign import Foreign, layout_with_config, write_tokenizer
 from jax_transformer.porting.formats.yaml_settings import read_settings
 from jax_transformer.porting.state_dicts import make_arrays
 from jax_transformer.runtime.directories import new_directory
@@ -279,17 +279,10 @@ def write(model: Model, tensors: Mapping[str, Any], path: Path) -> None:
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the model came from elsewhere.
     """
-    origin = model.origin or {}
-    text = origin.get("layout", {}).get("config") if origin.get("dialect") == DIALECT else None
-    if not text:
-        raise PortingError(
-            f"{path}: expected a model that came from JoeyNMT's directory, whose {CONFIG} and vocabularies it takes "
-            "along; write the weights alone, as a .pt"
-        )
+    expected = f"a model that came from JoeyNMT's directory, whose {CONFIG} and vocabularies it takes along; write the "
+    layout = layout_with_config(model, DIALECT, path, f"{expected}weights alone, as a .pt")
     weights = state_dict_of_tensors(make_arrays(dict(tensors)))
     with new_directory(path, PortingError) as directory:
         write_torch(directory / "best.ckpt", {WEIGHTS: weights})
-        (directory / CONFIG).write_text(text, encoding="utf-8")
-        for name, data in (model.tokenizer_files or {}).items():
-            if name != TEXT:
-                (directory / name).write_bytes(data)
+        (directory / CONFIG).write_text(layout["config"], encoding="utf-8")
+        write_tokenizer(model, directory)

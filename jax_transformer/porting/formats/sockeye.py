@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_transformer.config.program_text import TEXT, SideText, text_file
 from jax_transformer.porting.dialects.sockeye import FUSED, KEY, QUERY, VALUE
-from jax_transformer.porting.formats.foreign import Foreign
+from jax_transformer.porting.formats.foreign import Foreign, layout_with_config, write_tokenizer
 from jax_transformer.porting.formats.yaml_settings import read_settings
 from jax_transformer.runtime.directories import new_directory
 from jax_transformer.runtime.files import read_bytes, read_text
@@ -303,13 +303,8 @@ def write(model: Model, tensors: Mapping[str, Any], path: Path) -> None:
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the model came from elsewhere.
     """
-    origin = model.origin or {}
-    layout = origin.get("layout", {}) if origin.get("dialect") == DIALECT else {}
-    if not layout.get("config"):
-        raise PortingError(
-            f"{path}: expected a model that came from Sockeye's directory, whose {CONFIG} and vocabularies it takes "
-            "along"
-        )
+    expected = f"a model that came from Sockeye's directory, whose {CONFIG} and vocabularies it takes along"
+    layout = layout_with_config(model, DIALECT, path, expected)
     heads = {name: getattr(model.config, name).heads.num_heads for name in ("encoder", "decoder")}
     weights = state_dict_of_tensors(dict(_joined(tensors, heads)))
     with new_directory(path, PortingError) as directory:
@@ -317,6 +312,4 @@ def write(model: Model, tensors: Mapping[str, Any], path: Path) -> None:
         (directory / CONFIG).write_text(layout["config"], encoding="utf-8")
         if layout.get("version"):
             (directory / VERSION).write_text(layout["version"], encoding="utf-8")
-        for name, data in (model.tokenizer_files or {}).items():
-            if name != TEXT:
-                (directory / name).write_bytes(data)
+        write_tokenizer(model, directory)
