@@ -313,16 +313,16 @@ def read_backend(text: str) -> tuple[Backend, Around]:
     from jax_transformer.data.tokenizers.byte_tokens import ByteBackend
     from jax_transformer.data.tokenizers.merge_lists import MergeListBackend
     from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
-    from jax_transformer.data.tokenizers.program_text import ProgramTextBackend
     from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
     from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend
+    from jax_transformer.data.tokenizers.split_lists import SplitListBackend
 
     try:
         content = parse_json(text)
     except ValueError as error:
         raise ValueError(f"tokenizer: expected JSON; received {text[:40]!r} ({error})") from None
     backends: tuple[Any, ...] = (
-        *(SpacyBackend, SentencePieceBackend, PieceListBackend, MergeListBackend, ByteBackend, ProgramTextBackend),
+        *(SpacyBackend, SentencePieceBackend, PieceListBackend, MergeListBackend, ByteBackend, SplitListBackend),
     )
     for own in backends:
         if content["format"] == own.FORMAT:
