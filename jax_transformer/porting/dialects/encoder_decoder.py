@@ -20,6 +20,7 @@ from jax_transformer.porting.dialects import (
     one_target_pad_id,
 )
 from jax_transformer.porting.dialects.tables import LINEAR, attention, layers, norm, within
+from jax_transformer.porting.dialects.two_sides import fields_of_both, problems_of_both
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 FIXED = fairseq.FIXED | {
@@ -210,25 +211,10 @@ def read_config(json: Json) -> dict[str, Any]:
     sides = {name: _side(json, name) for name in ("encoder", "decoder")}
     problems = [problem for name, side in sides.items() for problem in _side_problems(name, side)]
     encoder, decoder = sides["encoder"], sides["decoder"]
-    if encoder["hidden_size"] != decoder["hidden_size"]:
-        problems.append(
-            f"decoder.hidden_size must be encoder.hidden_size={encoder['hidden_size']}; received "
-            f"{decoder['hidden_size']}: no config has a projection between two widths"
-        )
-    if json["pad_token_id"] not in (None, decoder["pad_token_id"]):
-        problems.append(
-            f"pad_token_id must be decoder.pad_token_id={decoder['pad_token_id']}; received {json['pad_token_id']!r}"
-        )
+    problems += problems_of_both(json, encoder, decoder, "a projection between two widths")
     if problems:
         raise PortingError("config.json: another kind of encoder-decoder", problems)
-    fields = {
-        "d_model": encoder["hidden_size"],
-        "source_vocab_size": encoder["vocab_size"],
-        "target_vocab_size": decoder["vocab_size"],
-        "source_pad_id": encoder["pad_token_id"],
-        "target_pad_id": decoder["pad_token_id"],
-        "num_encoder_layers": encoder["num_hidden_layers"],
-        "num_decoder_layers": decoder["num_hidden_layers"],
+    fields = fields_of_both(encoder, decoder) | {
         "tie_head": decoder["tie_word_embeddings"],
     }
     for name, key in (("num_heads", "num_attention_heads"), ("d_ff", "intermediate_size")):

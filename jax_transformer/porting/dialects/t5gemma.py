@@ -13,6 +13,7 @@ from jax_transformer.config.specs import Stack, Tokens
 from jax_transformer.mapping.rules import Rule
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
 from jax_transformer.porting.dialects.tables import attention, layers
+from jax_transformer.porting.dialects.two_sides import fields_of_both, problems_of_both
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 HEAD = "lm_head.out_proj.weight"
@@ -197,25 +198,10 @@ def read_config(json: Json) -> dict[str, Any]:
     sides = {name: SIDE | dict(json[name] or {}) for name in STACKS}
     encoder, decoder = sides["encoder"], sides["decoder"]
     problems = [problem for name, side in sides.items() for problem in _side_problems(name, side)]
-    if encoder["hidden_size"] != decoder["hidden_size"]:
-        problems.append(
-            f"decoder.hidden_size must be encoder.hidden_size={encoder['hidden_size']}; received "
-            f"{decoder['hidden_size']}: no config has stacks of two widths"
-        )
-    if json["pad_token_id"] not in (None, decoder["pad_token_id"]):
-        problems.append(
-            f"pad_token_id must be decoder.pad_token_id={decoder['pad_token_id']}; received {json['pad_token_id']!r}"
-        )
+    problems += problems_of_both(json, encoder, decoder, "stacks of two widths")
     if problems:
         raise PortingError("config.json: a T5Gemma that no config expresses", problems)
-    fields = {
-        "d_model": encoder["hidden_size"],
-        "source_vocab_size": encoder["vocab_size"],
-        "target_vocab_size": decoder["vocab_size"],
-        "source_pad_id": encoder["pad_token_id"],
-        "target_pad_id": decoder["pad_token_id"],
-        "num_encoder_layers": encoder["num_hidden_layers"],
-        "num_decoder_layers": decoder["num_hidden_layers"],
+    fields = fields_of_both(encoder, decoder) | {
         "tie_head": bool(json["tie_word_embeddings"]),
         "logits_cap": decoder["final_logit_softcapping"],
         "dropout_rate": json["dropout_rate"],

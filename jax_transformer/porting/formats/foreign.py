@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,14 @@ class Foreign:
     """The model_type of the family that has such tokenizer files."""
     missing: tuple[str, ...] = ()
     """Files without which the checkpoint is only a part of one, and what they hold."""
+
+
+def is_model_directory(path: Path, weights: re.Pattern[str], vocabularies: Iterable[str]) -> bool:
+    """Returns whether a directory has a file of weights, by the pattern of their names, or all vocabularies."""
+    if not path.is_dir():
+        return False
+    has_vocabularies = all((path / name).is_file() for name in vocabularies)
+    return has_vocabularies or any(weights.fullmatch(entry.name) for entry in path.iterdir())
 
 
 def layout_with_config(model: Model, dialect: str, path: Path, expected: str) -> Mapping[str, Any]:

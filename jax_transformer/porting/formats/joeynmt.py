@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.config.program_text import TEXT, SideText, text_file
-from jax_transformer.porting.formats.foreign import Foreign, layout_with_config, write_tokenizer
+from jax_transformer.porting.formats.foreign import Foreign, is_model_directory, layout_with_config, write_tokenizer
 from jax_transformer.porting.formats.yaml_settings import read_settings
 from jax_transformer.porting.state_dicts import make_arrays
 from jax_transformer.runtime.directories import new_directory
@@ -53,10 +53,7 @@ def is_one(path: Path) -> bool:
     """Returns whether a path is a `.ckpt`, or a directory with one of JoeyNMT's names or with both of its lists."""
     if path.is_file():
         return path.suffix == SUFFIX
-    if not path.is_dir():
-        return False
-    lists = all((path / name).is_file() for name in VOCABULARIES.values())
-    return lists or any(CHECKPOINT.fullmatch(entry.name) for entry in path.iterdir())
+    return is_model_directory(path, CHECKPOINT, VOCABULARIES.values())
 
 
 def is_destination(path: Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_transformer.config.program_text import TEXT, SideText, text_file
 from jax_transformer.porting.dialects.sockeye import FUSED, KEY, QUERY, VALUE
-from jax_transformer.porting.formats.foreign import Foreign, layout_with_config, write_tokenizer
+from jax_transformer.porting.formats.foreign import Foreign, is_model_directory, layout_with_config, write_tokenizer
 from jax_transformer.porting.formats.yaml_settings import read_settings
 from jax_transformer.runtime.directories import new_directory
 from jax_transformer.runtime.files import read_bytes, read_text
@@ -56,10 +56,7 @@ def is_one(path: Path) -> bool:
     """Returns whether a path is a file of Sockeye's weights, or a directory with one or with both vocabularies."""
     if path.is_file():
         return PARAMETERS.fullmatch(path.name) is not None
-    if not path.is_dir():
-        return False
-    vocabularies = all((path / name).is_file() for name in VOCABULARIES.values())
-    return vocabularies or any(PARAMETERS.fullmatch(entry.name) for entry in path.iterdir())
+    return is_model_directory(path, PARAMETERS, VOCABULARIES.values())
 
 
 def is_destination(path: Path) -> bool:
