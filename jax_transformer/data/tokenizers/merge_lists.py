@@ -12,7 +12,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jax_transformer.data.tokenizers.special_tokens import UNK, Around, find_specials, shown_name, unused_entries
+from jax_transformer.data.tokenizers.entry_lists import EntryList
+from jax_transformer.data.tokenizers.special_tokens import UNK, Around, shown_name, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -34,7 +35,7 @@ class Words(Protocol):
         """Returns the text of a vocabulary's entries."""
 
 
-class MergeListBackend:
+class MergeListBackend(EntryList):
     """Presents words, merges and a vocabulary as a Backend."""
 
     FORMAT = "jax-transformer merge list 1"
@@ -52,29 +53,12 @@ class MergeListBackend:
         Raises:
           ValueError: no <unk>; unknown rules of words, or rules whose library isn't installed.
         """
-        self._rules, self._merges, self._entries, self._specials = (
-            dict(rules),
-            list(merges),
-            list(entries),
-            dict(specials),
-        )
-        unknown = find_specials(self._specials).get(UNK)
-        if unknown is None:
-            raise ValueError(f"expected a vocabulary with {UNK}; received one without")
-        self._unk_id = unknown
+        super().__init__(entries, specials)
+        self._rules, self._merges = dict(rules), list(merges)
+        self._unk_id = self._unknown_id()
         self._words = words_of(self._rules)
         self._ranks = ranks_of(self._merges)
-        taken = set(self._specials.values())
-        self._ids = {entry: index for index, entry in enumerate(self._entries) if index not in taken}
         self._cut = lru_cache(CACHED_WORDS)(self._cut_word)
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    @property
-    def specials(self) -> Mapping[str, int]:
-        return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [[index for word in self._words.split(text) for index in self._cut(word)] for text in sentences]

@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.data.tokenizers.entry_lists import EntryList
 from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, Around, find_specials, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, Around, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
 
-class PieceListBackend:
+class PieceListBackend(EntryList):
     """Presents a sentencepiece model and a list of pieces as a Backend. The list may lack pieces of the model, and have
     further ones.
 
@@ -32,21 +33,9 @@ class PieceListBackend:
         """
         self._model = model
         self._processor = read_sentencepiece(model)
-        self._entries, self._specials, self._takes_codes = list(entries), dict(specials), takes_codes
-        unknown = find_specials(self._specials).get(UNK)
-        if unknown is None:
-            raise ValueError(f"expected a list of pieces with {UNK}; received one without")
-        self._unk_id = unknown
-        taken = set(self._specials.values())
-        self._ids = {piece: index for index, piece in enumerate(self._entries) if index not in taken}
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    @property
-    def specials(self) -> Mapping[str, int]:
-        return self._specials
+        super().__init__(entries, specials)
+        self._takes_codes = takes_codes
+        self._unk_id = self._unknown_id()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         codes, texts = zip(*(self._divided(sentence) for sentence in sentences), strict=True) if sentences else ((), ())

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.data.tokenizers.entry_lists import EntryList
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
 from jax_transformer.data.tokenizers.special_tokens import (
     BOS,
@@ -91,27 +92,16 @@ def _load_spacy(language: str) -> tuple[Any, str]:
         raise ValueError(f"language: expected one whose rules spaCy has; received {language!r} ({error})") from None
 
 
-class SpacyBackend:
+class SpacyBackend(EntryList):
     """Presents spaCy's rules and a vocabulary as a Backend."""
 
     FORMAT = "jax-transformer spacy 1"
 
     def __init__(self, rules: SpacyRules, entries: Sequence[str], specials: Mapping[str, int]) -> None:
         """Stores `entries`, each id's token, and `specials`, the special tokens and tags, which no text matches."""
+        super().__init__(entries, specials)
         self._rules = rules
-        self._entries = list(entries)
-        self._specials = dict(specials)
-        taken = set(self._specials.values())
-        self._ids = {token: index for index, token in enumerate(self._entries) if index not in taken}
         self._unk_id = find_specials(self._specials).get(UNK)
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    @property
-    def specials(self) -> Mapping[str, int]:
-        return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [[self._id(token) for token in self._rules.split(sentence)] for sentence in sentences]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from jax_transformer.data.tokenizers.entry_lists import EntryList
 from jax_transformer.data.tokenizers.merge_lists import CACHED_WORDS, END_OF_WORD, merge, ranks_of
 from jax_transformer.data.tokenizers.sentencepiece_model import (
     UNKNOWN_MARK,
@@ -21,7 +22,6 @@ from jax_transformer.data.tokenizers.special_tokens import (
     SPACE_MARK,
     UNK,
     Around,
-    find_specials,
     shown_name,
     unused_entries,
 )
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
 
-class SplitListBackend:
+class SplitListBackend(EntryList):
     """Presents a list of tokens, and rules that split text into them, as a Backend."""
 
     FORMAT = "jax-transformer program text 1"
@@ -41,25 +41,13 @@ class SplitListBackend:
         Raises:
           ValueError: no <unk>; an unknown way to split; no sentencepiece model; rules whose library isn't installed.
         """
-        self._rules, self._entries, self._specials = dict(rules), list(entries), dict(specials)
-        unknown = find_specials(self._specials).get(UNK)
-        if unknown is None:
-            raise ValueError(f"expected a vocabulary with {UNK}; received one without")
-        self._unk_id = unknown
-        taken = set(self._specials.values())
-        self._ids = {entry: index for index, entry in enumerate(self._entries) if index not in taken}
+        super().__init__(entries, specials)
+        self._rules = dict(rules)
+        self._unk_id = self._unknown_id()
         self._moses = Moses(rules["moses"], normalizes=rules["normalize"]) if rules["moses"] else None
         if rules["split"] not in SPLITS:
             raise ValueError(f"tokenizer: split must be one of {', '.join(SPLITS)}; received {rules['split']!r}")
         self._split = SPLITS[rules["split"]](rules, self._ids.keys())
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    @property
-    def specials(self) -> Mapping[str, int]:
-        return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         return [
