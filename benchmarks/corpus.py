@@ -15,6 +15,8 @@ same tokenizer, compute in float32 on two threads, and return texts:
     1 stream      CTranslate2, two threads in each product
     transformers  `generate` on batches of 64 sentences in order of length, two threads in each product
 
+This project computes in bfloat16, too, and CTranslate2's two streams with weights of 8 bits; BLEU stands beside.
+
 CTranslate2 sorts by length, too. Each of its settings is measured once with every size of batch in BATCHES, and goes on
 with the fastest. Then all translate the file once in each round, in turns. A ratio compares one round: CTranslate2's
 seconds over this project's, so that 0.5 is half of CTranslate2's speed. The same ratio of processor times says more on
@@ -56,6 +58,8 @@ THREADS = 2
 STREAMS = {"2 streams": (2, 1), "1 stream": (1, 2)}
 """CTranslate2's settings → streams, and threads in each."""
 CONTESTANTS = ("here", *STREAMS, "transformers")
+NARROW = {"here, bfloat16": "here", "2 streams, int8": "2 streams"}
+"""Contestants with narrow weights → the same with float32."""
 COMMANDS = ("here, first", "here", "2 streams", "transformers")
 """Whole commands; the first one finds no compiled programs, the second one those of the first."""
 COMMAND_ROUNDS = 3
@@ -197,23 +201,26 @@ def read_exported(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     return source, target, json.loads((folder.parent / EXPORTED).read_text(encoding="utf-8"))
 
 
-def here(folder: Path) -> Translate:
-    """Returns this project's function."""
+def here(folder: Path, name: str) -> Translate:
+    """Returns this project's function; `name` gives the dtype."""
     from jax_transformer.decoding import prepare, translate_each
     from jax_transformer.storage.model_directory import load_model
 
-    model = prepare(load_model(folder))
+    model = prepare(load_model(folder) if name == "here" else load_model(folder).astype("bfloat16"))
     return lambda texts, beams, _: [one.text() for one in translate_each(model, texts, beam_size=beams)]
 
 
 def ctranslate2(folder: Path, name: str) -> Translate:
-    """Returns CTranslate2's function; `name` gives its streams and threads."""
+    """Returns CTranslate2's function; `name` gives its streams, threads and dtype."""
     import ctranslate2
 
     source, target, facts = read_exported(folder)
-    streams, threads = STREAMS[name]
+    streams, threads = STREAMS[NARROW.get(name, name)]
     translator: Any = ctranslate2.Translator(
-        str(folder.parent / "ctranslate2"), compute_type="float32", inter_threads=streams, intra_threads=threads
+        str(folder.parent / "ctranslate2"),
+        compute_type="int8" if name in NARROW else "float32",
+        inter_threads=streams,
+        intra_threads=threads,
     )
     source_tokens, most = facts["source"], facts["most"]
     target_ids = {token: index for index, token in enumerate(facts["target"])}
@@ -258,7 +265,9 @@ def transformers(folder: Path) -> Translate:
 
 def contestant(name: str, folder: Path) -> Translate:
     """Returns a contestant's function."""
-    return {"here": here, "transformers": transformers}.get(name, lambda path: ctranslate2(path, name))(folder)
+    if name == "transformers":
+        return transformers(folder)
+    return here(folder, name) if NARROW.get(name, name) == "here" else ctranslate2(folder, name)
 
 
 def worker(name: str, folder: Path) -> None:
@@ -292,7 +301,7 @@ class Contestant(Worker):
 
 def environment(name: str) -> dict[str, str]:
     """Returns the variables of a contestant's process."""
-    return os.environ | {"OMP_NUM_THREADS": str(STREAMS.get(name, (1, THREADS))[1])}
+    return os.environ | {"OMP_NUM_THREADS": str(STREAMS.get(NARROW.get(name, name), (1, THREADS))[1])}
 
 
 # --- measuring
@@ -342,12 +351,12 @@ def once(name: str, folder: Path, text: Path, beams: int, batch: str) -> None:
 
 def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str, Any]:
     """Returns what each contestant took, in new processes: for its first sentence and first file, and in each round."""
-    contestants = [Contestant(name, folder) for name in CONTESTANTS]
+    contestants = [Contestant(name, folder) for name in (*CONTESTANTS, *NARROW)]
     try:
         first_sentence = {one.name: one.translate(texts[:1], beams)["seconds"] for one in contestants}
         first = {one.name: one.translate(texts, beams) for one in contestants}
         for one in contestants:
-            if one.name in STREAMS:
+            if NARROW.get(one.name, one.name) in STREAMS:
                 one.choose_batch(texts, beams)
         answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contestants}
         for number in range(rounds):
@@ -372,13 +381,29 @@ def measure(folder: Path, texts: list[str], beams: int, rounds: int) -> dict[str
             name: float(np.mean([a == b for a, b in zip(answer["found"], ours, strict=True)]))
             for name, answer in first.items()
         },
+        "bleu": {name: bleu(answer["found"], len(texts)) for name, answer in first.items()},
         "words": float(np.mean([len(text.split()) for text in ours])),
     }
 
 
-def ratios(row: dict[str, Any], name: str, what: str = "seconds") -> list[float]:
+def bleu(found: list[str], count: int) -> float:
+    """Returns the BLEU of the translations of `sample_sentences`."""
+    import sacrebleu
+
+    from jax_transformer.data.phrasebook.pairs import sample_pairs
+
+    return sacrebleu.corpus_bleu(found, [[german for _, german in sample_pairs("test", count)]]).score
+
+
+def ratios(row: dict[str, Any], name: str, what: str = "seconds", ours: str = "here") -> list[float]:
     """Returns this project's speed as a share of another's, round by round."""
-    return [theirs / ours for theirs, ours in zip(row[what][name], row[what]["here"], strict=True)]
+    return [theirs / own for theirs, own in zip(row[what][name], row[what][ours], strict=True)]
+
+
+def share(row: dict[str, Any], name: str, ours: str = "here") -> str:
+    """Returns the median of the ratios, and their range."""
+    found = ratios(row, name, ours=ours)
+    return f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
 
 
 # --- the page
@@ -398,25 +423,36 @@ def table(results: dict[str, Any]) -> str:
     ]
     for row in results["rows"]:
         speeds = [f"{count / statistics.median(row['seconds'][name]):,.0f}" for name in CONTESTANTS]
-        shares = [
-            f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
-            for found in (ratios(row, name) for name in CONTESTANTS[1:])
-        ]
+        shares = [share(row, name) for name in CONTESTANTS[1:]]
         busy = f"{statistics.median(ratios(row, '2 streams', 'busy')):.2f}"
-        cells = [_search(row), *speeds, *shares, busy, f"{100 * min(row['same'].values()):.1f} %"]
-        lines.append("| " + " | ".join(cells) + " |")
+        same = min(row["same"][name] for name in CONTESTANTS)
+        lines.append("| " + " | ".join([_search(row), *speeds, *shares, busy, f"{100 * same:.1f} %"]) + " |")
+    lines += [
+        "",
+        "With narrow weights, bfloat16 here (`--dtype bfloat16`) and 8-bit integers in CTranslate2's two streams:",
+        "",
+        "| sentences/s | here | CTranslate2 | share | over float32 here | over CTranslate2's float32 "
+        "| BLEU: here in float32, in bfloat16, CTranslate2 in 8 bits |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    ours, theirs = NARROW
+    for row in results["rows"]:
+        speeds = [f"{count / statistics.median(row['seconds'][name]):,.0f}" for name in NARROW]
+        shares = [share(row, name, ours) for name in (theirs, *NARROW.values())]
+        scores = ", ".join(f"{row['bleu'][name]:.2f}" for name in ("here", *NARROW))
+        lines.append("| " + " | ".join([_search(row), *speeds, *shares, scores]) + " |")
     lines += [
         "",
         "Seconds for the first sentence of a new process and for the first file after it, which compile, and the most "
         "memory of the process in MiB:",
         "",
-        f"| | {' | '.join(CONTESTANTS)} |",
-        f"|---|{'---|' * len(CONTESTANTS)}",
+        f"| | {' | '.join((*CONTESTANTS, *NARROW))} |",
+        f"|---|{'---|' * len((*CONTESTANTS, *NARROW))}",
     ]
     for row in results["rows"]:
         cells = [
             f"{row['first_sentence'][name]:.1f}, {row['first_file'][name]:.1f}, {row['mib'][name]:,}"
-            for name in CONTESTANTS
+            for name in (*CONTESTANTS, *NARROW)
         ]
         lines.append(f"| {_search(row)} | " + " | ".join(cells) + " |")
     lines += [

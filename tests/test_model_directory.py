@@ -19,6 +19,7 @@ from tokenizers import models, pre_tokenizers
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.lora import LoraConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.functional import abstract_params, init_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
@@ -162,6 +163,20 @@ def test_jax_arrays_are_saved_too(tmp_path):
     save_model(make_model(params=params), tmp_path / "model")
     received = flatten(load_model(tmp_path / "model").params)
     assert all(np.array_equal(received[path], leaf) for path, leaf in flatten(params).items())
+
+
+def test_a_model_rounded_to_another_dtype(tmp_path):
+    model = make_model()
+    save_model(model, tmp_path / "model")
+    rounded = load_model(tmp_path / "model", mapped=True).astype("bfloat16")
+    assert rounded.config == model.config.replace(compute_dtype="bfloat16")
+    for path, leaf in flatten(model.params).items():
+        expected = leaf.astype(ml_dtypes.bfloat16)
+        assert flatten(rounded.params)[path].tobytes() == expected.tobytes()
+    save_model(rounded, tmp_path / "rounded")
+    assert load_model(tmp_path / "rounded").config.compute_dtype == "bfloat16"
+    with pytest.raises(ConfigError, match="compute"):
+        model.astype("float8")
 
 
 def test_a_model_describes_itself_without_its_arrays():

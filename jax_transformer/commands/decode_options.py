@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
 
 
+Dtype = Literal["float32", "bfloat16"]
+
 _STOPPING: dict[str, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
 STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
     nargs=1,
@@ -49,6 +51,9 @@ class DecodeOptions(DecodingConfig):
     target_tag: str = ""
     """Token that every translation begins with, such as deu_Latn: the target language for NLLB, M2M-100 and mBART-50.
     The decoder of mBART and PLBART starts with it."""
+    dtype: Dtype | None = None
+    """Round the weights to this dtype, and compute in it. bfloat16 halves the memory and is faster where the device has
+    instructions for it. (Default: the model's own)"""
 
     def __post_init__(self) -> None:
         """Checks nothing yet: tyro reports errors in another form than commands do. See `config`."""
@@ -70,11 +75,12 @@ class DecodeOptions(DecodingConfig):
         return model, self.config().updated(forced_bos_id=forced).resolved(model.generation)
 
 
-def load(path: str, source_tag: str) -> Model:
-    """Loads a model. Prints a note if it was trained with source tags and the caller sets none."""
+def load(path: str, source_tag: str, dtype: Dtype | None = None) -> Model:
+    """Loads a model, and rounds it to the dtype. Prints a note if it was trained with source tags and the caller sets
+    none."""
     from jax_transformer.storage.model_directory import load_model
 
-    model = load_model(path)
+    model = load_model(path) if dtype is None else load_model(path, mapped=True).astype(dtype)
     tags = model.source_tokenizer.tags if model.source_tokenizer else ()
     if tags and not source_tag:
         some = ", ".join(tags[:10]) + ", …" * (len(tags) > 10)

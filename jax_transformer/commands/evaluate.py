@@ -121,7 +121,7 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
     from jax_transformer.decoding.translation import translate_each
     from jax_transformer.parallel.mesh import make_mesh
 
-    model, decoding = options.applied_to(load(str(options.model), options.source_tag))
+    model, decoding = options.applied_to(load(str(options.model), options.source_tag, options.dtype))
     model = prepare(model, make_mesh(options.parallel))
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
         found = translate_each(

@@ -71,7 +71,7 @@ def _service(options: ServeOptions) -> Service:
     from jax_transformer.serving.engine import Engine
     from jax_transformer.serving.service import Service
 
-    model = load(options.model, options.source_tag)
+    model = load(options.model, options.source_tag, options.dtype)
     generation = dataclasses.replace(model.generation, **options.config().given)
     model = prepare(dataclasses.replace(model, generation=generation), make_mesh(options.parallel))
     limits = Limits(**{each.name: getattr(options, each.name) for each in dataclasses.fields(Limits)})

@@ -190,7 +190,7 @@ def translate(arguments: Sequence[str]) -> int:
     if sys.stdout is None:
         raise ValueError("expected standard output, which is closed, to write translations to")
     lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
-    model, decoding = options.applied_to(load(options.model, options.source_tag))
+    model, decoding = options.applied_to(load(options.model, options.source_tag, options.dtype))
     model = prepare(model, make_mesh(options.parallel))
     # refuses options that fit no line before the first line is read
     translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)

@@ -22,6 +22,8 @@ SEARCH = {
     "--diverse-beam-groups": "--beam-groups",
     "--diverse-beam-strength": "--diversity-penalty",
     "--do-sample": "--sampling",
+    **dict.fromkeys(("--torch-dtype", "--compute-type", "--precision"), "--dtype"),
+    **dict.fromkeys(("--fp16", "--bf16", "--half"), "--dtype bfloat16"),
     "--topk": "--top-k",
     "--sampling-topk": "--top-k",
     "--topp": "--top-p",

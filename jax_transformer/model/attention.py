@@ -15,7 +15,7 @@ from jax_transformer.config.specs import Stack
 from jax_transformer.model import flash
 from jax_transformer.model.distances import RelativeBias, RelativeVectors
 from jax_transformer.model.dropout import Site, fold
-from jax_transformer.model.dtypes import at_least_float32
+from jax_transformer.model.dtypes import at_least_float32, product_dtype
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.norms import Norm
@@ -252,7 +252,9 @@ def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, s
     logits = logits * how.scale(heads.query.shape[-1])
     weights = attention_weights(how.part, logits, terms, scope)
     weights = scope.dropout(weights, how.dropout_rate, Site.WEIGHTS).astype(heads.value.dtype)
-    context = jnp.einsum("BNQK,BKNH->BQNH", weights, heads.value)
+    wide = product_dtype(heads.value.dtype)
+    context = jnp.einsum("BNQK,BKNH->BQNH", weights, heads.value, preferred_element_type=wide)
+    context = context.astype(heads.value.dtype)
     if terms.vectors is None or terms.vectors.values is None:
         return context
     return context + jnp.einsum("BNQK,QKH->BQNH", weights, terms.vectors.values)

@@ -19,6 +19,27 @@ def compute_dtype(config: TransformerConfig, parameter: jax.Array) -> jnp.dtype:
     return jnp.dtype(config.compute.dtype or parameter.dtype)
 
 
+def product_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """Returns the dtype in which XLA leaves products of arrays of `dtype`, before they are rounded to it.
+
+    All devices sum products in at least float32, and round a sum once. XLA's CPU compiler multiplies bfloat16 by the
+    processor's own instructions only if the result is float32; else it converts both operands to float32 first.
+    """
+    return at_least_float32(dtype) if platform() == "cpu" else dtype
+
+
+def product(rows: jax.Array, kernel: jax.Array, axis: int = 0) -> jax.Array:
+    """Returns rows [R, I] times a kernel, [R, O], in their dtype.
+
+    Args:
+      kernel: [I, O].
+      axis: the kernel's axis of inputs; 1 for a kernel [O, I]. A transposed kernel would be multiplied in float32.
+    """
+    wide = product_dtype(rows.dtype)
+    y = jax.lax.dot_general(rows, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=wide)
+    return y.astype(rows.dtype)
+
+
 def keep_wide(parameter: jax.Array) -> jax.Array:
     """Returns a parameter that, on a TPU, is converted to a narrower dtype only on use, layer by layer.
 

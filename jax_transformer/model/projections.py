@@ -13,7 +13,7 @@ from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import initializers
-from jax_transformer.model.dtypes import compute_dtype, keep_wide
+from jax_transformer.model.dtypes import at_least_float32, compute_dtype, keep_wide, product
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.sharding import Axis, gather, width_shards
 
@@ -82,7 +82,7 @@ class SquareMap(nnx.Module):
         """Returns x mapped to [..., D], in the compute dtype."""
         dtype = compute_dtype(self.config, self.kernel[...])
         kernel = gather(keep_wide(self.kernel[...]).astype(dtype), None, "features")
-        y = x.astype(dtype).reshape(-1, kernel.shape[0]) @ kernel
+        y = product(x.astype(dtype).reshape(-1, kernel.shape[0]), kernel)
         return y.reshape(x.shape) + gather(self.bias[...].astype(dtype), "features")
 
 
@@ -96,7 +96,8 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     """
     first = projections[0]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])
-    y = x.astype(dtype).reshape(-1, math.prod(inputs)) @ _side_by_side([one.matrix(dtype) for one in projections])
+    rows = x.astype(dtype).reshape(-1, math.prod(inputs))
+    y = product(rows, _side_by_side([one.matrix(dtype) for one in projections]))
     if any(one.use_bias for one in projections):
         y = y + _side_by_side([one.vector(dtype) for one in projections])
     shapes = [one.kernel.shape[len(inputs) :] for one in projections]
@@ -138,8 +139,10 @@ class StepProjections(nnx.Module):
         """
         dtype = compute_dtype(self.config, self.kernel[...])
         kernel, rows = self.kernel[...].astype(dtype), x.astype(dtype).reshape(-1, math.prod(self.inputs))
-        # without the barrier, XLA turns the product around
-        y = jax.lax.optimization_barrier(kernel @ rows.T).T if few else rows @ kernel.T
+        if few and dtype == at_least_float32(dtype):
+            y = jax.lax.optimization_barrier(kernel @ rows.T).T  # without the barrier, XLA turns the product around
+        else:
+            y = product(rows, kernel, axis=1)
         y = y + self.bias[...].astype(dtype) if self.use_bias else y
         ends = list(itertools.accumulate(math.prod(shape) // self.groups for shape in self.shapes))
         leading = x.shape[: x.ndim - len(self.inputs)]

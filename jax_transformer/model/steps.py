@@ -9,7 +9,7 @@ from flax import nnx
 from jax_transformer.config.plan import SublayerName
 from jax_transformer.model.attention import Attention, attention_weights, merge_heads, normed_together
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
-from jax_transformer.model.dtypes import at_least_float32
+from jax_transformer.model.dtypes import at_least_float32, product_dtype
 from jax_transformer.model.layers import Call, DecoderLayer, Layer
 from jax_transformer.model.masks import Mask, both
 from jax_transformer.model.projections import Projection, StepProjections
@@ -44,8 +44,9 @@ class StepAttention(nnx.Module):
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
         by_head = query.shape[:-1]  # [B, N, K]
+        dtype = query.dtype
         query = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
-        wide = at_least_float32(query.dtype)
+        query, wide = query.astype(keys.dtype), at_least_float32(dtype)
         logits = jnp.einsum(f"BGQH,{layout}->BGQT", query, keys, preferred_element_type=wide)
         logits = logits.reshape(*by_head, -1)  # [B, N, K, T]
         if terms.vectors is not None:
@@ -56,7 +57,7 @@ class StepAttention(nnx.Module):
         context = jnp.einsum("BGQT,BGTW->BGQW", weights, values)
         if terms.vectors is not None and terms.vectors.values is not None:
             context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
-        context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
+        context = jnp.swapaxes(context.astype(dtype).reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
         context = self.head_scale(context) if self.part.head_scale else context
         context = normed_together(self.context_norm, context) if hasattr(self, "context_norm") else context
         return self.output(context) if self.part.output else merge_heads(context)
@@ -127,12 +128,15 @@ class StepCrossAttention(StepAttention):
     def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
         """Returns the keys [B, G, S, H] and the values [B, G, S, W] of encoder_output [B, S, D]: heads before tokens.
 
+        On a CPU, caches are float32 for bfloat16 too: a single query is multiplied in float32, for which XLA would
+        convert all of a cache at every step.
+
         Args:
           angles: rotation angles of keys; None: no rotation.
         """
         keys, values = self.key_value.together(encoder_output, few=False)  # [B, S, G, H] and [B, S, G, W]
-        keys = self.placed_key(keys, angles)
-        return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
+        keys, wide = self.placed_key(keys, angles), product_dtype(values.dtype)
+        return jnp.swapaxes(keys, 1, 2).astype(wide), jnp.swapaxes(values, 1, 2).astype(wide)
 
 
 class StepLayer(Layer):

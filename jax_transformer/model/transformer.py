@@ -17,6 +17,7 @@ from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
+from jax_transformer.model.dtypes import product_dtype
 from jax_transformer.model.embeddings import Constants, Embedding, scaled
 from jax_transformer.model.features import ConvolutionStem, Features, SourceInput, source_is_real
 from jax_transformer.model.ids import Ids
@@ -132,7 +133,8 @@ class Transformer(nnx.Module):
     def unembed(self, x: jax.Array) -> jax.Array:
         """Returns the logits [B, T, V] of x [B, T, D]."""
         kernel, bias = self.head_arrays()
-        logits = jnp.einsum("BTD,DV->BTV", x, kernel.astype(x.dtype))
+        wide = product_dtype(x.dtype)
+        logits = jnp.einsum("BTD,DV->BTV", x, kernel.astype(x.dtype), preferred_element_type=wide).astype(x.dtype)
         return capped(logits if bias is None else logits + bias.astype(x.dtype), self.config.head.cap)
 
     def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:

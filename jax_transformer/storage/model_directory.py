@@ -28,7 +28,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -59,7 +59,7 @@ from jax_transformer.storage.model_files import (
     sha256,
     tokenizer_files,
 )
-from jax_transformer.storage.tensor_files import read_tensors, write_tensors
+from jax_transformer.storage.tensor_files import numpy_dtype, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 from jax_transformer.storage.training_state import TrainingState, arrange_training_state
 
@@ -120,6 +120,30 @@ class Model:
         sizes = f"{sum(math.prod(np.shape(leaf)) for leaf in leaves):,} parameters in {dtypes}"
         stacks = [_described(side, getattr(self.config, side)) for side in ("encoder", "decoder")]
         return "\n".join([f"Model: {sizes}", *stacks, f"  tokenizers: {', '.join(tokenizers) or 'none'}", made])
+
+    def astype(self, dtype: Literal["float32", "bfloat16", "float64"]) -> Model:
+        """Returns the model with its parameters rounded to a dtype, in which it then computes.
+
+        bfloat16 takes half the memory of float32. GPUs, TPUs and processors with instructions for it decode faster.
+
+        Args:
+          dtype: the dtype. Norms and softmax are computed in float32 or wider.
+
+        Raises:
+          ConfigError: another dtype.
+
+        Example:
+          >>> import jax
+          >>> from jax_transformer import GenerationConfig, TransformerConfig, init_params
+          >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8)
+          >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)
+          >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation).astype("bfloat16")
+          >>> str(model.params["head"]["kernel"].dtype), model.config.compute_dtype
+          ('bfloat16', 'bfloat16')
+        """
+        config = self.config.replace(compute_dtype=dtype)
+        rounded = {path: leaf.astype(numpy_dtype(dtype)) for path, leaf in flatten(self.params).items()}
+        return dataclasses.replace(self, config=config, params=unflatten(rounded))
 
 
 def _described(name: str, stack: Stack) -> str:

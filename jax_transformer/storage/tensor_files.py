@@ -161,7 +161,7 @@ def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     bytes_ = (
         np.memmap(path, np.uint8, "r", offset=8 + length) if path.stat().st_size > 8 + length else np.empty(0, np.uint8)
     )
-    kinds = {SAFETENSORS_DTYPES[name]: np.dtype(name if name != "bfloat16" else _bfloat16()) for name in DTYPES}
+    kinds = {SAFETENSORS_DTYPES[name]: numpy_dtype(name) for name in DTYPES}
     odd = [name for name in names if header[name]["dtype"] not in kinds]
     if odd:
         raise PortingError(f"{path}: tensor {odd[0]} has a dtype that no parameter has ({header[odd[0]]['dtype']})")
@@ -172,10 +172,13 @@ def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _bfloat16() -> Any:
-    import ml_dtypes
+def numpy_dtype(name: str) -> np.dtype:
+    """Returns NumPy's dtype of this name, which for bfloat16 comes from ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
 
-    return ml_dtypes.bfloat16
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:

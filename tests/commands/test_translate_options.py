@@ -15,7 +15,8 @@ import pytest
 
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
 from jax_transformer.data.tokenizers.tokenizer import read_backend
-from jax_transformer.storage.model_directory import save_model
+from jax_transformer.decoding.translation import translate_each
+from jax_transformer.storage.model_directory import load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -92,6 +93,23 @@ def test_jsonl_agrees_with_the_library(
                 align(model, [ids], [given])[0], words_of_text(source, line["source"]), words_of_ids(target, given)
             )
             assert hypothesis["alignment"] == pharaoh(pairs)
+
+
+def test_a_model_is_rounded_and_computes_in_the_dtype(plain_model: Path, run: Run, write: Write) -> None:
+    text = write("text", "eins zwei drei\nvier fünf\n")
+    arguments = "translate", str(plain_model), "--input", text, "--format", "jsonl"
+    code, printed, errors = run(*arguments, "--dtype", "bfloat16")
+    assert code == 0, errors
+    model = load_model(plain_model).astype("bfloat16")
+    expected = [round(one.score(), 6) for one in translate_each(model, ["eins zwei drei", "vier fünf"])]
+    found = [json.loads(line)["hypotheses"][0]["score"] for line in printed.splitlines()]
+    assert found == expected
+    assert found != [json.loads(line)["hypotheses"][0]["score"] for line in run(*arguments)[1].splitlines()]
+
+
+def test_a_dtype_that_there_is_not(plain_model: Path, run: Run) -> None:
+    code, _, errors = run("translate", str(plain_model), "--dtype", "float16")
+    assert (code, errors) == (2, "error: --dtype: expected one of float32, bfloat16; received float16\n")
 
 
 def test_translations_begin_with_the_prefix(plain_model: Path, run: Run, write: Write) -> None:

@@ -1,4 +1,4 @@
-"""How parameters of a TPU program stay wide, traced on a CPU: the barrier changes neither values nor gradients."""
+"""Products are rounded once; how parameters of a TPU program stay wide, traced on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data import make_batch
 from jax_transformer.model import dtypes
-from jax_transformer.model.dtypes import keep_wide
+from jax_transformer.model.dtypes import keep_wide, product
 from jax_transformer.training import init_state, make_train_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -19,6 +19,40 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def squares(x: jax.Array) -> jax.Array:
     return jnp.square(keep_wide(x)).sum()
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_product_of_bfloat16_is_summed_exactly_and_rounded_once(
+    axis: int, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtypes, "platform", lambda: platform)
+    rng = np.random.default_rng(0)
+    rows = jnp.asarray(rng.integers(-9, 9, (5, 700)), jnp.bfloat16)  # whose products and sums float32 holds exactly
+    kernel = jnp.asarray(rng.integers(-9, 9, (700, 6) if axis == 0 else (6, 700)), jnp.bfloat16)
+    found, gradient = jax.value_and_grad(lambda x: product(x, kernel, axis).astype(jnp.float32).sum())(rows)
+    exact = np.tensordot(np.asarray(rows, np.int64), np.asarray(kernel, np.int64), (1, axis))
+    rounded = jnp.asarray(exact, jnp.float32).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(product(rows, kernel, axis).astype(float), rounded.astype(float))
+    assert found == rounded.astype(jnp.float32).sum()
+    assert gradient.dtype == jnp.bfloat16
+    expected = jnp.asarray(np.asarray(kernel, np.int64).sum(1 - axis), jnp.float32).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(gradient[0].astype(float), expected.astype(float))
+
+
+def test_products_on_a_cpu_give_float32_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else, XLA converts the operands: it has the processor's own products for this form alone."""
+
+    def program() -> str:
+        return str(
+            jax.make_jaxpr(lambda *arrays: product(*arrays))(
+                jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 4), jnp.bfloat16)
+            )
+        )
+
+    assert "preferred_element_type=float32" in program()
+    monkeypatch.setattr(dtypes, "platform", lambda: "gpu")
+    assert "preferred_element_type=float32" not in program()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
