@@ -159,8 +159,6 @@ class Search:
         start, run = _on_one_core(loop) if on_one_core else (loop.start, run_loop)
         self._run: Callable[..., Any] = partial(run, loop)
         filling = -self._count % row_shards(model.mesh)
-        if self._count * self._program.num_rows == 1 and config.batch_rows_are_independent:
-            filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
         source = with_empty_rows(model, source, filling)
         prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
         lengths = np.array([len(ids) for ids in prefixes], int)

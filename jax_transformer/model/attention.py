@@ -253,8 +253,9 @@ def reference_attention(how: Computation, heads: Heads, terms: AttentionTerms, s
     weights = attention_weights(how.part, logits, terms, scope)
     weights = scope.dropout(weights, how.dropout_rate, Site.WEIGHTS).astype(heads.value.dtype)
     wide = product_dtype(heads.value.dtype)
-    context = jnp.einsum("BNQK,BKNH->BQNH", weights, heads.value, preferred_element_type=wide)
-    context = context.astype(heads.value.dtype)
+    by_head = jnp.swapaxes(heads.value, 1, 2)  # else, XLA's CPU compiler transposes the weights, which are more
+    context = jnp.einsum("BNQK,BNKH->BNQH", weights, by_head, preferred_element_type=wide)
+    context = jnp.swapaxes(context, 1, 2).astype(heads.value.dtype)
     if terms.vectors is None or terms.vectors.values is None:
         return context
     return context + jnp.einsum("BNQK,QKH->BQNH", weights, terms.vectors.values)

@@ -35,9 +35,11 @@ def product(rows: jax.Array, kernel: jax.Array, axis: int = 0) -> jax.Array:
       kernel: [I, O].
       axis: the kernel's axis of inputs; 1 for a kernel [O, I]. A transposed kernel would be multiplied in float32.
     """
-    wide = product_dtype(rows.dtype)
-    y = jax.lax.dot_general(rows, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=wide)
-    return y.astype(rows.dtype)
+    axes = ((1,), (axis,)), ((), ())
+    count, wide = len(rows), product_dtype(rows.dtype)
+    if count == 1 and wide != rows.dtype:  # for a single row, a CPU would convert the kernel to float32
+        rows = jnp.pad(rows, ((0, 1), (0, 0)))
+    return jax.lax.dot_general(rows, kernel, axes, preferred_element_type=wide)[:count].astype(rows.dtype)
 
 
 def keep_wide(parameter: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import capped
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
-from jax_transformer.model.dtypes import product_dtype
+from jax_transformer.model.dtypes import product
 from jax_transformer.model.embeddings import Constants, Embedding, scaled
 from jax_transformer.model.features import ConvolutionStem, Features, SourceInput, source_is_real
 from jax_transformer.model.ids import Ids
@@ -132,9 +132,8 @@ class Transformer(nnx.Module):
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """Returns the logits [B, T, V] of x [B, T, D]."""
-        kernel, bias = self.head_arrays()
-        wide = product_dtype(x.dtype)
-        logits = jnp.einsum("BTD,DV->BTV", x, kernel.astype(x.dtype), preferred_element_type=wide).astype(x.dtype)
+        kernel, bias, axis = self._head()
+        logits = product(x.reshape(-1, x.shape[-1]), kernel.astype(x.dtype), axis).reshape(*x.shape[:-1], -1)
         return capped(logits if bias is None else logits + bias.astype(x.dtype), self.config.head.cap)
 
     def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:
@@ -142,12 +141,18 @@ class Transformer(nnx.Module):
 
         They include the head's scale and the factor of the logits, if the config has them, and not the cap.
         """
-        kernel = self._target_embedding.embedding[...].T if self.config.head.tied else self.head.kernel[...]
+        kernel, bias, axis = self._head()
+        return kernel.T if axis else kernel, bias
+
+    def _head(self) -> tuple[jax.Array, jax.Array | None, int]:
+        """Returns `head_arrays` with the kernel as it is stored, and its axis of features: 1 for a tied one, [V, D]."""
+        tied, factor = self.config.head.tied, self.config.head.factor
+        kernel = self._target_embedding.embedding[...] if tied else self.head.kernel[...]
         kernel = kernel / math.sqrt(self.config.decoder.d_model) if self.config.head.scales_input else kernel
-        bias, factor = self._head_bias(), self.config.head.factor
-        if factor == 1.0:
-            return kernel, bias
-        return kernel * factor, None if bias is None else bias * factor
+        bias = self._head_bias()
+        if factor != 1.0:
+            kernel, bias = kernel * factor, None if bias is None else bias * factor
+        return kernel, bias, int(tied)
 
     def _head_bias(self) -> jax.Array | None:
         if self.config.head.bias == "none":
