@@ -51,6 +51,8 @@ class Segment:
     """Seconds at which each token begins, if `transcribe` was asked for words."""
     words: list[Word] | None = None
     """Its words, if `transcribe` was asked for them."""
+    no_speech: float | None = None
+    """The probability that its window holds no speech, if it was asked for."""
 
 
 @dataclass(frozen=True)
