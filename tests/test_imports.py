@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "sharing": {"config", "runtime", "storage"},
     "speech": {"config", "decoding", "model", "runtime", "storage"},
     "forecasting": {"config", "decoding", "runtime", "storage"},
-    "serving": {"config", "data.tokenizers", "decoding", "pages", "runtime"},
+    "serving": {"config", "data.tokenizers", "decoding", "pages", "runtime", "speech"},
     "pages": {"runtime"},
     "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
     "integrity": {"config", "data", "runtime", "storage", "training"},

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -149,7 +149,7 @@ def transcribe(
 
 def transcript_steps(model: PreparedModel, recording: Recording, options: Options) -> Steps[Transcript]:
     """Yields the windows to compute for a recording's transcript, which it returns. Raises as `transcribe` does."""
-    speech = _speech_of(model)
+    speech = speech_of(model)
     language, task = options.language, options.task or speech.task or "transcribe"
     language = speech.language if language is None else code_of(language)
     if language is not None or not speech.languages:  # wrong options are refused before the recording is read
@@ -159,7 +159,7 @@ def transcript_steps(model: PreparedModel, recording: Recording, options: Option
     if not used or not all(0.0 <= one < math.inf for one in used):
         raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
     decoder = WindowDecoder(model, dataclasses.replace(options, temperatures=used))
-    assert model.config.stem is not None  # as _speech_of checked
+    assert model.config.stem is not None  # as speech_of checked
     spectrum = StreamedSpectrum(recording.blocks, model.config.stem.features, least=_window(model) * HOP)
     if language is None and speech.languages:
         language = yield from language_steps(model, spectrum)
@@ -184,14 +184,30 @@ def detect_language(model: Model, spectrum: np.ndarray) -> str:
 
 def language_steps(model: PreparedModel, spectrum: np.ndarray | StreamedSpectrum) -> Steps[str]:
     """Yields the window to compute for a recording's language, which it returns; see `detect_language`."""
-    languages = _speech_of(model).languages
+    languages = speech_of(model).languages
     if not languages:
         raise ValueError("expected a model that knows several languages; received one without ids of languages")
     logits = yield Window(Judging(), _cut(spectrum, 0, _window(model)))
     return max(languages, key=lambda code: logits[languages[code]])
 
 
-def _speech_of(model: Model) -> SpeechTokens:
+def default_windows(model: PreparedModel, most: int) -> Iterator[tuple[str, Window]]:
+    """Yields what default options ask about a silent window, and names it: to compile programs before they are needed.
+
+    Args:
+      most: tokens of the text, with the ids before it.
+    """
+    speech = speech_of(model)
+    assert model.config.stem is not None  # as speech_of checked
+    silence = np.zeros((_window(model), model.config.stem.features), np.float32)
+    yield "the language", Window(Judging(), silence)
+    prompt = _prompt(speech, next(iter(speech.languages or ()), None), "transcribe", timestamps=True)
+    decoder = WindowDecoder(model, Options(temperatures=(0.0,), max_new_tokens=max(most - len(prompt), 1)))
+    yield "the text", decoder.first_window(silence, prompt)
+
+
+def speech_of(model: Model) -> SpeechTokens:
+    """Returns the special ids of a model of speech. Raises ValueError for another model."""
     speech = model.generation.speech
     if model.config.stem is None or speech is None:
         lacks = "stem" if model.config.stem is None else "ids of speech in its generation.json"
@@ -201,7 +217,7 @@ def _speech_of(model: Model) -> SpeechTokens:
 
 def _window(model: Model) -> int:
     """Returns the frames of a window, 3000 of a published Whisper."""
-    assert model.config.stem is not None  # as _speech_of checked
+    assert model.config.stem is not None  # as speech_of checked
     return model.config.encoder.max_length * model.config.stem.stride
 
 
@@ -222,7 +238,7 @@ def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamp
 
 def _alignment_heads(model: Model) -> tuple[tuple[int, int], ...]:
     """Returns the heads that follow the speech. Raises ValueError if they aren't known, or the model lacks one."""
-    speech, decoder = _speech_of(model), model.config.decoder
+    speech, decoder = speech_of(model), model.config.decoder
     if not speech.alignment_heads:
         raise ValueError(
             "words: expected a model whose generation.json names alignment_heads in speech, the heads that follow the "
@@ -264,7 +280,7 @@ class WindowDecoder:
     def __init__(self, model: PreparedModel, options: Options) -> None:
         """Takes options that were checked, with a tuple of temperatures. Raises ValueError for words and a prompt that
         the model can't give or take."""
-        self._model, self._options, self._speech = model, options, _speech_of(model)
+        self._model, self._options, self._speech = model, options, speech_of(model)
         self._thresholds = options.thresholds or Thresholds()
         self._conditions = options.condition_on_previous_text and self._speech.previous_id is not None
         self._start, self._end = starts_and_ends(model)
@@ -288,7 +304,7 @@ class WindowDecoder:
         """
         self._prompt, self._language = prompt, language
         window, found = _window(self._model), []
-        assert self._model.config.stem is not None  # as _speech_of checked
+        assert self._model.config.stem is not None  # as speech_of checked
         stride, seek = self._model.config.stem.stride, 0
         while seek < len(spectrum):
             part, frames = _cut(spectrum, seek, window), min(window, len(spectrum) - seek)
@@ -302,7 +318,9 @@ class WindowDecoder:
                 text = text_of(self._tokenizer, span.tokens, self._end)
                 bounds = (seek + span.start) * FRAME, (seek + span.end) * FRAME
                 quality = decoded.log_prob, decoded.compression_ratio, decoded.temperature
-                segment = Segment(*bounds, text, span.tokens, *quality, no_speech=decoded.no_speech)
+                segment = Segment(
+                    *bounds, text, span.tokens, *quality, no_speech=decoded.no_speech, window_start=seek * FRAME
+                )
                 found.append(self._with_words(segment, times[done:], seek))
                 done += len(span.tokens)
                 self._previous += _without_next_start(span.tokens, self._speech.first_timestamp_id)
@@ -330,6 +348,17 @@ class WindowDecoder:
         raise AssertionError("there is at least one temperature")
 
     def _at(self, part: np.ndarray, temperature: float) -> Steps[Decoded]:
+        window = self._asking(part, temperature)
+        tokens: Tokens = yield window
+        ended = len(tokens.ids) < window.most
+        return Decoded(tokens.ids, tokens.log_prob, self._compression_ratio(tokens.ids), temperature, ended)
+
+    def first_window(self, part: np.ndarray, prompt: list[int]) -> Window:
+        """Returns what is asked first about a window [S, F]; see `segments`."""
+        self._prompt = prompt
+        return self._asking(part, self._options.temperatures[0])  # type: ignore[index]
+
+    def _asking(self, part: np.ndarray, temperature: float) -> Window:
         begin = self._beginning()
         room = limit(self._model, "target") - len(begin)
         most = room if self._options.max_new_tokens is None else min(self._options.max_new_tokens, room)
@@ -344,9 +373,7 @@ class WindowDecoder:
         else:
             options |= {"sampling": False} | ({"beam_size": self._options.beam_size} if self._options.beam_size else {})
         kind = Decoding(DecodingConfig(**options), self._rules, continues=bool(self._previous))
-        tokens: Tokens = yield Window(kind, part, tuple(begin[1:]), most)
-        ended = len(tokens.ids) < most
-        return Decoded(tokens.ids, tokens.log_prob, self._compression_ratio(tokens.ids), temperature, ended)
+        return Window(kind, part, tuple(begin[1:]), most)
 
     def _times(self, part: np.ndarray, frames: int, decoded: Decoded) -> Steps[list[float]]:
         """Returns the time of each token in a window of so many frames, in seconds; none if words aren't asked for.
@@ -359,7 +386,7 @@ class WindowDecoder:
         if self._heads is None or not decoded.tokens:
             return []
         stem = self._model.config.stem
-        assert stem is not None  # as _speech_of checked
+        assert stem is not None  # as speech_of checked
         stride, ids = stem.stride, [*begin, *read]
         weights = yield Window(Aligning(self._heads), part, aligned_ids(self._model, ids))
         rows = weights[:, len(begin) : len(ids), : max(frames // stride, 1)]

@@ -53,6 +53,8 @@ class Segment:
     """Its words, if `transcribe` was asked for them."""
     no_speech: float | None = None
     """The probability that its window holds no speech, if it was asked for."""
+    window_start: float = 0.0
+    """Seconds at which its window begins."""
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,7 @@ def run(model: PreparedModel, steps: Steps[Result]) -> Result:
 
 
 def compute(model: PreparedModel, kind: Kind, windows: Sequence[Window]) -> Sequence[Any]:
-    """Returns the answer for each window of a kind: Tokens, the logits [V] after the start, or attention [H, T, S].
-
-    Rows are filled to a power of two, so that few programs are compiled.
-    """
+    """Returns the answer for each window of a kind: Tokens, the logits [V] after the start, or attention [H, T, S]."""
     if isinstance(kind, Aligning):
         return [
             attention_weights(
@@ -93,7 +90,7 @@ def compute(model: PreparedModel, kind: Kind, windows: Sequence[Window]) -> Sequ
             )
             for one in windows
         ]
-    filling = (1 << (len(windows) - 1).bit_length()) - len(windows)
+    filling = filled(len(windows)) - len(windows)
     vectors = np.stack([one.vectors for one in windows])
     source = with_empty_rows(model, Features(vectors, np.full(len(windows), vectors.shape[1], np.int32)), filling)
     assert isinstance(source, Features)  # as it was one
@@ -102,6 +99,11 @@ def compute(model: PreparedModel, kind: Kind, windows: Sequence[Window]) -> Sequ
         logits = _logits(model.config, model.params, source, ids)[: len(windows), -1]
         return list(np.asarray(logits, np.float64))
     return _decoded(model, kind, windows, source)
+
+
+def filled(count: int) -> int:
+    """Returns the rows of a batch of so many windows: a power of two, so that few programs are compiled."""
+    return 1 << (count - 1).bit_length()
 
 
 def _decoded(model: PreparedModel, kind: Decoding, windows: Sequence[Window], source: Features) -> list[Tokens]:

@@ -8,13 +8,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
+import whisper_models
+from whisper_models import (
+    DE,
+    EN,
+    END,
+    FIRST,
+    HALF_SECOND,
+    NO_TIMES,
+    START,
+    TRANSCRIBE,
+    TRANSLATE,
+    small_whisper,
+)
 
 import jax_transformer as jt
 from jax_transformer.cli import main
-from jax_transformer.config import Stem
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.speech import SpeechTokens
 from jax_transformer.config.validation import ConfigError
@@ -28,28 +39,14 @@ from jax_transformer.speech.windows import Decoding, Judging, Tokens, Window, co
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-END, START, EN, DE, TRANSCRIBE, TRANSLATE, PREVIOUS, NO_TIMES = 40, 41, 42, 43, 44, 45, 46, 48
-FIRST = 49
-SPEECH = SpeechTokens(
-    no_timestamps_id=NO_TIMES, languages={"en": EN, "de": DE}, transcribe_id=TRANSCRIBE, translate_id=TRANSLATE,
-    previous_id=PREVIOUS, max_initial_timestamp=3,
-)  # fmt: skip
-CONFIG = jt.TransformerConfig(
-    stem=Stem(features=4), target_vocab_size=FIRST + 26, target_pad_id=END, d_model=8, num_heads=2, d_ff=8,
-    num_encoder_layers=1, num_decoder_layers=1, max_length=25, decoder_max_length=24, encoder_padding="none",
-    cross_padding="none", decoder_padding="none",
-)  # fmt: skip
-HALF_SECOND = 8_000
+SPEECH = dataclasses.replace(whisper_models.SPEECH, alignment_heads=None)
 
 
 @pytest.fixture(scope="module")
 def model() -> jt.Model:
     """Windows of half a second."""
-    letters = json.dumps({chr(ord("A") + i): i for i in range(END)})
-    files = {"vocab.json": letters.encode(), "merges.txt": b"#version: 0.2\n"}
-    generation = jt.GenerationConfig(decoder_start_id=START, eos_id=END, speech=SPEECH)
-    params = jt.init_params(CONFIG, jax.random.key(1))
-    return jt.Model(CONFIG, params, None, None, generation, tokenizer_files=files)
+    made = small_whisper()
+    return dataclasses.replace(made, generation=dataclasses.replace(made.generation, speech=SPEECH))
 
 
 @pytest.fixture(scope="module")
