@@ -23,7 +23,7 @@ from jax_transformer.decoding.timestamps import TimestampRules
 from jax_transformer.speech.alignment import _smoothed, path, words_of
 from jax_transformer.speech.spectra import log_mel
 from jax_transformer.speech.text import previous_ids, read_tokenizer
-from jax_transformer.speech.transcription import Options, Thresholds, WindowDecoder, _prompt, detect_language
+from jax_transformer.speech.transcription import Options, Thresholds, WindowDecoder, detect_language, prompt_ids
 from jax_transformer.speech.windows import run
 from jax_transformer.storage.tensors import PortingError
 
@@ -83,7 +83,7 @@ def segments(model: jt.Model, features: np.ndarray, **options: Any) -> list[jt.s
 
 def prompt_of(model: jt.Model, language: str, task: Any, *, timestamps: bool = True) -> list[int]:
     assert model.generation.speech is not None
-    return _prompt(model.generation.speech, language, task, timestamps=timestamps)
+    return prompt_ids(model.generation.speech, language, task, timestamps=timestamps)
 
 
 def decoder(model: jt.Model, **options: Any) -> WindowDecoder:

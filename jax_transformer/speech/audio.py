@@ -24,8 +24,12 @@ SLACK = 16
 """Bytes that a header may state too many: some programs count padding."""
 UNKNOWN_SIZE = 0x7FFF_0000
 """Sizes from here on stand in headers of recordings that were written to a pipe, whose size wasn't known."""
-STATED = re.compile(r":\s*(\d+) \(should be (\d+)\)")
-"""A size in a header, and the one that libsndfile finds."""
+STATED = re.compile(
+    r"^\s*(?:RIF[FX]|RF64|FORM|riff|data|SSND|Data Size|Riff size)\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE
+)
+"""A size in a header, and the one that libsndfile finds: of the whole file, or of its samples."""
+UNKNOWN_LENGTH = 1 << 62
+"""Samples from here on mean that a file doesn't say how many it has."""
 
 Source = str | os.PathLike[str] | IO[bytes] | np.ndarray
 """A recording: a file's path, an open binary file, or samples."""
@@ -117,7 +121,8 @@ class Recording:
                 self._source.seek(0)
             with soundfile.SoundFile(self._source) as file:
                 self._check_size(file.extra_info)
-                self._check_length(file.frames, file.samplerate)
+                if file.frames < UNKNOWN_LENGTH:
+                    self._check_length(file.frames, file.samplerate)
                 size = max(BLOCK // file.channels, 1)
                 read = file.blocks(blocksize=size, dtype="float32", always_2d=True)
                 yield from self._at_16_khz(read, int(file.samplerate))

@@ -153,17 +153,17 @@ def transcript_steps(model: PreparedModel, recording: Recording, options: Option
     language, task = options.language, options.task or speech.task or "transcribe"
     language = speech.language if language is None else code_of(language)
     if language is not None or not speech.languages:  # wrong options are refused before the recording is read
-        _prompt(speech, language, task, timestamps=options.timestamps)
+        prompt_ids(speech, language, task, timestamps=options.timestamps)
     used = options.temperatures
     used = (used,) if isinstance(used, int | float) else tuple(used)
     if not used or not all(0.0 <= one < math.inf for one in used):
         raise ValueError(f"temperatures: expected at least one number from 0 on; received {list(used)}")
     decoder = WindowDecoder(model, dataclasses.replace(options, temperatures=used))
     assert model.config.stem is not None  # as speech_of checked
-    spectrum = StreamedSpectrum(recording.blocks, model.config.stem.features, least=_window(model) * HOP)
+    spectrum = StreamedSpectrum(recording.blocks, model.config.stem.features, least=window_frames(model) * HOP)
     if language is None and speech.languages:
         language = yield from language_steps(model, spectrum)
-    prompt = _prompt(speech, language, task, timestamps=options.timestamps)
+    prompt = prompt_ids(speech, language, task, timestamps=options.timestamps)
     segments = yield from decoder.segments(spectrum, prompt, language)
     return Transcript(segments, language, spectrum.samples / SAMPLE_RATE)
 
@@ -187,7 +187,7 @@ def language_steps(model: PreparedModel, spectrum: np.ndarray | StreamedSpectrum
     languages = speech_of(model).languages
     if not languages:
         raise ValueError("expected a model that knows several languages; received one without ids of languages")
-    logits = yield Window(Judging(), _cut(spectrum, 0, _window(model)))
+    logits = yield Window(Judging(), _cut(spectrum, 0, window_frames(model)))
     return max(languages, key=lambda code: logits[languages[code]])
 
 
@@ -199,9 +199,9 @@ def default_windows(model: PreparedModel, most: int) -> Iterator[tuple[str, Wind
     """
     speech = speech_of(model)
     assert model.config.stem is not None  # as speech_of checked
-    silence = np.zeros((_window(model), model.config.stem.features), np.float32)
+    silence = np.zeros((window_frames(model), model.config.stem.features), np.float32)
     yield "the language", Window(Judging(), silence)
-    prompt = _prompt(speech, next(iter(speech.languages or ()), None), "transcribe", timestamps=True)
+    prompt = prompt_ids(speech, next(iter(speech.languages or ()), None), "transcribe", timestamps=True)
     decoder = WindowDecoder(model, Options(temperatures=(0.0,), max_new_tokens=max(most - len(prompt), 1)))
     yield "the text", decoder.first_window(silence, prompt)
 
@@ -215,13 +215,13 @@ def speech_of(model: Model) -> SpeechTokens:
     return speech
 
 
-def _window(model: Model) -> int:
+def window_frames(model: Model) -> int:
     """Returns the frames of a window, 3000 of a published Whisper."""
     assert model.config.stem is not None  # as speech_of checked
     return model.config.encoder.max_length * model.config.stem.stride
 
 
-def _prompt(speech: SpeechTokens, language: str | None, task: Task, *, timestamps: bool) -> list[int]:
+def prompt_ids(speech: SpeechTokens, language: str | None, task: Task, *, timestamps: bool) -> list[int]:
     """Returns the ids between the start and the text."""
     ids: list[int] = []
     if task not in ("transcribe", "translate"):
@@ -303,7 +303,7 @@ class WindowDecoder:
           language: its code, for the borders of words.
         """
         self._prompt, self._language = prompt, language
-        window, found = _window(self._model), []
+        window, found = window_frames(self._model), []
         assert self._model.config.stem is not None  # as speech_of checked
         stride, seek = self._model.config.stem.stride, 0
         while seek < len(spectrum):

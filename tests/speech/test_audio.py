@@ -104,6 +104,16 @@ def test_a_header_without_the_size_of_a_stream_is_no_cut(tmp_path: Path) -> None
     assert len(read_audio(tmp_path / "a.wav")) == 16_000
 
 
+def test_another_wrong_number_in_a_header_is_no_cut(tmp_path: Path) -> None:
+    """Such as the bytes of a second, which nothing reads."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", tone(440), 16_000)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[28:32] = (90_000).to_bytes(4, "little")
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(read_audio(tmp_path / "a.wav")) == 16_000
+
+
 def test_an_open_file_is_read_from_its_start(tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(tmp_path / "a.flac", tone(440), 16_000)

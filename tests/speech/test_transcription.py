@@ -324,6 +324,36 @@ def test_the_command_goes_on_after_a_file_that_cannot_be_read(
     assert printed.out.count("\n") == 1
 
 
+def test_the_command_writes_nothing_of_what_it_cannot_read(
+    saved: Path, samples: np.ndarray, tmp_path: Path, capsys: Any
+) -> None:
+    """Nor of anything with a wrong option."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "cut.wav", samples, 16_000)
+    soundfile.write(tmp_path / "none.wav", samples[:0], 16_000)
+    (tmp_path / "cut.wav").write_bytes((tmp_path / "cut.wav").read_bytes()[:9_000])
+    (tmp_path / "text.wav").write_text("no recording")
+    (tmp_path / "texts").mkdir()
+    files = [str(tmp_path / f"{name}.wav") for name in ("cut", "none", "text")]
+    options = ["--output", str(tmp_path / "texts"), "--temperatures", "0"]
+    assert main(["transcribe", str(saved), *files, *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == files
+    assert "so the file was cut off" in lines[0]
+    soundfile.write(tmp_path / "cut.wav", samples, 16_000)
+    assert main(["transcribe", str(saved), files[0], *options, "--language", "xx"]) == 2
+    assert "expected one that the model knows (de, en); received 'xx'" in capsys.readouterr().err
+    assert list((tmp_path / "texts").iterdir()) == []
+
+
+def test_silence_is_a_transcript(saved: Path, tmp_path: Path, capsys: Any) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "silence.wav", np.zeros(HALF_SECOND), 16_000)
+    assert main(["transcribe", str(saved), str(tmp_path / "silence.wav"), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["duration"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
